@@ -189,6 +189,16 @@ def test_contradictions_are_refused(arguments, told):
     assert told in result.stderr
 
 
+@pytest.mark.parametrize("form", ["srt", "vtt"])
+def test_several_recordings_share_no_file_of_subtitles(transcriber, talks, form):
+    folder = talks / "day one"
+    for name, listed in ("-", f"{folder}/hello.wav\n{folder}/my word.wav\n"), (folder, None):
+        result = run("--model", "final", "--format", form, name, stdin=listed)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"several recordings cannot share one {form} file: give --out" in result.stderr
+    assert run("--model", "final", "--format", form, talks / "day two").exit_code == 0
+
+
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""

@@ -32,6 +32,11 @@ def test_text_and_lines():
     assert line(Transcript("empty", "empty"), "text") == "empty\n"
 
 
+def test_a_name_that_is_not_utf8_can_be_printed():
+    broken = Transcript("caf\udce9", "caf\udce9", fault="no file")
+    assert line(broken, "json") == '{"name": "caf\\\\xe9", "error": "no file"}\n'
+
+
 def test_ctm_has_a_channel_and_a_name_without_spaces():
     assert written(TALK, "ctm", channel=2) == (
         "talks/a_b.wav 2 0.120 0.500 HELLO 0.7500\n"

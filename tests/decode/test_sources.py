@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -135,6 +136,18 @@ def test_standard_input(audio, read, tmp_path):
         Inputs().sources(["x.csv"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="--raw-rate"):
         read("-", stdin=b"\xff\xfe\x00\x80")
+
+
+def test_names_in_standard_input_are_bytes_behind_a_byte_order_mark(tmp_path):
+    listed = b"\xef\xbb\xbfx.wav\r\ncaf\xe9.wav\n"
+    found = Inputs().sources(["-"], io.BytesIO(listed), tmp_path)
+    assert [source.called for source in found] == ["x.wav", os.fsdecode(b"caf\xe9.wav")]
+
+
+def test_a_link_to_its_own_folder_adds_no_recordings(audio, tmp_path):
+    audio(tmp_path / "talks/x.wav", 0.1)
+    (tmp_path / "talks/again").symlink_to(".")
+    assert len(Inputs().sources([str(tmp_path / "talks")], io.BytesIO(), tmp_path)) == 1
 
 
 def test_speakers_are_those_of_the_file_or_the_cut(audio, tmp_path):

@@ -132,6 +132,13 @@ def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
         heard(old, torch.zeros(100), 50)
 
 
+@pytest.mark.parametrize("extras", [True, False])
+def test_what_finds_times_is_loaded_before_the_first_stream(bundle, extras):
+    recogniser = Recogniser(bundle(extras=extras))
+    StreamingRecogniser.warm_up(recogniser)
+    assert ("word_aligner" in vars(recogniser)) == extras
+
+
 def test_latency_is_counted_as_if_the_pieces_came_while_spoken():
     texts = ["", "", "YES", "YES", "YES NO"]
     ends = [0.5, 1.0, 1.5, 2.0, 2.5]

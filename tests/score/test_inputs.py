@@ -98,3 +98,38 @@ def test_texts_of_a_folder_are_found_by_path_or_by_name(tmp_path):
     assert list(read()) == ["a", "b"]
     (tmp_path / "texts/two/a.txt").write_text("Y\n")
     assert list(read()) == ["one/a", "two/a", "two/b"]
+
+
+IDS = [f"{a}{b}" for a in "abc" for b in "xyzw"]
+
+
+def test_ids_without_digits_are_found_by_what_the_other_side_has(tmp_path):
+    ref, hyp, ctm = tmp_path / "ref", tmp_path / "hyp", tmp_path / "x.ctm"
+    ref.write_text("anna HELLO WORLD\nbert GOOD DAY\n")
+    hyp.write_text("bert GOOD DAYS\nanna HELLO WORLD\n")
+    ctm.write_text("bert 1 0.1 0.2 GOOD\n")
+    sides = InputReader().read(ref, hyp)
+    assert sides.notes == (f"Read {ref} as text, {hyp} as text (--format forces one).",)
+    assert sides.hyps == {"bert": "GOOD DAYS", "anna": "HELLO WORLD"}
+    assert InputReader().read(ref, ctm).refs["bert"] == "GOOD DAY"
+    # In the same order they may be words: of many lines hardly.
+    hyp.write_text("anna HELLO WORLD\nbert GOOD DAYS\n")
+    sides = InputReader().read(ref, hyp)
+    assert (sides.refs["2"], sides.hyps["2"]) == ("bert GOOD DAY", "bert GOOD DAYS")
+    assert sides.notes[1].endswith("the same first words: if they are ids, --format text.")
+    for path in (ref, hyp):
+        path.write_text("".join(f"{id} A\n" for id in IDS))
+    assert list(InputReader().read(ref, hyp).refs) == IDS
+
+
+@pytest.mark.parametrize(
+    ("refs", "hyps"),
+    [("a x\na y\n", "a x\na y\n"), ("a x\nb y\n", "b x\nc y\n"), ("a x\n", "a y\n")],
+    ids=["repeated", "others", "one"],
+)
+def test_lines_without_ids_stay_plain(tmp_path, refs, hyps):
+    (tmp_path / "ref").write_text(refs)
+    (tmp_path / "hyp").write_text(hyps)
+    sides = InputReader().read(tmp_path / "ref", tmp_path / "hyp")
+    assert sides.refs["1"] == "a x"
+    assert len(sides.notes) == 1

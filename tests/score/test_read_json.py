@@ -124,6 +124,11 @@ def test_what_whisper_writes_is_named_like_its_file(write, name):
     assert read_transcripts(write(name, WHISPER)).texts == {"a.b": "Hello there."}
 
 
+def test_what_transcribe_writes_keeps_its_id_in_any_file(write):
+    said = {"name": "talk-1", "segments": [{"start": 0.0, "text": "HI"}, {"text": "YOU"}]}
+    assert read_transcripts(write("out.json", said)).texts == {"talk-1": "HI YOU"}
+
+
 def test_a_folder_of_json_has_a_recording_per_file(write, tmp_path):
     (tmp_path / "one").mkdir()
     write("one/a 1.json", WHISPER)

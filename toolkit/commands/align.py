@@ -66,6 +66,9 @@ def align(
 
     ctc = find_ctc(model)
     if ctc is not None:
+        if speakers is not None:
+            note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
+            click.echo(note, err=True)
         outcomes = align_folder_by_ctc(ctc, audio_dir, text, out, speakers, jobs)
     else:
         outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)

@@ -28,7 +28,8 @@ def export(model: Path, form: str, out: Path) -> None:
     Of a bundle of several systems that is the best network that can recognise streams, or the CTC
     network.
     Writes the model (model.onnx or model.pt), metadata.json (its inputs and outputs, front end,
-    priors, output units) and normaliser.json to the folder --out. Unidirectional models have their
+    priors, output units) and normaliser.json to the folder --out; where a network of a
+    run directory is on a GMM system's features, no front end. Unidirectional models have their
     recurrent states as inputs and outputs, for streaming. The exported model is run on random
     input, whole and in pieces, and must agree with the original; ONNX needs the package onnx and,
     for this comparison, onnxruntime.
@@ -41,10 +42,13 @@ def export(model: Path, form: str, out: Path) -> None:
     from toolkit.models.export.export import export_model
     from toolkit.models.export.source import find_export_source
 
-    checked = export_model(find_export_source(find_network(model)), form, out)
+    source = find_export_source(find_network(model))
+    checked = export_model(source, form, out)
     if checked.largest_difference is None:
         outcome = "not compared with the original: `pip install onnxruntime` and export again"
     else:
         difference = f"{checked.largest_difference:.1e}"
         outcome = f"log-posteriors within {difference} of the original's, run by {checked.against}"
     click.echo(f"{out}: {outcome}")
+    if source.note:
+        click.echo(f"Note: {source.note}.", err=True)

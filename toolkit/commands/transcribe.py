@@ -69,7 +69,8 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
 @click.option(
     "--endpoint",
     type=click.FloatRange(0.1),
-    help="Silence that ends an utterance of a stream, in seconds.",
+    help="Silence that ends an utterance of a stream, in seconds. As text a recording of several "
+    "has as many lines, which cannot be scored: for that give --format json.",
 )
 @click.option(
     "--device",
@@ -151,8 +152,8 @@ def transcribe(
     from toolkit.processes.devices import check_device, choose_device
     from toolkit.processes.threads import one_thread
 
-    if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
-        raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
+    apart = form in ("srt", "vtt") and out is None and not stream
+    _check_number(len(audio), form, apart)
     if stream and (form not in ("text", "json") or out is not None):
         raise click.UsageError(
             "--stream prints text or json: it takes no other --format, and no --out"
@@ -187,6 +188,7 @@ def transcribe(
     # long as one computes, on idle ones two gain nothing.
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
+        _check_number(len(sources), form, apart)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
@@ -221,6 +223,11 @@ def transcribe(
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)
+
+
+def _check_number(recordings: int, form: str, apart: bool) -> None:
+    if apart and recordings > 1:
+        raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
 
 
 def _write(

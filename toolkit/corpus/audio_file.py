@@ -2,7 +2,6 @@
 
 import io
 import os
-import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -12,12 +11,15 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
+from toolkit.corpus.audio_headers import declared_samples, ogg_end
 from toolkit.storage.reading import regular
 
 UNKNOWN = 1 << 62
 """Samples from which on a length is libsndfile's placeholder for one that is not known."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
+UNREAD = (".m4a", ".m4b", ".mp4", ".aac", ".wma", ".webm", ".mka", ".mkv", ".mov", ".amr", ".3gp")
+"""Suffixes of audio in containers that libsndfile does not read."""
 TOLERATED = 0.01
 """Seconds that a file may lack of what its header says: a frame."""
 LATEST = 1 << 20
@@ -62,8 +64,16 @@ def open_audio(
         yield file
 
 
+def unread_container(path: Path | str) -> str:
+    """Return how a file's container can be converted, for a message; empty for others."""
+    suffix = Path(path).suffix
+    if suffix.lower() not in UNREAD:
+        return ""
+    return f"{suffix} files are not read here: convert it by `ffmpeg -i y{suffix} y.wav`"
+
+
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
-    """Return how many samples a WAV or SPHERE file lacks of what its header says.
+    """Return how many samples a WAV, AIFF, AU or SPHERE file lacks of what its header says.
 
     libsndfile lowers that number to what the file holds. 0 for other formats, for less than a
     hundredth of a second, and for the placeholder sizes of programs that write to a pipe.
@@ -72,8 +82,29 @@ def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
       path: of the file.
       file: the same, opened.
     """
-    missing = _samples_in_header(str(path)) - file.frames
+    missing = declared_samples(path) - file.frames
     return missing if missing > TOLERATED * file.samplerate else 0
+
+
+def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
+    """Return what is wrong with the end of a file that can be read, for a message; or nothing.
+
+    Args:
+      path: of the file.
+      file: the same, opened.
+    """
+    if missing := missing_samples(path, file):
+        seconds = missing / file.samplerate
+        return f"truncated, its last {seconds:.2f} s are missing; fetch the file again"
+    end = ogg_end(path) if file.format == "OGG" else ""
+    if end == "open":
+        return "its end is not marked, so that it may be truncated; fetch the file again"
+    if end == "chained":
+        return (
+            "streams follow one another in it, of which the first alone is read; convert it, for"
+            " example by `ffmpeg -i y.ogg y.wav`"
+        )
+    return ""
 
 
 def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> bytes:
@@ -150,22 +181,3 @@ class _WithLength:
 
     def tell(self) -> int:
         return self._content.tell()
-
-
-def _samples_in_header(path: str) -> int:
-    """Return the number of samples in a header, 0 where it is not known."""
-    with open(path, "rb") as file:
-        head = file.read(1024)
-    if head.startswith(b"NIST_1A"):
-        for line in head.decode("latin-1").splitlines():
-            name, _, count = line.partition(" -i ")
-            if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
-                return int(count)
-    if head.startswith(b"RIFF"):
-        try:
-            with wave.open(path, "rb") as file:
-                declared, width = file.getnframes(), file.getsampwidth() * file.getnchannels()
-        except (wave.Error, EOFError):
-            return 0
-        return declared if declared * width < 0x7FFFFFFF - 1024 else 0
-    return 0

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from toolkit.decode.transcript import Transcript, Word
+from toolkit.storage.encoding import printable
 
 if TYPE_CHECKING:
     from toolkit.decode.streaming import StreamResult
@@ -48,9 +49,12 @@ def line(transcript: Transcript, form: str) -> str:
 
 
 def plain(transcript: Transcript) -> dict:
-    """Return the transcript as data for JSON; a broken recording has an `error` and no text."""
+    """Return the transcript as data for JSON; a broken recording has an `error` and no text.
+
+    Only such a one has a name that is not UTF-8, which is then shown as far as possible.
+    """
     if transcript.fault:
-        return {"name": transcript.name, "error": transcript.fault}
+        return {"name": printable(transcript.name), "error": transcript.fault}
     return {
         "name": transcript.name,
         "text": transcript.text,

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
+from codecs import BOM_UTF8
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +15,12 @@ from typing import Any, BinaryIO, Literal
 from torch import Tensor
 
 from toolkit.align.recordings.inputs import AUDIO, read_speakers
+from toolkit.corpus.audio_file import UNREAD
 from toolkit.decode.transcript import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
+from toolkit.storage.folders import visible_files
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import regular, validated
@@ -31,9 +34,9 @@ without suffix; or its path as it was given."""
 
 MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
 """First bytes of audio files, by which they are told from text."""
+LONGEST = 4096
+"""Bytes of a path in a list of them, at most: Linux's."""
 TABLES = (".csv", ".tsv")
-UNREAD = (".m4a", ".m4b", ".mp4", ".aac", ".wma", ".webm", ".mka", ".mkv", ".mov", ".amr", ".3gp")
-"""Suffixes of audio in containers that libsndfile does not read."""
 _AS_CUTS = "`toolkit kaldi import-data {} --out data.jsonl`, and transcribe data.jsonl"
 _WAYS_OUT: dict[Ids, str] = {
     "stem": "name files by their paths with --ids relative, below a folder, or --ids path",
@@ -158,13 +161,11 @@ class Inputs:
     def _folder(self, folder: Path) -> list[Source]:
         paths: list[Path] = []
         others: list[Path] = []
-        for parent, folders, names in os.walk(folder, followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for path in (Path(parent, name) for name in names if not name.startswith(".")):
-                (paths if path.suffix.lower() in AUDIO else others).append(path)
+        for path in visible_files(folder):
+            (paths if path.suffix.lower() in AUDIO else others).append(path)
         if not paths and (folder / "wav.scp").is_file():
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
-        if others := [path for path in sorted(others) if _may_be_audio(path)]:
+        if others := [path for path in others if _may_be_audio(path)]:
             logger.warning(
                 "%s: files are left out that may be audio, %d, first %s: give those that can be"
                 " read by name, and convert the others, for example to WAV",
@@ -172,10 +173,7 @@ class Inputs:
             )
         if not paths:
             raise SourceError(f"{folder}: no audio file in this folder or below it")
-        return [
-            self._file(path, str(path.relative_to(folder).with_suffix("")))
-            for path in sorted(paths)
-        ]
+        return [self._file(path, str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
     def _scp(self, path: Path, work: Path) -> list[Source]:
         from toolkit.corpus.kaldi.data_dir import read_scp
@@ -231,14 +229,13 @@ class Inputs:
                 audio_blocks, Path(file.name), channel=self.channel, called="standard input"
             )
             return [Source("-", safe_name("stdin"), blocks)]
-        try:
-            lines = (head + stdin.read()).decode("utf-8").splitlines()
-        except UnicodeDecodeError as error:
+        lines = (head + stdin.read()).removeprefix(BOM_UTF8).splitlines()
+        if any(b"\0" in line or len(line) > LONGEST for line in lines):
             raise SourceError(
                 "standard input is neither a list of paths nor an audio file; for raw samples give"
                 " their sampling rate with --raw-rate"
-            ) from error
-        paths = [Path(line.strip()) for line in lines if line.strip()]
+            )
+        paths = [Path(os.fsdecode(line.strip())) for line in lines if line.strip()]
         if not paths:
             raise SourceError("standard input is empty: neither a list of paths nor audio")
         return [self._file(path, path.stem) for path in paths]

@@ -9,7 +9,7 @@ from torch import Tensor
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.segmenter import SegmentConfig, Segmenter
 from toolkit.decode.sources import Source, by_speaker
-from toolkit.decode.transcript import Transcript, Utterance
+from toolkit.decode.transcript import Transcript
 from toolkit.features.audio import AudioError
 from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.stream import StreamingFrontend
@@ -68,11 +68,7 @@ def _transcribed(
     for number, one in heard.items():
         found = []
         for begin, end in one.spans:
-            start = begin * shift
-            result = next(results).later(start)
-            found.append(
-                Utterance(round(start, 3), round(end * shift, 3), result.text, result.words)
-            )
+            found.append(next(results).utterance(begin * shift, end * shift))
         yield number, Transcript(sources[number].name, sources[number].key, tuple(found))
 
 

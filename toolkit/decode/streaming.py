@@ -167,7 +167,7 @@ class StreamingRecogniser:
     def warm_up(cls, recogniser: Recogniser) -> None:
         """Load and compile everything, so that the first stream need not wait for it."""
         recogniser.search.load()
-        stream = cls(recogniser)
+        stream = cls(recogniser, details=recogniser.silence is not None)
         stream.push(torch.zeros(recogniser.frontend_config.sampling_rate // 2))
         stream.finish()
 

@@ -142,9 +142,7 @@ def _recognise(
     batch = [(piece.segment.features, piece.state) for piece in pieces]
     for piece, result in zip(pieces, recogniser.recognise_batch(batch, details), strict=True):
         start = piece.segment.start * shift
-        end = start + len(piece.segment.features) * shift
-        one = result.later(start)
-        yield Utterance(round(start, 3), round(end, 3), one.text, one.words)
+        yield result.utterance(start, start + len(piece.segment.features) * shift)
 
 
 def _segments(

@@ -36,6 +36,17 @@ class Recognised:
             return self
         return replace(self, words=tuple(word.later(seconds) for word in self.words))
 
+    def utterance(self, start: float, end: float) -> "Utterance":
+        """Return the result as a segment of a recording, with word times in those of the recording.
+
+        The last row of scores may stand for frames behind the segment, so that words end with it.
+        """
+        start, end = round(start, 3), round(end, 3)
+        words = self.later(start).words
+        if words is not None:
+            words = tuple(replace(w, start=min(w.start, end), end=min(w.end, end)) for w in words)
+        return Utterance(start, end, self.text, words)
+
 
 @dataclass(frozen=True)
 class Utterance:

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio_file import open_audio, unread_container
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
 from toolkit.storage.encoding import encoding_error
@@ -131,6 +131,8 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
         return AudioError(str(unwritable))
     if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
         return AudioError(f"{path}: is an empty file")
+    if container := unread_container(path):
+        return AudioError(f"{path}: {container}")
     reason = getattr(error, "error_string", error)  # without the name of what was opened
     return AudioError(f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)")
 

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import missing_samples, open_audio
+from toolkit.corpus.audio_file import open_audio, unread_end
 from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
 
@@ -59,11 +59,8 @@ def audio_blocks(
             raise AudioError(f"{name}: no samples")
         if channel is not None and channel >= file.channels:
             raise AudioError(f"{name}: has {file.channels} channels, no channel {channel + 1}")
-        if duration is None and (missing := missing_samples(path, file)):
-            logger.warning(
-                "%s: truncated, its last %.2f s are missing; fetch the file again",
-                *(name, missing / rate),
-            )
+        if duration is None and (fault := unread_end(path, file)):
+            logger.warning("%s: %s", name, fault)
         file.seek(start)
         blocks = _file_blocks(file, name, length, seconds, channel)
         yield from _resampled(blocks, rate, sampling_rate)

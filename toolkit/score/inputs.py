@@ -27,6 +27,10 @@ from toolkit.score.segments import assign
 BY_ID = "id"
 """Given instead of a file of speakers: these are then in the ids, see `speaker_of_id`."""
 
+HARDLY_PLAIN = 10
+"""Lines whose first words, all different and the same on both sides in order, are taken for ids; in
+fewer lines without ids a recogniser may well have got them all right."""
+
 
 @dataclass(frozen=True)
 class ScoringInput:
@@ -62,7 +66,7 @@ class InputReader:
         self._form = form
         self._speakers = speakers
         self._glm = glm
-        self._read: dict[tuple[Path, Side], Transcripts] = {}
+        self._read: dict[tuple[Path, Side, bool], Transcripts] = {}
 
     def read(self, ref: Path, hyp: Path) -> ScoringInput:
         """Read one pair.
@@ -78,6 +82,7 @@ class InputReader:
             return self._by_time(ref, hyp)
         first = self._transcripts(ref, "ref")
         second = self._hypotheses(hyp, first)
+        first, second, doubt = self._with_ids(ref, hyp, first, second)
         if first.texts.keys().isdisjoint(second.texts):
             first, second = _by_stem(first), _by_stem(second)
         notes: tuple[str, ...] = ()
@@ -85,7 +90,7 @@ class InputReader:
             read_as = ", ".join(
                 f"{path} as {side.form}" for path, side in {ref: first, hyp: second}.items()
             )
-            notes = (f"Read {read_as} (--format forces one).",)
+            notes = (f"Read {read_as} (--format forces one).", *doubt)
         speakers = self._speakers_of(first.texts, first.speakers)
         hyps: Mapping[str, str] = second.texts
         marked = first.marked or second.marked or self._glm is not None
@@ -96,20 +101,46 @@ class InputReader:
         return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
-        if (path, side) not in self._read:
+        if (path, side, named) not in self._read:
             found = read_transcripts(path, self._form, named, side)
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
                 texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
                 found = replace(found, texts=texts)
-            self._read[path, side] = found
-        return self._read[path, side]
+            self._read[path, side, named] = found
+        return self._read[path, side, named]
 
     def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
         """Read hypotheses; where references have names, lines begin with names too."""
         named = self._form == "auto" and refs.form != "plain"
         guessed = not path.is_dir() and form_by_name(path) is None
         return self._transcripts(path, "hyp", named and guessed)
+
+    def _with_ids(
+        self, ref: Path, hyp: Path, first: Transcripts, second: Transcripts
+    ) -> tuple[Transcripts, Transcripts, tuple[str, ...]]:
+        """Read plain lines as text where their first words are ids, as the other side shows."""
+        if self._form != "auto" or first.form != "plain":
+            return first, second, ()
+        refs = self._as_text(ref, "ref")
+        if refs is None:
+            return first, second, ()
+        if second.form != "plain":
+            met = first.texts.keys().isdisjoint(second.texts) and refs.texts.keys() & second.texts
+            return (refs if met else first), second, ()
+        hyps = self._as_text(hyp, "hyp")
+        if hyps is None or len(refs.texts) < 2 or refs.texts.keys() != hyps.texts.keys():
+            return first, second, ()
+        if list(refs.texts) != list(hyps.texts) or len(refs.texts) >= HARDLY_PLAIN:
+            return refs, hyps, ()
+        doubt = f"Note: {ref} and {hyp} have the same first words: if they are ids, --format text."
+        return first, second, (doubt,)
+
+    def _as_text(self, path: Path, side: Side) -> Transcripts | None:
+        try:
+            return self._transcripts(path, side, named=True)
+        except TranscriptError:
+            return None
 
     def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
         if form_by_name(hyp) != "ctm":

@@ -103,7 +103,8 @@ def read_transcripts(
       as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json file.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
       of its, trn when every line ends in an id in parentheses, text when every line's first field
-      has a digit, `-` or `_`, and plain when no line's has. With `named` never plain.
+      has a digit, `-` or `_`, and plain when no line's has. With `named` never plain. (Two files
+      that are plain by this may be text yet: see `toolkit.score.inputs`.)
 
     Blank lines are skipped in text, trn and icefall's files, comments (`;;`) in trn files.
 

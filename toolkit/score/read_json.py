@@ -48,7 +48,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
       is named by the path of its file and this, and so is one whose file is named as another.
     - any other: a list of such records, or a mapping from ids to texts or records; or records line
       by line as well; or Whisper's `text`, `segments` or `transcription` of a recording, which is
-      named like the file.
+      named like the file unless it has an id.
 
     Args:
       path: gzipped where its name ends in .gz.
@@ -99,8 +99,9 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
                 yield place, _record(place, _parsed(place, line), side)
         return
     if isinstance(parsed, dict) and any(isinstance(parsed.get(key), list) for key in _PARTS):
-        name = Path(path).name.removesuffix(".gz")
-        yield str(path), _record(str(path), {"file": name, **parsed}, side)
+        if _id_key(parsed) is None:
+            parsed = {"file": Path(path).name.removesuffix(".gz"), **parsed}
+        yield str(path), _record(str(path), parsed, side)
     elif isinstance(parsed, dict) and _is_record(parsed):
         yield str(path), _record(str(path), parsed, side)
     elif isinstance(parsed, dict):
@@ -141,6 +142,10 @@ def _is_record(plain: dict) -> bool:
     return any(key in plain for key in _IDS) and any(key in plain for key in texts)
 
 
+def _id_key(record: dict) -> str | None:
+    return next((key for key in _IDS if type(record.get(key)) in (str, int)), None)
+
+
 def _parsed(place: str, text: str | bytes) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -158,7 +163,7 @@ def _parsed(place: str, text: str | bytes) -> Any:
 def _record(place: str, record: Any, side: Side) -> _Record:
     if not isinstance(record, dict):
         raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
-    key = next((key for key in _IDS if type(record.get(key)) in (str, int)), None)
+    key = _id_key(record)
     if key is None:
         raise TranscriptError(f"{place}: the record has no `id`")
     id, longer = str(record[key]), None

@@ -204,6 +204,11 @@ def test_what_fails_is_named_and_the_rest_is_aligned(bundle, corpus, tmp_path):
     for name in rows.keys() - {"good"}:
         assert f"Error: {name}: " in result.output
     assert np.abs(errors(tmp_path / "out", {"good": starts["good"]})).max() < 0.1
+    # Again into the same folder: what fails now has no times of before.
+    (audio / "good.wav").write_bytes(b"no audio")
+    CliRunner().invoke(main, [*map(str, arguments), "--out", str(tmp_path / "out")])
+    assert table(tmp_path / "out")["good"]["status"] == "failed"
+    assert list((tmp_path / "out").rglob("*.TextGrid")) == []
 
 
 def test_no_name_leads_out_of_the_results(bundle, corpus, tmp_path):

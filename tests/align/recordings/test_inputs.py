@@ -55,6 +55,16 @@ def test_nothing_is_dropped(folder, tmp_path):
     assert not found["x"].fault
 
 
+def test_a_container_that_is_not_read_is_named(folder, tmp_path):
+    audio = folder("x.wav", "ann/y.m4a")
+    (tmp_path / "text").write_text("y one\nann/y two\nx three\nz four\n")
+    found = by_name(read_inputs(audio, tmp_path / "text"))
+    for name in ("y", "ann/y"):
+        assert f"there is {audio / 'ann/y.m4a'}, but .m4a files are not read" in found[name].fault
+        assert "`ffmpeg -i y.m4a y.wav`" in found[name].fault
+    assert "there is" not in found["z"].fault
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "test.jsonl"])
 def test_tables_and_manifests_are_no_texts(folder, tmp_path, name):
     audio = folder("x.wav")

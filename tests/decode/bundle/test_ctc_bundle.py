@@ -316,6 +316,19 @@ def test_a_folder_is_aligned(bundle, audio, tmp_path):
     grid = (tmp_path / "o" / "textgrid" / "one.TextGrid").read_text()
     assert '"units"' in grid
     assert np.isclose(float(grid.split("xmax = ")[1].split()[0]), 2.0)
+    (tmp_path / "text").write_text("one a dog\ntwo 2\n")
+    CliRunner().invoke(main, ["align", *map(str, arguments), "--out", str(tmp_path / "o")])
+    assert [path.stem for path in (tmp_path / "o").rglob("*.TextGrid")] == ["one"]
+
+
+def test_speakers_that_change_nothing_are_told(bundle, audio, tmp_path):
+    (tmp_path / "text").write_text("one a dog\ntwo an ox\n")
+    (tmp_path / "utt2spk").write_text("one ann\ntwo ann\n")
+    arguments = ["--model", bundle, "--audio-dir", audio, "--text", tmp_path / "text"]
+    arguments = ["align", *map(str, arguments), "--out", str(tmp_path / "o")]
+    assert "--speakers" not in CliRunner().invoke(main, arguments).stderr
+    result = CliRunner().invoke(main, [*arguments, "--speakers", str(tmp_path / "utt2spk")])
+    assert (result.exit_code, result.stderr.count("--speakers changes nothing")) == (0, 1)
 
 
 def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path):

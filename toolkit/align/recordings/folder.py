@@ -86,7 +86,7 @@ def align_folder(
         shutil.rmtree(work, ignore_errors=True)
     outcomes += [_outcome(t, guesses) for t in timed]
     outcomes.sort(key=lambda outcome: outcome.utterance)
-    write_outcomes(outcomes, out / "table.tsv")
+    write_outcomes(outcomes, out)
     return outcomes
 
 

@@ -1,14 +1,15 @@
 """Audio files and their texts, from a folder of each or a list."""
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
 
+from toolkit.corpus.audio_file import UNREAD, unread_container
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
+from toolkit.storage.folders import visible_files
 from toolkit.storage.names import first_clash, safe_name
 
 logger = logging.getLogger(__name__)
@@ -72,14 +73,17 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
         raise InputError(f"{audio}: no such folder of audio")
     texts = _texts(text)
     known = read_speakers(speakers) if speakers else {}
-    files = _files(audio)
+    files = visible_files(audio)
     by_path: dict[str, list[Path]] = {}
     by_stem: dict[str, list[Path]] = {}
+    unread: dict[str, Path] = {}
     for path in files:
         name = path.relative_to(audio).with_suffix("").as_posix()
         if path.suffix.lower() in AUDIO:
             by_path.setdefault(_id(name), []).append(path)
             by_stem.setdefault(_id(path.stem), []).append(path)
+        elif path.suffix.lower() in UNREAD:
+            unread |= {_id(name): path, _id(path.stem): path}
 
     recordings = []
     alike = {_bare(name): name for name in by_path}
@@ -92,6 +96,8 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
             fault = f"no audio file of this name below {audio}"
             if like := alike.get(_bare(name)):
                 fault += f"; there is {like}: is it meant?"
+            elif other := unread.get(_id(name)):
+                fault += f"; there is {other}, but {unread_container(other)}"
         elif len(found) > 1:
             fault = f"several audio files of this name: {', '.join(map(str, found))}"
         recordings.append(_recording(name, path, words, audio, known, fault))
@@ -137,19 +143,10 @@ def _bare(name: str) -> str:
     return "".join(filter(str.isalnum, normalize("NFC", name))).casefold()
 
 
-def _files(folder: Path) -> list[Path]:
-    """All files at any depth that are not hidden, sorted."""
-    found = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
-    return sorted(found)
-
-
 def _texts(source: Path) -> dict[str, str]:
     if source.is_dir():
         texts: dict[str, str] = {}
-        for path in _files(source):
+        for path in visible_files(source):
             if path.suffix.lower() in TEXT:
                 name = path.relative_to(source).with_suffix("").as_posix()
                 if name in texts:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.storage.files import write_atomically
+from toolkit.storage.names import UnsafePathError, path_below, safe_name
 
 COLUMNS = ("utterance", "status", "seconds", "log_likelihood_per_frame", "confidence")
 
@@ -40,14 +42,29 @@ class FileOutcome:
         return self.status != "failed"
 
 
-def write_outcomes(outcomes: Sequence[FileOutcome], path: Path) -> None:
-    """Write outcomes as tab-separated values under a line of names."""
+def textgrid_path(out: Path, utterance: str) -> Path:
+    """Return where the TextGrid of a recording belongs.
+
+    Raises:
+      UnsafePathError: see `path_below`.
+    """
+    return path_below(out, f"textgrid/{safe_name(utterance)}.TextGrid")
+
+
+def write_outcomes(outcomes: Sequence[FileOutcome], out: Path) -> None:
+    """Write outcomes to `table.tsv`: tab-separated values under a line of names.
+
+    Of recordings that failed the TextGrids of an earlier alignment into `out` are removed.
+    """
+    for failed in (o for o in outcomes if not o.aligned):
+        with suppress(UnsafePathError):
+            textgrid_path(out, failed.utterance).unlink(missing_ok=True)
     lines = ["\t".join((*COLUMNS, "guessed", "reason"))]
     for o in outcomes:
         numbers = f"{o.seconds:.3f}\t{o.log_likelihood_per_frame:.4f}\t{o.confidence:.4f}"
         reason = " ".join(o.reason.split())
         lines.append(f"{o.utterance}\t{o.status}\t{numbers}\t{o.guessed}\t{reason}")
-    write_atomically(path, "\n".join(lines) + "\n")
+    write_atomically(out / "table.tsv", "\n".join(lines) + "\n")
 
 
 def summary(outcomes: Sequence[FileOutcome]) -> str:

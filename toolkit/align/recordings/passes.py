@@ -12,12 +12,12 @@ from torch import Tensor
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.align.recordings.aligner import Aligner
+from toolkit.align.recordings.outcomes import textgrid_path
 from toolkit.align.textgrid import write_textgrid
 from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.lang.lexicon import Pronunciation
-from toolkit.storage.names import path_below, safe_name
 
 WORK = ".partial"
 """Folder of intermediate files below the output, removed at the end."""
@@ -140,8 +140,7 @@ def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Aligned
         found = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
         words, phones = aligner.entries(task.utterance, task.words, found)
         tiers = {"words": words, "phones": phones}
-        path = path_below(job.out, f"textgrid/{safe_name(task.utterance)}.TextGrid")
-        write_textgrid(path, tiers, extracted.seconds)
+        write_textgrid(textgrid_path(job.out, task.utterance), tiers, extracted.seconds)
     except ToolkitError as error:
         return AlignedRecording(task, fault=str(error))
     times = {name: [astuple(entry) for entry in entries] for name, entries in tiers.items()}

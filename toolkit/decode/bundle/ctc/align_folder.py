@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.recordings.inputs import Recording, read_inputs
-from toolkit.align.recordings.outcomes import FileOutcome, write_outcomes
+from toolkit.align.recordings.outcomes import FileOutcome, textgrid_path, write_outcomes
 from toolkit.align.textgrid import write_textgrid
 from toolkit.corpus.audio_file import open_audio
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
@@ -20,7 +20,6 @@ from toolkit.lang.units.characters import Characters
 from toolkit.lang.units.units import Units
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.names import path_below, safe_name
 
 TIERS = ("words", "units")
 
@@ -64,7 +63,7 @@ def align_folder_by_ctc(
         entries = (CtmEntry(*fields) for one in found for fields in one.tiers[number])
         write_ctm(entries, out / f"{tier}.ctm")
     outcomes = sorted((one.outcome for one in found), key=lambda outcome: outcome.utterance)
-    write_outcomes(outcomes, out / "table.tsv")
+    write_outcomes(outcomes, out)
     return outcomes
 
 
@@ -94,7 +93,7 @@ def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Ali
     tiers = {"words": _entries(name, found.words), "units": _entries(name, found.units)}
     with open_audio(recording.audio) as file:
         seconds = file.frames / file.samplerate
-    write_textgrid(path_below(out, f"textgrid/{safe_name(name)}.TextGrid"), tiers, seconds)
+    write_textgrid(textgrid_path(out, name), tiers, seconds)
     left_out = "".join(sorted(rules.removed))
     outcome = FileOutcome(
         utterance=name,

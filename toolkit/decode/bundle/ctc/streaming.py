@@ -49,7 +49,7 @@ class CtcStreamingRecogniser:
     @classmethod
     def warm_up(cls, recogniser: CtcRecogniser) -> None:
         """Load and compile everything, so that the first stream need not wait for it."""
-        stream = cls(recogniser)
+        stream = cls(recogniser, details=True)
         stream.push(torch.zeros(recogniser.frontend_config.sampling_rate))
         stream.finish()
 

@@ -1,0 +1,86 @@
+"""What belongs to a model: the features that its stage's marker names."""
+
+import json
+
+import pytest
+import torch
+
+from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.models.blstm import BlstmConfig
+from toolkit.models.ctc import CtcConfig
+from toolkit.models.export.source import find_export_source
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.store import make_model, save_model
+from toolkit.models.tdnnf import TdnnfConfig
+
+MEL, ADAPTED, BOTH = 4, 2, 3
+"""Dimensions."""
+OF_LSTM = {"output_dim": 5, "hidden": 3, "layers": 1}
+LSTM, ON_GMM = LstmConfig(3 * MEL, **OF_LSTM), LstmConfig(3 * ADAPTED, **OF_LSTM)
+BLSTM = BlstmConfig(3 * ADAPTED, **OF_LSTM)
+TDNNF = {"output_dim": 5, "hidden": 3, "bottleneck": 2, "strides": (1, 3), "final": 2}
+CTC = CtcConfig(BOTH, output_dim=5, hidden=3, channels=(2,), kernels=(3,), strides=(2,))
+FOLDERS = {
+    "fbank": ("fbank", MEL),
+    "adapted": ("fmllr", ADAPTED),
+    "independent": ("lda_mllt", ADAPTED),
+    "features": ("fbank_mfcc", BOTH),
+    "unlabelled": ("fbank", MEL),
+}
+STAGES = {
+    "lstm_ce": (LSTM, ["ali", "fbank", "lang"], [], "fbank"),
+    "lstm_smbr": (LSTM, ["denominators", "fbank", "lstm_ce"], [], "fbank"),
+    "lstm_fmllr": (ON_GMM, ["lda_mllt", "plp/train", "sat"], ["adapted"], "adapted"),
+    "blstm": (BLSTM, ["plp/train", "sat/topology.json"], ["independent"], "independent"),
+    "chain": (TdnnfConfig(3 * ADAPTED, **TDNNF), ["adapted", "plp/train"], [], "adapted"),
+    "chain_mel": (TdnnfConfig(3 * MEL, **TDNNF), ["fbank", "plp/train"], [], "fbank"),
+    "ctc": (CTC, ["features/normaliser.json", "records/train", "units"], [], "features"),
+    "student_ce": (LSTM, ["fbank/train", "unlabelled/normaliser.json"], [], "unlabelled"),
+}
+"""By network: its settings, inputs of its stage, its outputs but the network, its features."""
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = tmp_path / "exp"
+    for name, (kind, dimension) in FOLDERS.items():
+        manifest = run / name / ("" if name == "unlabelled" else "train") / "features.json"
+        manifest.parent.mkdir(parents=True)
+        manifest.write_text(json.dumps({"frontend": {"kind": kind}, "dimension": dimension}))
+        stats = GlobalStats.of(torch.randn(9, dimension))
+        Normaliser(torch.zeros(dimension).double(), stats).save(run / name / "normaliser.json")
+    (run / "stages").mkdir()
+    for number, (name, (config, inputs, outputs, _)) in enumerate(STAGES.items()):
+        save_model(run / name, make_model(config))
+        named = {"inputs": inputs, "outputs": [name, *outputs]}
+        marker = {key: {each: {} for each in names} for key, names in named.items()}
+        (run / f"stages/{number:02}.json").write_text(json.dumps(marker))
+    return run
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_network_has_the_normaliser_of_the_features_of_its_stage(run, name):
+    found, features = find_export_source(run / name), STAGES[name][-1]
+    kind = FOLDERS[features][0]
+    assert found.normaliser == run / features / "normaliser.json"
+    if kind in ("fmllr", "lda_mllt"):
+        assert found.frontend is None
+        assert found.note == f"the features in {run / features} ({kind}) have no front end"
+    else:
+        assert (found.frontend, found.note) == ({"kind": kind}, "")
+
+
+@pytest.mark.parametrize(("name", "alone"), [("ctc", True), ("lstm_ce", False), ("blstm", False)])
+def test_without_markers_only_the_one_folder_that_fits_is_taken(run, name, alone):
+    for marker in run.glob("stages/*.json"):
+        marker.unlink()
+    found = find_export_source(run / name)
+    assert (found.normaliser is not None, found.frontend is not None) == (alone, alone)
+    assert ("several folders of features" in found.note) == (not alone)
+
+
+def test_features_of_another_dimension_are_not_taken(run):
+    save_model(run / "lstm_ce", make_model(LstmConfig(3 * MEL + 3, **OF_LSTM)))
+    found = find_export_source(run / "lstm_ce")
+    assert (found.normaliser, found.frontend) == (None, None)
+    assert f"no folder of features is those of lstm_ce in {run}" in found.note
