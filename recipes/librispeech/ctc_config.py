@@ -1,7 +1,6 @@
 """The CTC recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
@@ -17,7 +16,7 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
 from toolkit.features.normalise import Scope
-from toolkit.lang.config import NgramConfig
+from toolkit.lang.config import NgramConfig, Rules
 from toolkit.lang.units.factory import UnitsConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.parallel.config import ParallelConfig
@@ -37,9 +36,7 @@ class Config:
     check: CheckConfig = CheckConfig(frames_per_phone=2)
     """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
-    normaliser: Literal["english-upper-1", "letters-upper-1"] | None = field(
-        default=None, metadata=older_runs(None)
-    )
+    normaliser: Rules | None = field(default=None, metadata=older_runs(None))
     """Rules that turn transcripts and text into words: English, or letters of any alphabet. None:
     transcripts are taken as they are, and the language model's text is English."""
     units: UnitsConfig = UnitsConfig()

@@ -18,7 +18,7 @@ def test_tables(lang):
     assert lang.disambig_symbols == ["#0", "#1", "#2", "#3"]
     assert lang.vocabulary == ["A", "ARE", "BARE", "BEAR"]
     assert lang.lexicon["<UNK>"] == [("SPN",)]
-    assert lang.normaliser == "english-upper-1"
+    assert lang.normaliser == "english-upper-2"
 
 
 def test_ids(lang):

@@ -1,9 +1,11 @@
 import unicodedata
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.lang.config import Rules
 from toolkit.lang.letters import NORMALISERS, LetterNormaliser, UnknownNormaliserError, normaliser
 from toolkit.lang.text import Normaliser
 
@@ -76,6 +78,8 @@ def test_tags_and_digits_stay_in_a_transcript():
 
 
 def test_unknown_rules():
-    assert type(normaliser("english-upper-1")) is Normaliser
-    with pytest.raises(UnknownNormaliserError, match="'english-upper-1' and 'letters-upper-1'"):
+    assert type(normaliser("english-upper-2")) is Normaliser
+    assert {*NORMALISERS} == {*get_args(Rules)}
+    known = "'english-upper-1' and 'english-upper-2' and 'letters-upper-1'"
+    with pytest.raises(UnknownNormaliserError, match=known):
         normaliser("klingon-1")

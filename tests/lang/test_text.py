@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.lang.text import (
+    FirstNormaliser,
     Normaliser,
     TextError,
     count_words,
@@ -32,6 +33,28 @@ def test_rules(text, words):
     normaliser = Normaliser()
     assert normaliser(text) == words
     assert not normaliser.removed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("‘Hello’ he said", "HELLO HE SAID"),
+        ("‘I am here,’ he said. ‘Go!’", "I AM HERE HE SAID GO"),
+        ("'Go home' he said, 'boys' or not", "GO HOME HE SAID BOYS OR NOT"),
+        ("``Hello,'' she said", "HELLO SHE SAID"),
+        ("`Don't,' I said, 'em all", "DON'T I SAID 'EM ALL"),
+        ("‘’Tis the boys’ goin’ home’ he said", "'TIS THE BOYS' GOIN' HOME HE SAID"),
+        ("O'Neill's 'rock 'n' roll'", "O'NEILL'S ROCK 'N' ROLL"),
+        ("the dogs' bone", "THE DOGS' BONE"),
+    ],
+)
+def test_quotation_marks_are_no_part_of_words(text, words):
+    assert Normaliser()(text) == words
+    assert Normaliser().transcript(text) == words
+
+
+def test_the_first_rules_leave_them():
+    assert FirstNormaliser()("‘Hello’ he said, ''go''") == "'HELLO' HE SAID ''GO''"
 
 
 def test_other_characters_are_removed_and_counted():

@@ -197,7 +197,7 @@ def test_the_settings_of_a_reader_to_fill_in(root, monkeypatch):
     assert config.lang.lexicon == "graphemes"
     make_empty(root, "english")
     text = (root / "recipes/english/config.py").read_text()
-    assert 'lang=LangConfig(lexicon="cmudict", normaliser="english-upper-1")' in text
+    assert 'lang=LangConfig(lexicon="cmudict", normaliser="english-upper-2")' in text
     assert "check=CheckConfig(alphabet=" in text
     assert "docs/own-language.md" in text
 

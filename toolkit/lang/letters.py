@@ -3,7 +3,7 @@
 import unicodedata
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.text import Normaliser, in_upper_case
+from toolkit.lang.text import FirstNormaliser, Normaliser, in_upper_case
 
 
 class UnknownNormaliserError(ToolkitError):
@@ -19,6 +19,9 @@ class LetterNormaliser(Normaliser):
     """
 
     id = "letters-upper-1"
+
+    def _unquoted(self, text: str) -> str:
+        return text  # apostrophes around words are dropped below
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
         kept = []
@@ -37,7 +40,7 @@ class LetterNormaliser(Normaliser):
         return [word for piece in "".join(kept).split() if (word := piece.strip("'"))]
 
 
-NORMALISERS = {kind.id: kind for kind in (Normaliser, LetterNormaliser)}
+NORMALISERS = {kind.id: kind for kind in (Normaliser, FirstNormaliser, LetterNormaliser)}
 """All normalisers by id."""
 
 

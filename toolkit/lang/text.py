@@ -33,16 +33,70 @@ def in_upper_case(text: str) -> str:
     return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
 
 
+ELISIONS = frozenset(
+    [
+        "BOUT",
+        "CAUSE",
+        "COURSE",
+        "CUSE",
+        "EM",
+        "FORE",
+        "GAINST",
+        "KAY",
+        "N",
+        "NEATH",
+        "ROUND",
+        "TIL",
+        "TIS",
+        "TWAS",
+        "TWEEN",
+        "TWERE",
+        "TWILL",
+        "TWIXT",
+        "TWOULD",
+    ]
+)
+"""What English has words of with an apostrophe before it."""
+_MARKS = re.compile(r"((?<!\w)\w+|)('+)(?=(\w*))")  # with the letters before and behind them
+
+
+def without_quotes(text: str) -> str:
+    """Return English text without the apostrophes, and backticks, that are quotation marks.
+
+    Those are two or more in a row; one before a word, unless the word is of `ELISIONS`; one behind
+    punctuation; and behind a word the next one after an opening one, unless it may belong to the
+    word (BOYS', GOIN').
+    """
+    text = text.translate(QUOTES)
+    kept: list[str] = []
+    done = 0
+    opened = -1  # where the word begins before which an opening mark stands
+    for found in _MARKS.finditer(text):
+        before, marks, behind = found.groups()
+        apostrophe = len(marks) == 1 and bool(before)
+        if not before and behind:
+            apostrophe = behind.upper() in ELISIONS
+            opened = found.end() if len(marks) == 1 + apostrophe else opened
+        elif apostrophe and not behind and opened >= 0:
+            apostrophe = found.start() != opened and before.lower().endswith(("s", "n"))
+            opened = opened if apostrophe else -1
+        elif not apostrophe:
+            opened = -1
+        kept += [text[done : found.end() - len(marks)], "'" if apostrophe else " "]
+        done = found.end()
+    return "".join([*kept, text[done:]])
+
+
 class Normaliser:
     """Turns written English into spoken words of A to Z and the apostrophe, in upper case.
 
-    Accents are dropped (NFKD), hyphens and punctuation separate words, the titles MR, MRS and DR
-    are spelled out (the form of LibriSpeech's transcripts), and every other character (digits,
-    other alphabets, symbols) is removed and counted in `removed`. Normalising twice changes
-    nothing.
+    Accents are dropped (NFKD), hyphens, punctuation and quotation marks (`without_quotes`) separate
+    words, the titles MR, MRS and DR are spelled out (the form of LibriSpeech's transcripts), and
+    every other character (digits, other alphabets, symbols) is removed and counted in `removed`.
+    Normalising twice changes nothing.
     """
 
-    id = "english-upper-1"
+    id = "english-upper-2"
     """Identifies these rules wherever their output is stored; other rules need another id."""
 
     def __init__(self) -> None:
@@ -50,7 +104,10 @@ class Normaliser:
 
     def words(self, text: str) -> list[str]:
         """Return the normalised words of `text`."""
-        return self._words(text, keep_foreign=False)
+        return self._words(self._unquoted(text), keep_foreign=False)
+
+    def _unquoted(self, text: str) -> str:
+        return without_quotes(text)
 
     def transcript(self, text: str) -> str:
         """Return `text` normalised, with the characters that `words` removes still in it.
@@ -59,7 +116,7 @@ class Normaliser:
         must not ignore. Tags such as <noise> or [laughter] stay as they are.
         """
         words = []
-        for token in text.split():
+        for token in self._unquoted(text).split():
             words += [token] if is_tag(token) else self._words(token, keep_foreign=True)
         return " ".join(words)
 
@@ -78,6 +135,15 @@ class Normaliser:
     def __call__(self, text: str) -> str:
         """Return `text` normalised, its words separated by single spaces."""
         return " ".join(self.words(text))
+
+
+class FirstNormaliser(Normaliser):
+    """The rules of runs and bundles before 2026-11-28: apostrophes that quote stay with words."""
+
+    id = "english-upper-1"
+
+    def _unquoted(self, text: str) -> str:
+        return text
 
 
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")

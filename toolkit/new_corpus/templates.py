@@ -146,7 +146,7 @@ def config_py(name: str, settings: Settings) -> str:
         named = settings.lexicon in ("cmudict", "graphemes")
         lexicon = _quoted(settings.lexicon) if named else _path(Path(settings.lexicon))
         english = settings.lexicon == "cmudict"
-        rules = _quoted("english-upper-1" if english else "letters-upper-1")
+        rules = _quoted("english-upper-2" if english else "letters-upper-1")
         sections["lang"] = _call("LangConfig", {"lexicon": lexicon, "normaliser": rules})
         sections["check"] = _call("CheckConfig", {"alphabet": _string(settings.alphabet)})
         modules["toolkit.corpus.config"].add("CheckConfig")
