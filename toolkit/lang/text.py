@@ -33,29 +33,11 @@ def in_upper_case(text: str) -> str:
     return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
 
 
-ELISIONS = frozenset(
-    [
-        "BOUT",
-        "CAUSE",
-        "COURSE",
-        "CUSE",
-        "EM",
-        "FORE",
-        "GAINST",
-        "KAY",
-        "N",
-        "NEATH",
-        "ROUND",
-        "TIL",
-        "TIS",
-        "TWAS",
-        "TWEEN",
-        "TWERE",
-        "TWILL",
-        "TWIXT",
-        "TWOULD",
-    ]
+_ELIDED = (
+    "BOUT CAUSE COURSE CUSE EM FORE GAINST KAY N NEATH ROUND TIL TIS TWAS TWEEN TWERE TWILL TWIXT"
+    " TWOULD"
 )
+ELISIONS = frozenset(_ELIDED.split())
 """What English has words of with an apostrophe before it."""
 _MARKS = re.compile(r"((?<!\w)\w+|)('+)(?=(\w*))")  # with the letters before and behind them
 
