@@ -22,6 +22,7 @@ from toolkit.lang.text import Normaliser
         ("მე ვსვამ წყალს.", "მე ვსვამ წყალს"),
         ("Zwi\u00adschen\u200b x", "ZWISCHEN X"),
         ("ʼn", "N"),
+        ("a\u0149b", "A'NB"),
         ("", ""),
     ],
 )

@@ -29,7 +29,7 @@ GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
 
 def in_upper_case(text: str) -> str:
     """Return letters of any alphabet in upper case, composed (NFC), with ASCII's apostrophe."""
-    upper = unicodedata.normalize("NFC", text.translate(QUOTES)).upper()
+    upper = unicodedata.normalize("NFC", text).upper().translate(QUOTES)
     return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
 
 
@@ -150,7 +150,9 @@ def ascii_fields(line: str) -> list[str]:
 
     `str.split` also splits at U+00A0 and others, which are part of words there.
     """
-    return _SPACES.sub(" ", line).strip(" ").split(" ") if line.strip(ASCII_SPACE) else []
+    if line.isascii():
+        return line.split()
+    return [field for field in _SPACES.split(line) if field]
 
 
 _SPACES = re.compile(f"[{ASCII_SPACE}]+")

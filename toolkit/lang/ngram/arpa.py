@@ -2,7 +2,8 @@
 
 import gzip
 import re
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +116,9 @@ class _Reader:
 
     def _section(self, n: int, count: int) -> str:
         """Read the n-grams of order `n`; return the line that ends the section."""
-        logprobs: list[float] = []
-        backoffs: list[float] = []
-        words: list[str] = []
-        numbers: list[int] = []
+        logprobs, backoffs = array("d"), array("d")
+        ids, numbers = array("q"), array("q")
+        words: list[str] = []  # of n-grams of one word, which make the vocabulary
         end = ""
         for line in self.lines:
             if not line:
@@ -138,17 +138,24 @@ class _Reader:
                 raise self._fault(f"log10 probability or back-off out of range in {quoted(line)}")
             logprobs.append(max(logprob, LOG_ZERO))
             backoffs.append(max(backoff, LOG_ZERO))
-            words.extend(fields[1 : n + 1])
             numbers.append(self.number)
+            if n == 1:
+                words.append(UNKNOWN if fields[1] == "<unk>" else fields[1])
+                continue
+            try:
+                ids.extend([self.ids[word] for word in fields[1 : n + 1]])
+            except KeyError as error:
+                raise self._fault(f"the word {quoted(error.args[0])} is not a 1-gram") from None
         if len(logprobs) != count:
             raise self._fault(
                 f"the header says `ngram {n}={count}`, but {len(logprobs)} are "
                 "there; is the file cut short?"
             )
-        words = [UNKNOWN if word == "<unk>" else word for word in words]
         if n == 1:
             self._set_vocabulary(words)
-        self._add_level(n, words, numbers, np.array(logprobs), np.array(backoffs))
+            ids.extend([self.ids[word] for word in words])
+        found = np.array(ids).reshape(-1, n)
+        self._add_level(n, found, numbers, np.array(logprobs), np.array(backoffs))
         return end
 
     def _set_vocabulary(self, words: list[str]) -> None:
@@ -157,33 +164,30 @@ class _Reader:
                 raise self._fault(f"the 1-grams lack {symbol}")
         self.vocabulary = sorted(set(words))
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
+        if UNKNOWN in self.ids:
+            self.ids["<unk>"] = self.ids[UNKNOWN]
 
     def _add_level(
         self,
         n: int,
-        words: list[str],
-        numbers: list[int],
+        ids: np.ndarray,
+        numbers: Sequence[int],
         logprob: np.ndarray,
         backoff: np.ndarray,
     ) -> None:
-        try:
-            ids = np.array([self.ids[word] for word in words], dtype=np.int64).reshape(-1, n)
-        except KeyError as error:
-            number = numbers[words.index(error.args[0]) // n]
-            raise self._fault(f"the word {quoted(error.args[0])} is not a 1-gram", number) from None
         model = BackoffModel(self.vocabulary, self.levels)
         context = np.zeros(len(ids), dtype=np.int64)
         for k in range(n - 1):
             context = ids[:, 0] if k == 0 else model.find(k, context, ids[:, k])
             if (context < 0).any():
                 row = int(np.flatnonzero(context < 0)[0])
-                missing = " ".join(words[row * n : row * n + k + 1])
+                missing = " ".join(self.vocabulary[i] for i in ids[row, : k + 1])
                 raise self._fault(f"context {quoted(missing)} is not a {k + 1}-gram", numbers[row])
         keys = context * len(self.vocabulary) + ids[:, -1]
         order = np.argsort(keys, kind="stable")
         repeated = np.flatnonzero(np.diff(keys[order]) == 0)
         if len(repeated):
             row = int(order[repeated[0] + 1])
-            ngram = " ".join(words[row * n : row * n + n])
+            ngram = " ".join(self.vocabulary[i] for i in ids[row])
             raise self._fault(f"the {n}-gram {quoted(ngram)} is listed twice", numbers[row])
         self.levels.append(Level(context[order], ids[order, -1], logprob[order], backoff[order]))
