@@ -21,24 +21,28 @@ hypothesis.settings.register_profile("toolkit", deadline=None)
 hypothesis.settings.load_profile("toolkit")
 
 TAKE_MINUTES = (
+    # Makes the run of which the files beside it take a copy. While it compiles all kernels, minutes
+    # of processor time, nothing runs beside it that would compile the same.
+    "recipes/test_librispeech.py",
+    "parallel/test_asynchronous_training.py",
+    "parallel/test_workers.py",
+    "recipes/test_farfield_settings.py",  # short: the first process has it besides from the start
+    "parallel",
+    "stages",
     "recipes/test_faulty_corpus.py",
-    "recipes/test_librispeech.py",  # makes the run of which the files beside it take a copy
-    "recipes/test_ctc.py",
-    "recipes/test_farfield_settings.py",  # short: three processes have two files each at once
     "recipes/test_librispeech_kills.py",
     "recipes/test_farfield_ssl.py",
+    "recipes/test_ctc.py",
     "guide",
     "recipes/test_librispeech_commands.py",
     "recipes/test_librispeech_bundle.py",
     "recipes/test_librispeech_guides.py",
     "recipes",
     "new_corpus",
-    "parallel",
     "pipeline/steps",
     "train/ctc",
-    "stages",
 )
-"""Files and folders of tests, the longest first."""
+"""Files and folders of tests: what others wait for, then the longest first."""
 
 
 @pytest.hookimpl(optionalhook=True)

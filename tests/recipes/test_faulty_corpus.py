@@ -214,4 +214,4 @@ def assert_left_out_and_scored(parts, exp, networks):
         assert row["ref_words"] == sum(len(text.split()) for text in expected.values())
         # Of some hundred words fifty are not in the audio. Measured: mono 31 and 22 words right.
         right = row["ref_words"] - row["sub"] - row["del"]
-        assert right > 10 or row["system"] in NETWORKS
+        assert right > 10 or row["system"] in networks
