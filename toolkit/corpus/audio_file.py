@@ -14,6 +14,7 @@ import soundfile
 from toolkit.corpus.audio_headers import declared_samples, ogg_end
 from toolkit.storage.reading import regular
 
+LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 UNKNOWN = 1 << 62
 """Samples from which on a length is libsndfile's placeholder for one that is not known."""
 BLOCK = 1 << 18  # samples
@@ -70,6 +71,16 @@ def unread_container(path: Path | str) -> str:
     if suffix.lower() not in UNREAD:
         return ""
     return f"{suffix} files are not read here: convert it by `ffmpeg -i y{suffix} y.wav`"
+
+
+def rate_fault(rate: int) -> str:
+    """Return what is wrong with a sampling rate in Hz, for a message; empty where it is audio's."""
+    if LOWEST_RATE <= rate <= HIGHEST_RATE:
+        return ""
+    return (
+        f"a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to {HIGHEST_RATE:,};"
+        " is its header damaged?"
+    )
 
 
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:

@@ -11,12 +11,10 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio, unread_container
+from toolkit.corpus.audio_file import open_audio, rate_fault, unread_container
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
 from toolkit.storage.encoding import encoding_error
-
-LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 
 
 class AudioError(ToolkitError):
@@ -175,11 +173,8 @@ def check_rate(rate: int, path: str | Path) -> None:
     Raises:
       AudioError: the rate, in Hz, is no audio's.
     """
-    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
-        raise AudioError(
-            f"{path}: a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to "
-            f"{HIGHEST_RATE:,}; is its header damaged?"
-        )
+    if fault := rate_fault(rate):
+        raise AudioError(f"{path}: {fault}")
 
 
 def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) -> np.ndarray:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_file import missing_samples, open_audio
+from toolkit.corpus.audio_file import missing_samples, open_audio, rate_fault
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digest import FileDigest, file_digest
 from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
+FLOATS = ("FLOAT", "DOUBLE")
+"""libsndfile's names of samples that it does not scale where it is asked for integers."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class AudioInfo:
     """Whether every sample is zero, of several channels in their mean, which is what is used."""
     digest: str = ""
     """Digest of the 16-bit samples; empty where there are none."""
+    not_numbers: tuple[int, int] | None = None
+    """First and last sample that is infinite or not a number, in any channel."""
+    bad_rate: str = ""
+    """What is wrong with the sampling rate, if it is implausible."""
     error: str | None = None
     """The decoder's message, if it failed."""
     file: FileDigest | None = None
@@ -66,12 +72,18 @@ def decode(path: str) -> AudioInfo:
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
     content: FileDigest | None = None
+    not_numbers: list[int] = []
     try:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path, in_order=True) as file:
             rate, channels = file.samplerate, file.channels
             declared = file.frames + missing_samples(path, file)
-            while len(block := file.read(BLOCK, dtype="int16", always_2d=True)) > 0:
+            kind = "float32" if file.subtype in FLOATS else "int16"
+            while len(block := file.read(BLOCK, dtype=kind, always_2d=True)) > 0:
+                if kind == "float32":
+                    bad = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
+                    not_numbers = [*not_numbers[:1], *bad[[0, -1]].tolist()] if len(bad) else not_numbers
+                    block = _int16(block)
                 decoded += len(block)
                 silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
                 digest.update(block.tobytes())
