@@ -161,10 +161,12 @@ def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
 
 
 def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
-    """Return the posteriors of a split with its references."""
-    own = {cut.id: cut for cut in cuts(run, split)}
+    """Return the posteriors of a split with the references of those utterances."""
+    stored = Posteriors(posteriors)
+    names = set(stored)
+    own = {cut.id: cut for cut in cuts(run, split) if cut.id in names}
     return SplitData(
-        Posteriors(posteriors),
+        stored,
         {name: text_of(cut) for name, cut in own.items()},
         {name: speaker_of(cut) for name, cut in own.items()},
         sum(cut.duration for cut in own.values()),
@@ -235,8 +237,8 @@ def sweep_widths(run: Run) -> dict[str, float]:
     """Decode a split once per beam width with dictionary and language model (A31)."""
     split = splits(run).decoded[-1]
     decoder, _ = tuned_search(run, run.config.decode.words.width)
-    posteriors = Posteriors(run.need(f"posteriors/{split}"))
-    given = decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs
+    data = split_data(run, split, run.need(f"posteriors/{split}"))
+    given = decoder, data.posteriors, data.references, run.config.sweep, run.jobs
     rows = stored_sweep(*given, split, run.make("sweep.json"))
     return {f"wer {row.width}": round(row.wer, 2) for row in rows}
 

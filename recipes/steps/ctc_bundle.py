@@ -3,13 +3,19 @@
 import logging
 from dataclasses import replace
 
-from recipes.steps.ctc import RESCORED, ngram_search, rescored_search, result_rows, tuned_search
-from recipes.steps.data import splits, texts
+from recipes.steps.ctc import (
+    RESCORED,
+    ngram_search,
+    rescored_search,
+    result_rows,
+    split_data,
+    tuned_search,
+)
+from recipes.steps.data import splits
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
 from toolkit.decode.bundle.folder import BundledSystem, write_systems
 from toolkit.decode.ctc.lists import listing, weights_of
-from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.tune_beam import tune_beam
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights
@@ -68,8 +74,9 @@ def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> Wor
         decoder = WordsDecoder(units, decoder.dictionary, None, config)
     posteriors, references = {}, {}
     for split in splits(run).tune:
-        posteriors |= Posteriors(run.need(f"posteriors/{split}"))
-        references |= texts(run)[split]
+        data = split_data(run, split, run.need(f"posteriors/{split}"))
+        posteriors |= data.posteriors
+        references |= data.references
     out = run.make("final") / NAME
     beam = tune_beam(decoder, posteriors, references, run.config.bundle, out, run.jobs)
     return replace(decoder.config, width=beam.width, margin=beam.margin, nbest=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from recipes.steps.data import copies, cuts, has_copies, splits
+from toolkit.corpus.manifest import text_of
 from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
@@ -58,6 +59,15 @@ def extract_fbank(run: Run, out: Path) -> dict[str, float]:
     hours = extract_splits(run, run.config.fbank, out, also_copies=True)
     write_normaliser(run, out)
     return {f"hours {split}": found for split, found in hours.items()}
+
+
+def transcripts(utterances: Iterable[MonoCut], features: Path) -> dict[str, list[str]]:
+    """Return the words of the utterances that have features, in the given order.
+
+    Those that failed are told of when the features are extracted, and are left out here.
+    """
+    store = FeatureStore(features)
+    return {cut.id: text_of(cut).split() for cut in utterances if cut.id in store}
 
 
 def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
 from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
+from recipes.steps.features import transcripts
 from toolkit.align.corpus import align_corpus
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
@@ -62,9 +63,10 @@ def _train(
     config = getattr(run.config, system)
     if hasattr(config, "tree"):
         need_user_files(run, config.tree.questions, config.tree.roots)
+    cepstra = run.need(f"plp/{split}")
     return train(
-        cepstra=run.need(f"plp/{split}"),
-        transcripts={cut.id: text_of(cut).split() for cut in cuts(run, "train")},
+        cepstra=cepstra,
+        transcripts=transcripts(cuts(run, "train"), cepstra),
         lang=run.need("lang"),
         config=config,
         out=run.make(system),

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recipes.steps.data import copies, has_copies, splits
-from recipes.steps.features import write_normaliser
+from recipes.steps.features import transcripts, write_normaliser
 from recipes.steps.gmm import estimate_transforms
 from toolkit.align.gmm.features import write_gmm_features
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.corpus.manifest import text_of
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.normalise import Scope
 from toolkit.stages.run import Run
@@ -22,7 +21,7 @@ def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
     transforms |= {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
     if has_copies(run):
         transforms["copies"] = out / "copies.safetensors"
-        words = {cut.id: text_of(cut).split() for cut in copies(run)}
+        words = transcripts(copies(run), run.need("plp/copies"))
         estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
     # Their transforms have taken each speaker's mean away; a running one would hold what was said.
     _write_features(run, adapted, transforms, out, scope="global")

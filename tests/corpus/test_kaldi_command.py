@@ -80,6 +80,14 @@ def test_features_out_and_in(features, tmp_path):
     name = "shards/features.000000.tar"
     assert (tmp_path / "back" / name).read_bytes() == (features / name).read_bytes()
     run("import-features", tmp_path / "data/feats.scp", "--out", tmp_path / "x", status=2)
+    (tmp_path / "data/text").write_text("a-0 X\na-1 Y\na-2 Z\nb-0 X\nb-1 X\n")
+    (tmp_path / "data/utt2spk").write_text("a-0 a\na-2 a\n")
+    result = run("import-features", tmp_path / "data/feats.scp", *data)
+    text, speakers = tmp_path / "data/text", tmp_path / "data/utt2spk"
+    assert result.stderr == (
+        f"Note: 2 ids of {text} have no features, first b-0.\n"
+        f"Note: 1 utterances are not in {speakers}, first a-1.\n"
+    )
 
 
 def test_alignments_out_and_in(features, tmp_path):

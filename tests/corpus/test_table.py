@@ -103,6 +103,14 @@ def test_ids_tell_files_of_the_same_name_apart(table):
     assert [cut.id for cut in parts["train"]] == ["ann-001", "bob-001", "bob-my_2"]
 
 
+def test_recordings_of_files_that_differ_in_their_suffix_have_ids_of_their_own(table, audio):
+    path = table("audio,text,id\na.wav,ONE,1\na.flac,TWO,2\n./a.wav,ONE,3\nb c.wav,TWO,4\n")
+    for name in ("a.wav", "a.flac", "b c.wav"):
+        audio(path.parent / name)
+    found = [cut.recording_id for cut in read_table(path)["train"]]
+    assert found == ["a.wav", "a.flac", "a.wav", "b_c"]
+
+
 def test_own_ids_and_one_speaker_for_all(table):
     (a, b) = read_table(table("id,audio,text\nu 1,a.wav,A\nu2,b.wav,B\n"))["train"]
     assert (a.id, b.id) == ("u_1", "u2")

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.dummies import dummy_recording
-from toolkit.corpus.manifest import NO_SPEAKER, make_cut
+from toolkit.corpus.manifest import NO_SPEAKER, OTHER_SPEAKER, make_cut
 from toolkit.new_corpus.faults import find_faults
 
 
@@ -42,8 +42,10 @@ def test_what_was_found_in_reading_is_counted():
 def test_ids_and_speakers():
     cuts = [cut("a"), cut("a"), cut("b", speaker="Ann"), cut("c", speaker="ann"), cut("d")]
     cuts[-1].custom = {NO_SPEAKER: "line 5"}
+    cuts[-2].custom = {OTHER_SPEAKER: "ann, not ben"}
     found = find_faults(cuts)
-    assert found.keys() == {"duplicate-id", "no-speaker", "like-speakers"}
+    assert found.keys() == {"duplicate-id", "no-speaker", "two-speakers", "like-speakers"}
     assert found["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2 ")
     assert found["no-speaker"].startswith("1 no-speaker, first d: line 5 ")
+    assert found["two-speakers"].startswith("1 two-speakers, first c: ann, not ben ")
     assert "'Ann' and 'ann'" in found["like-speakers"]

@@ -102,6 +102,18 @@ def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
     assert rows["TST"].interval == rows["DP1"].interval != ""
 
 
+def test_what_has_no_features_is_no_part_of_error_rates(tmp_path):
+    from recipes.steps.placements import scores
+
+    run = Decoded(tmp_path, {"student": [1, 2, 3]})
+    lines = (tmp_path / "decode/student/DP1/text").read_text().splitlines(keepends=True)
+    (tmp_path / "decode/student/DP1/text").write_text("".join(lines[:2]))
+    assert [u.id for u in scores(run, "student", ["DP1"])["DP1"].utterances] == [
+        "u000-DP1",
+        "u001-DP1",
+    ]
+
+
 def test_without_errors_of_the_baseline_there_is_no_gain():
     from recipes.steps.placements import gain, gains_table
 

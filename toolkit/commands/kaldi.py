@@ -1,5 +1,6 @@
 """The command `toolkit kaldi`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -216,7 +217,10 @@ def import_features(
         known = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
-        known = cuts_without_audio(count_frames(table, allow_pipes), speakers, texts, frame_shift)
+        frames = count_frames(table, allow_pipes)
+        known = cuts_without_audio(frames, speakers, texts, frame_shift)
+        for name, found in (("text", texts), ("utt2spk", speakers)):
+            _note_others(data / name, found, frames)
     else:
         raise click.UsageError("give either --data or --cuts")
     done = read(table, known, out, frame_shift, sampling_rate, allow_pipes=allow_pipes)
@@ -229,6 +233,14 @@ def import_features(
             f"Note: {len(done.without)} utterances have no features, first {done.without[0]}.",
             err=True,
         )
+
+
+def _note_others(path: Path, named: Mapping[str, str], frames: Mapping[str, int]) -> None:
+    """Tell of lines of utterances without features, and of features without a line."""
+    if lost := [id for id in named if id not in frames]:
+        click.echo(f"Note: {len(lost)} ids of {path} have no features, first {lost[0]}.", err=True)
+    if bare := [id for id in frames if id not in named]:
+        click.echo(f"Note: {len(bare)} utterances are not in {path}, first {bare[0]}.", err=True)
 
 
 def _two_columns(path: Path) -> dict[str, str]:

@@ -25,6 +25,8 @@ HELD_OUT = "held_out"
 """Marks, in `custom`, the cuts of a split that was taken out of the training data."""
 NO_SPEAKER = "no_speaker"
 """Holds, in `custom`, why the cut's speaker is not known."""
+OTHER_SPEAKER = "other_speaker"
+"""Holds, in `custom`, which other speaker the corpus names for the cut."""
 TOLERANCE_SECONDS = 0.01
 """A segment that ends at most a frame past its recording is trimmed without a word: its end was
 rounded."""
@@ -142,6 +144,11 @@ def make_cut(
 def mark_no_speaker(cut: MonoCut, why: str) -> None:
     """Record in a cut that its speaker is not known, for the check to report."""
     cut.custom = {**(cut.custom or {}), NO_SPEAKER: why}
+
+
+def mark_other_speaker(cut: MonoCut, which: str) -> None:
+    """Record in a cut that the corpus names another speaker too, for the check to report."""
+    cut.custom = {**(cut.custom or {}), OTHER_SPEAKER: which}
 
 
 def text_of(cut: MonoCut) -> str:

@@ -78,14 +78,14 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
     rows = [_as_on_disk(row, folder) for row in read_rows(path)]
     if not rows:
         raise ManifestError(f"{path} has no utterance: there is no line below the first")
-    ids = _ids(rows, path)
+    ids, recordings = _ids(rows, path), _recordings(rows)
     by_part: dict[str, list[tuple[str, Row]]] = {}
     for id, row in zip(ids, rows, strict=True):
         by_part.setdefault(_part(row, path), []).append((id, row))
-    return {part: _cuts(found, path) for part, found in by_part.items()}
+    return {part: _cuts(found, recordings, path) for part, found in by_part.items()}
 
 
-def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
+def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path) -> list[MonoCut]:
     speakers = {
         id: unicodedata.normalize("NFC", row["speaker"]) or path.stem for id, row in reversed(rows)
     }
@@ -98,7 +98,7 @@ def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
     }
     cuts = pair(
         [(id, row["text"]) for id, row in rows],
-        [(id, _audio(row, path)) for id, row in rows],
+        [(id, _audio(row, recordings, path)) for id, row in rows],
         lambda id, _: speakers[id],
         str(path),
     )
@@ -261,17 +261,17 @@ def _part(row: Row, path: Path) -> str:
     return PARTS.get(name, name) or "train"
 
 
-def _audio(row: Row, path: Path) -> Audio:
+def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
     if not row["audio"]:
         return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
-    file = str(path.absolute().parent / row["audio"])
+    file, recording = str(path.absolute().parent / row["audio"]), recordings[row["audio"]]
     try:
         start, end = _seconds(row["start"]) or 0.0, _seconds(row["end"])
     except ValueError:
         times = f"{quoted(row['start'])} to {quoted(row['end'])}"
         detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
-        return Audio(file, recording_id=_recording(row), fault=("bad-segment", detail))
-    return Audio(file, start, end, _recording(row))
+        return Audio(file, recording_id=recording, fault=("bad-segment", detail))
+    return Audio(file, start, end, recording)
 
 
 def _seconds(text: str) -> float | None:
@@ -283,8 +283,17 @@ def _seconds(text: str) -> float | None:
     return seconds
 
 
-def _recording(row: Row) -> str:
-    return re.sub(r"\s+", "_", _without_suffix(row["audio"]))
+def _recordings(rows: list[Row]) -> dict[str, str]:
+    """Name the recording of each audio file: its path, with its suffix if another differs in it."""
+    files: dict[str, set[str]] = {}
+    for row in rows:
+        files.setdefault(_without_suffix(row["audio"]), set()).add(Path(row["audio"]).as_posix())
+    names = {}
+    for audio in {row["audio"] for row in rows}:
+        stem = _without_suffix(audio)
+        name = stem if len(files[stem]) == 1 else Path(audio).as_posix()
+        names[audio] = re.sub(r"\s+", "_", name)
+    return names
 
 
 def _without_suffix(audio: str) -> str:

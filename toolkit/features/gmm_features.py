@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.corpus.manifest import speaker_of
 from toolkit.errors import ToolkitError
 from toolkit.features.deltas import add_deltas
 from toolkit.features.shards import MANIFEST
@@ -142,7 +141,7 @@ class GmmFeatures:
 
     def speaker(self, utterance: str) -> str:
         """Return the speaker of an utterance."""
-        return speaker_of(self.store.cut(utterance))
+        return self.store.speaker(utterance)
 
     def load(self, utterance: str) -> Tensor:
         """Return the features of an utterance, [T, D]."""

@@ -8,7 +8,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.check.findings import ERROR, KINDS
 from toolkit.corpus.letters import is_garbled, is_tag, word_of_two_alphabets
-from toolkit.corpus.manifest import NO_SPEAKER, speaker_of, text_of
+from toolkit.corpus.manifest import NO_SPEAKER, OTHER_SPEAKER, speaker_of, text_of
 
 REMEDIES = {
     "digits": "write numbers out as they are said: a word without letters has no pronunciation",
@@ -55,6 +55,8 @@ def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
         yield "empty-transcript", repr(text)
     if NO_SPEAKER in custom:
         yield "no-speaker", custom[NO_SPEAKER]
+    if OTHER_SPEAKER in custom:
+        yield "two-speakers", custom[OTHER_SPEAKER]
     digits = [word for word in text.split() if any(map(_is_digit, word))]
     if digits:
         yield "digits", repr(digits[0])

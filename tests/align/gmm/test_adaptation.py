@@ -5,18 +5,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.align.gmm import adaptation
 from toolkit.align.gmm.adaptation import (
     SpeakerStatistics,
+    accumulate_fmllr,
     adapt,
     adapt_speakers,
     compose,
     refined,
 )
-from toolkit.align.gmm.em import partition_utterances
+from toolkit.align.gmm.em import partition_utterances, sum_statistics
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import training_data
 from toolkit.align.scorer import GmmScorer
 from toolkit.features.gmm_features import apply_affine, load_transforms
+from toolkit.hmm.fmllr import estimate_fmllr
 
 DISTORTIONS = {
     "anna": (torch.eye(3), torch.zeros(3)),
@@ -98,9 +101,37 @@ def test_speakers_without_statistics_keep_their_transforms(training, distorted, 
     moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
     once = moved.adapt(training.system("tri", cepstra=distorted.cepstra)).features
     assert len(once.transforms) == 3
-    kept = refined(SpeakerStatistics({}), once)
+    kept = refined([SpeakerStatistics({})], [[]], once)
     assert {*kept} == {*once.transforms}
     assert all(torch.equal(kept[speaker], once.transforms[speaker]) for speaker in kept)
+
+
+def test_statistics_are_estimated_from_as_soon_as_a_speaker_is_complete(
+    training, distorted, tmp_path, monkeypatch
+):
+    known = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
+    system = training.system("tri", cepstra=distorted.cepstra)
+    totals = sum_statistics(accumulate_fmllr(p, system) for p in known.partitions).by_speaker
+    seen = []
+
+    def estimate(statistics):
+        seen.append(len(computed))
+        return estimate_fmllr(statistics)
+
+    computed = []
+
+    def accumulate(partition, system):
+        computed.append(partition)
+        return accumulate_fmllr(partition, system)
+
+    monkeypatch.setattr(adaptation, "estimate_fmllr", estimate)
+    monkeypatch.setattr(adaptation, "accumulate_fmllr", accumulate)
+    found = known.adapt(system).features.transforms
+    assert len(known.partitions) == 8
+    assert seen == [3, 6, 8]  # of three speakers, each with a third of the utterances
+    assert {s: w.tolist() for s, w in found.items()} == {
+        s: estimate_fmllr(total)[0].float().tolist() for s, total in totals.items()
+    }
 
 
 def test_speakers_of_few_frames_stay_as_they_are(training, draw, tmp_path):

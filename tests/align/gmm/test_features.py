@@ -1,5 +1,8 @@
 """A store of a GMM system's features: what it holds, and that networks can be trained on it."""
 
+import json
+import shutil
+
 import pytest
 import torch
 
@@ -41,6 +44,18 @@ def test_without_transforms_holds_what_lda_and_mllt_give(training, speech, tmp_p
         torch.testing.assert_close(
             store.load(utterance), features.load(utterance), rtol=2**-10, atol=1e-5
         )
+
+
+def test_rate_and_shift_are_those_of_the_cepstra(training, speech, tmp_path):
+    cepstra = shutil.copytree(speech.cepstra, tmp_path / "plp")
+    manifest = json.loads((cepstra / "features.json").read_text())
+    manifest["frontend"] |= {"frame_shift_ms": 12.5, "sampling_rate": 8000}
+    (cepstra / "features.json").write_text(json.dumps(manifest))
+    write_gmm_features(training.system("lda_mllt", cepstra=cepstra), tmp_path / "out")
+    assert FeatureStore(tmp_path / "out").manifest["frontend"] == {
+        **{"kind": "lda_mllt", "dimension": 5},
+        **{"frame_shift_ms": 12.5, "sampling_rate": 8000},
+    }
 
 
 def test_files_do_not_depend_on_jobs(write):

@@ -59,6 +59,22 @@ def test_alignments_come_back_bit_for_bit(folder, name):
     assert [o.status for o in read_table(folder / "back/table.tsv")] == ["ok", "ok"]
 
 
+def test_an_import_takes_the_place_of_other_alignments_and_loads_few_at_a_time(folder, monkeypatch):
+    monkeypatch.setattr("toolkit.align.kaldi.alignments.PER_SHARD", 2)
+    back, lines = folder / "back", [f"u{n} {n} {n}\n" for n in range(5)]
+    for number in range(4):
+        old = {f"u{number}": torch.tensor([15])}
+        write_shard(back / f"ali.{number:06d}.safetensors", old, [])
+    (folder / "text").write_text("".join(lines))
+    assert import_alignments(folder / "text", folder / "system", back) == 5
+    assert loaded(back) == {f"u{n}": [n, n] for n in range(5)}
+    assert [path.name for path in sorted(back.iterdir())] == [
+        *(f"ali.{number:06d}.safetensors" for number in range(3)),
+        "table.tsv",
+    ]
+    assert [o.utterance for o in read_table(back / "table.tsv")] == [f"u{n}" for n in range(5)]
+
+
 def test_kaldi_reads_what_is_written_and_states_are_explained(folder):
     export_alignments(folder / "ali", folder / "system", folder / "out")
     with kaldi.SequentialInt32VectorReader(f"scp:{folder}/out/ali.scp") as reader:

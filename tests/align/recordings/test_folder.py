@@ -5,6 +5,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from toolkit.align.ctm import read_ctm, write_ctm
+from toolkit.align.recordings import folder
 from toolkit.align.recordings.aligner import Aligner
 from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle
 from toolkit.align.recordings.folder import align_folder
@@ -273,6 +275,37 @@ def test_results_do_not_depend_on_jobs(bundle, corpus, tmp_path):
     assert len(files) == 6
     for name in files:
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_statistics_are_let_go_with_the_last_recording_of_a_speaker(monkeypatch):
+    class Statistics:
+        alive = 0
+
+        def __init__(self, name):
+            Statistics.alive += 1
+            self.names = [name]
+
+        def __del__(self):
+            Statistics.alive -= 1
+
+        def add(self, other):
+            self.names += other.names
+
+    most = []
+
+    def computed(names):
+        for name in names:
+            yield Statistics(name) if name != "a-failed" else None
+            most.append(Statistics.alive)
+
+    monkeypatch.setattr(folder, "estimate_fmllr", lambda total: (total.names, 0.0))
+    names = ["a-1", "a-2", "b-1", "a-failed", "c-1", "d-1", "e-1", "b-2", "f-1"]
+    extracted = [SimpleNamespace(task=SimpleNamespace(speaker=name[0])) for name in names]
+    assert folder._transforms(extracted, computed(names)) == {
+        **{"a": ["a-1", "a-2"], "b": ["b-1", "b-2"]},
+        **{"c": ["c-1"], "d": ["d-1"], "e": ["e-1"], "f": ["f-1"]},
+    }
+    assert max(most) < 4
 
 
 def test_speakers_are_adapted_to(bundle, corpus, tmp_path):

@@ -80,8 +80,52 @@ def test_no_audio_at_all(tmp_path):
         assert info.declared == 0
 
 
-def test_silence(audio, tmp_path):
-    assert decode(str(audio(tmp_path / "a.wav", level=0.0))).silent
+FORMATS = (
+    *("PCM_16.wav", "PCM_24.wav", "FLOAT.wav", "DOUBLE.wav", "FLOAT.aiff", "FLOAT.w64"),
+    *("FLOAT.caf", "FLOAT.au", "PCM_24.flac", "ULAW.wav", "VORBIS.ogg", "MPEG_LAYER_III.mp3"),
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("level", [0.0, 0.1])
+def test_silence(tmp_path, name, level):
+    noise = np.random.default_rng(0).standard_normal(16000) * level
+    path = tmp_path / name
+    soundfile.write(path, noise, 16000, subtype=path.stem)
+    assert decode(str(path)).silent is (level == 0)
+
+
+@pytest.mark.parametrize("name", ["FLOAT.wav", "DOUBLE.wav", "FLOAT.aiff"])
+def test_a_copy_in_floats_has_the_digest_of_its_file(audio, tmp_path, name):
+    whole = audio(tmp_path / "a.flac", channels=2, level=20000.0)
+    samples, rate = soundfile.read(whole)
+    path = tmp_path / name
+    soundfile.write(path, samples, rate, subtype=path.stem)
+    assert decode(str(path)).digest == decode(str(whole)).digest
+
+
+def test_loud_floats_are_clipped(tmp_path):
+    for name, level in (("a.wav", 1.0), ("b.wav", 4.0)):
+        samples = np.array([-level, level], dtype=np.float32)
+        soundfile.write(tmp_path / name, samples, 16000, subtype="FLOAT")
+    assert decode(str(tmp_path / "a.wav")).digest == decode(str(tmp_path / "b.wav")).digest
+
+
+def test_values_that_are_not_numbers_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("toolkit.corpus.check.audio_info.BLOCK", 1000)
+    samples = np.full((16000, 2), 0.1, dtype=np.float32)
+    samples[2500, 1], samples[7000, 0] = np.nan, -np.inf
+    for name, kept in (("bad.wav", samples), ("good.wav", samples[:2500])):
+        soundfile.write(tmp_path / name, kept, 16000, subtype="FLOAT")
+    assert decode(str(tmp_path / "bad.wav")).not_numbers == (2500, 7000)
+    assert decode(str(tmp_path / "good.wav")).not_numbers is None
+
+
+@pytest.mark.parametrize(("rate", "fault"), [(999, "999 Hz"), (1000, ""), (768_000, "768,000 Hz")])
+def test_implausible_rates_are_found(audio, tmp_path, rate, fault):
+    found = decode(str(audio(tmp_path / "a.wav", seconds=0.01, rate=rate))).bad_rate
+    assert fault in found
+    assert bool(found) == bool(fault)
 
 
 def test_jobs_do_not_matter(audio, tmp_path):

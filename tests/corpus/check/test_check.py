@@ -1,6 +1,8 @@
 import json
 
+import numpy as np
 import pytest
+import soundfile
 
 from toolkit.corpus.check.check import CorpusError, check
 from toolkit.corpus.check.findings import KINDS
@@ -293,6 +295,13 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
         "u2",
         f"not in {tmp_path}/utt2spk: it is a speaker of its own",
     )
+    with open(tmp_path / "utt2spk", "a") as file:
+        file.write("u1 ben\n")
+    write_cuts(read_kaldi_dir(tmp_path), tmp_path / "train.jsonl")
+    check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
+    found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
+    (told,) = [item for item in found if item["kind"] == "two-speakers"]
+    assert (told["id"], told["detail"]) == ("u1", f"{tmp_path}/utt2spk: ann, not ben")
     (tmp_path / "utt2spk").unlink()
     lacking = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
     assert lacking == [f"{tmp_path} has no utt2spk: it is a speaker of its own"] * 2
@@ -315,3 +324,19 @@ def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_pa
         ("bad-segment", "u3"),
         ("missing-audio", "u4"),
     }
+
+
+def test_audio_that_features_refuse_is_left_out_before_they_are_extracted(corpus, tmp_path):
+    corpus.fill("train")
+    corpus.add("train", "fast", rate=500_000, seconds=2.0)
+    path = tmp_path / "floats.wav"
+    samples = np.random.default_rng(0).standard_normal(16000).astype(np.float32) / 10
+    samples[12000] = np.inf
+    soundfile.write(path, samples, 16000, subtype="FLOAT")
+    for id, start in (("before", 0.0), ("across", 0.5)):
+        cut = corpus.add("train", id, path=path)
+        cut.start, cut.duration = start, 0.5
+    unreadable = {id for kind, _, id in corpus.kinds() if kind == "unreadable-audio"}
+    assert unreadable == {"fast", "across"}
+    assert f"{path}: values that are not numbers from 0.750 to 0.750 s" in corpus.text
+    assert corpus.left("train") == ["good0", "good1", "good2", "before"]

@@ -1,7 +1,9 @@
+import shutil
+
 import pytest
 
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir, write_kaldi_dir
-from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import ManifestError, audio_of, make_cut, speaker_of, text_of
 from toolkit.corpus.pipes import PipeRunner
 
 
@@ -93,6 +95,21 @@ def test_duplicates_are_kept_for_the_check(folder, audio, tmp_path):
     assert audio_of(cut) == str(tmp_path / "a.wav")
 
 
+def test_of_two_speakers_the_first_is_kept_and_an_empty_one_is_none(folder, audio, tmp_path):
+    audio(tmp_path / "a.wav")
+    path = folder(
+        wav_scp="a a.wav\n",
+        text="u1 ONE\nu2 TWO\nu3 ONE\n",
+        segments="u1 a 0 0.5\nu2 a 0.5 1\nu3 a 0 1\n",
+        utt2spk="u1 ann\nu1 ben\nu2\nu3 ann\nu3 ann\n",
+    )
+    one, two, three = read_kaldi_dir(path)
+    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "u2", "ann"]
+    assert one.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
+    assert "no_speaker" in two.custom
+    assert three.custom is None
+
+
 def test_commands_are_refused_and_not_run(folder, tmp_path):
     trap = tmp_path / "ran"
     (cut,) = read_kaldi_dir(folder(wav_scp=f"a touch {trap}; cat a.wav |\n", text="a ONE\n"))
@@ -145,6 +162,35 @@ def test_allowed_commands_run_once(folder, audio, tmp_path):
     assert "status 3: broken" in bad.custom["fault_detail"]
 
 
+@pytest.mark.skipif(not shutil.which("bash"), reason="sh tells of the last program alone")
+def test_a_pipeline_fails_with_each_of_its_programs(folder, tmp_path):
+    pipes, missing = tmp_path / "pipes", tmp_path / "x.raw"
+    data = folder(wav_scp=f"a cat {missing} | cat |\n", text="a ONE\n")
+    (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
+    assert "status 1" in cut.custom["fault_detail"]
+    assert not pipes.exists()
+
+
+def test_a_program_whose_output_is_not_wanted_to_its_end_has_not_failed(tmp_path):
+    found = PipeRunner(tmp_path)("u", "yes | head -c 100")
+    assert found.fault is None
+    assert len(Path(found.path).read_bytes()) == 100
+
+
+def test_what_wrote_nothing_is_run_again(folder, audio, tmp_path):
+    pipes, path = tmp_path / "pipes", tmp_path / "a.wav"
+    data = folder(wav_scp=f"a test ! -e {path} || cat {path} |\n", text="a ONE\n")
+    (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
+    assert cut.custom["fault_detail"].endswith("wrote nothing")
+    audio(path, seconds=0.5)
+    (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
+    assert cut.duration == 0.5
+    (kept,) = pipes.iterdir()
+    kept.write_bytes(b"")  # as earlier versions left it
+    (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
+    assert cut.duration == 0.5
+
+
 def test_a_directory_without_text_is_refused(folder):
     with pytest.raises(ManifestError, match="no file 'text'"):
         read_kaldi_dir(folder(wav_scp="a a.wav\n"))
@@ -175,6 +221,24 @@ def test_whole_recordings_need_no_segments(folder, audio, tmp_path):
     assert not (tmp_path / "out" / "segments").exists()
     with pytest.raises(ManifestError, match="'a' occurs twice"):
         write_kaldi_dir(cuts * 2, tmp_path / "out2")
+
+
+def test_segments_of_an_earlier_export_do_not_stay(folder, audio, tmp_path):
+    audio(tmp_path / "a.wav", seconds=2.0)
+    whole = read_kaldi_dir(folder(wav_scp="a a.wav\n", text="a ONE\n"))
+    part = make_cut("a", whole[0].recording, "ONE", "a", 0.5, 1.0)
+    for cut in (part, whole[0]):
+        write_kaldi_dir([cut], tmp_path / "out")
+        assert (tmp_path / "out" / "segments").exists() == (cut is part)
+
+
+def test_a_recording_id_of_two_files_is_refused(folder, audio, tmp_path):
+    audio(tmp_path / "a.wav")
+    audio(tmp_path / "b.wav")
+    cuts = read_kaldi_dir(folder(wav_scp="a a.wav\nb b.wav\n", text="a ONE\nb TWO\n"))
+    cuts[1].recording.id = "a"
+    with pytest.raises(ManifestError, match="'a' is that of two files"):
+        write_kaldi_dir(cuts, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["touch ran |", "x.wav | ", "a.wav\nb touch ran |"])

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from lhotse import AudioSource
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
@@ -8,6 +9,7 @@ from toolkit.corpus.kaldi.export import export_data_dir
 from toolkit.corpus.kaldi.validate import data_dir_faults
 from toolkit.corpus.manifest import (
     ManifestError,
+    audio_of,
     make_cut,
     recording_or_fault,
     speaker_of,
@@ -79,6 +81,36 @@ def test_cuts_that_kaldi_cannot_use_are_left_out_with_the_reason(cut, tmp_path):
     )
     with pytest.raises(ManifestError, match=r"no utterance .* first a-2: no word"):
         export_data_dir([cut("a-2", "a", "")], tmp_path / "empty")
+
+
+def test_each_utterance_keeps_its_file_where_recordings_share_an_id(cut, tmp_path):
+    cuts = [
+        cut("a-3", "a", recording="r", name="x/r.wav"),
+        cut("a-1", "a", recording="r", name="y/r.wav"),
+        cut("a-2", "a", recording="r-2"),
+        cut("a-4", "a", recording="r", name="y/r.wav", start=1.0),
+    ]
+    export_data_dir(cuts, tmp_path / "out")
+    back = {c.id: (c.recording_id, audio_of(c)) for c in read_kaldi_dir(tmp_path / "out")}
+    named = {"a-1": "r", "a-2": "r-2", "a-3": "r-3", "a-4": "r"}
+    assert back == {c.id: (named[c.id], audio_of(c)) for c in cuts}
+    assert (tmp_path / "out/reco2dur").read_text() == "r 2\nr-2 2\nr-3 2\n"
+
+
+def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
+    fast, both, left = cut("a-2", "a"), cut("a-3", "a"), cut("a-4", "a", channels=2)
+    fast.recording = fast.recording.perturb_speed(0.9)
+    second = AudioSource("file", [1], both.recording.sources[0].source)
+    both.recording.sources.append(second)
+    both.recording.channel_ids = [0, 1]
+    left.custom = None
+    done = export_data_dir([cut("a-1", "a"), fast, both, left], tmp_path / "out")
+    assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
+    assert dict(done.left_out) == {
+        "a-2": "its audio is changed when it is read, such as in speed: write it to a file",
+        "a-3": "its recording consists of 2 files",
+        "a-4": f"it is on one of the 2 channels of {audio_of(left)}",
+    }
 
 
 def test_words_that_kaldi_reserves_are_an_error_that_names_the_line(cut, tmp_path):

@@ -4,6 +4,7 @@ import torch
 
 from toolkit.corpus.kaldi.validate import data_dir_faults
 from toolkit.errors import ToolkitError
+from toolkit.features.kaldi import features
 from toolkit.features.kaldi.features import (
     count_frames,
     cuts_without_audio,
@@ -11,6 +12,7 @@ from toolkit.features.kaldi.features import (
     import_features,
 )
 from toolkit.features.kaldi.tables import entries, read_matrix
+from toolkit.features.shards import write_shard
 from toolkit.features.store import FeatureStore
 
 kaldi = pytest.importorskip("kaldi_native_io")
@@ -121,6 +123,46 @@ def test_features_that_a_store_cannot_hold_are_named(table, tmp_path, matrix, me
         import_features(path, cuts, tmp_path / "out")
     with pytest.raises(ToolkitError, match="features"):
         FeatureStore(tmp_path / "out")
+
+
+def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path, monkeypatch):
+    out, ids = tmp_path / "out", ("a", "b", "c")
+    cuts = cuts_without_audio(dict.fromkeys(ids, 360), {}, {})
+    import_features(table(**{id: np.ones((360, 2)) for id in ids}), cuts, out, hours_per_shard=1e-3)
+    assert len(FeatureStore(out).shards) == 3
+    path = table(a=np.zeros((360, 2)), b=np.zeros((360, 2)))
+
+    def killed(folder, number, *rest):
+        if number:
+            raise KeyboardInterrupt
+        return write_shard(folder, number, *rest)
+
+    monkeypatch.setattr(features, "write_shard", killed)
+    with pytest.raises(KeyboardInterrupt):
+        import_features(path, cuts, out, hours_per_shard=1e-3)
+    with pytest.raises(ToolkitError, match="features"):
+        FeatureStore(out)
+    monkeypatch.undo()
+    import_features(path, cuts, out, hours_per_shard=1e-3)
+    assert {id: x.sum() for id, x in FeatureStore(out).iter()} == {"a": 0, "b": 0}
+    assert len(list((out / "shards").iterdir())) == 4
+
+
+def test_in_a_data_directory_with_new_ids_features_have_them(small_store, tmp_path):
+    first, second, *_ = ids = small_store.store.ids
+    (tmp_path / "utt_map").write_text(f"x-{first} {first}\nx-{second} {second}\n")
+    export_features(small_store.path, tmp_path)
+    named = {id: f"{small_store.store.speaker(id)}-{id}" for id in ids}
+    named |= {id: f"x-{id}" for id in (first, second)}
+    for table in ("feats.scp", "utt2spk", "utt2num_frames"):
+        lines = (tmp_path / table).read_text().splitlines()
+        assert {line.split()[0] for line in lines} == {*named.values()}
+    found = entries(tmp_path / "feats.scp")
+    original = small_store.store.load(first).numpy()
+    np.testing.assert_array_equal(read_matrix(found[named[first]]), original)
+    (tmp_path / "utt_map").write_text("new old\n")
+    with pytest.raises(ToolkitError, match="is of other utterances"):
+        export_features(small_store.path, tmp_path)
 
 
 def test_a_table_of_other_utterances_is_an_error(table, tmp_path):

@@ -1,7 +1,8 @@
 """fMLLR adaptation: transforms of each speaker's features to fit an acoustic model."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -58,25 +59,44 @@ def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     A speaker's earlier transform is refined: the new one is estimated on features transformed by
     it, and composed with it.
     """
-    sums = data.accumulate(accumulate_fmllr, system=system)
-    return system.adapted(refined(sums, system.features))
+    parts = data.pool.map(partial(accumulate_fmllr, system=system), data.partitions)
+    utterances = [[u for u, _ in partition.transcripts] for partition in data.partitions]
+    return system.adapted(refined(parts, utterances, system.features))
 
 
-def refined(sums: SpeakerStatistics, features: GmmFeatures) -> dict[str, Tensor]:
+def refined(
+    parts: Iterable[SpeakerStatistics],
+    utterances: Sequence[Sequence[str]],
+    features: GmmFeatures,
+) -> dict[str, Tensor]:
     """The transform [D, D+1] of every speaker with statistics or an earlier transform, which stays.
 
+    A speaker's statistics, which take half a megabyte, are let go after his last part: where parts
+    follow the speakers' order, there are few at a time.
+
     Args:
-      sums: of frames that the speakers' earlier transforms have been applied to.
+      parts: statistics of frames that the speakers' earlier transforms have been applied to.
+      utterances: of each part.
       features: with these transforms, which the new ones are composed with.
     """
+    last = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
+    done: dict[int, list[str]] = {}
+    for speaker, number in last.items():
+        done.setdefault(number, []).append(speaker)
+    sums, estimates = SpeakerStatistics({}), {}
+    for number, part in enumerate(parts):
+        sums.add(part)
+        for speaker in done.get(number, []):
+            statistics = sums.by_speaker.pop(speaker, None)
+            if statistics is not None:
+                estimates[speaker] = (*estimate_fmllr(statistics), statistics.beta)
     transforms, gains, frames = dict(features.transforms), 0.0, 0.0
-    for speaker, statistics in sorted(sums.by_speaker.items()):
-        found, gain = estimate_fmllr(statistics)
+    for speaker, (found, gain, beta) in sorted(estimates.items()):
         old = features.transforms.get(speaker)
         transforms[speaker] = (found if old is None else compose(found, old.double())).float()
-        gains, frames = gains + gain * statistics.beta, frames + statistics.beta
-    speakers = len(sums.by_speaker)
-    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", speakers, gains / max(frames, 1))
+        gains, frames = gains + gain * beta, frames + beta
+    mean = gains / max(frames, 1)
+    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(estimates), mean)
     return transforms
 
 

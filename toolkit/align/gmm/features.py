@@ -36,7 +36,9 @@ def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
     """
     features = system.features
     kind = "fmllr" if features.transforms else "lda_mllt"
-    form = GmmFormat(kind, features.dimension)
+    audio = features.store.manifest["frontend"]
+    known = {key: audio[key] for key in ("frame_shift_ms", "sampling_rate") if key in audio}
+    form = GmmFormat(kind, features.dimension, **known)
     work = partial(_write_shard, features, form, out)
     written = list(map_shards(work, features.store, jobs, kind))
     write_manifest(out, form, written)

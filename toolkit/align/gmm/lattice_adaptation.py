@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from toolkit.align.gmm.adaptation import SpeakerStatistics, refined
-from toolkit.align.gmm.em import sum_statistics
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.gmm_features import save_transforms
 from toolkit.features.store import map_shards
@@ -50,8 +49,9 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
       jobs: worker processes.
     """
     work = partial(accumulate_on_lattices, system=system, search=search)
-    sums = sum_statistics(map_shards(work, system.features.store, jobs, "adapt"))
-    save_transforms(out, refined(sums, system.features))
+    store = system.features.store
+    parts = map_shards(work, store, jobs, "adapt")
+    save_transforms(out, refined(parts, store.shards, system.features))
 
 
 def accumulate_on_lattices(

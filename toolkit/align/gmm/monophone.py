@@ -1,4 +1,4 @@
-"""The monophone system: a flat start on the shortest utterances."""
+"""The monophone system: a flat start on the utterances of the fewest words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ class MonophoneConfig:
     )
     """The EM schedule (Kaldi's)."""
     max_utterances: int = 2000
-    """Train on this many of the shortest utterances at most, as Kaldi's recipes do."""
+    """Train on this many utterances at most, those of the fewest words. Kaldi's recipes take those
+    of the fewest frames (subset_data_dir.sh --shortest)."""
 
 
 def train_monophone(
@@ -48,7 +49,8 @@ def train_monophone(
 ) -> dict[str, float]:
     """Train monophone GMMs from a flat start; mirrors Kaldi's steps/train_mono.sh.
 
-    The one difference: no transition probabilities are trained (see `Topology`).
+    Differences: no transition probabilities are trained (see `Topology`), and utterances are chosen
+    by their number of words.
 
     Args:
       cepstra: a feature store.

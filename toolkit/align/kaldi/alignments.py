@@ -19,6 +19,8 @@ from toolkit.storage.files import write_atomically
 
 FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
 STATES = "states.tsv"
+PER_SHARD = 500
+"""Utterances of a shard: to load one, the header of its whole shard is read."""
 
 
 class KaldiAlignmentError(ToolkitError):
@@ -229,9 +231,17 @@ def _state_lines(topology: Topology) -> Iterator[str]:
 
 
 def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, str]) -> int:
-    """Write one shard and the table."""
+    """Write shards and the table in place of all that the folder holds of other alignments."""
+    (out / "table.tsv").unlink(missing_ok=True)
+    for path in [*out.glob("ali.*.safetensors"), *out.glob("ali.*.tsv")]:
+        path.unlink()
     outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in sorted(alignments)]
+    for number, begin in enumerate(range(0, max(len(outcomes), 1), PER_SHARD)):
+        part = outcomes[begin : begin + PER_SHARD]
+        own = {outcome.utterance: alignments[outcome.utterance] for outcome in part}
+        write_shard(out / f"ali.{number:06d}.safetensors", own, part)
     outcomes += [Outcome(u, "failed", math.nan, 0.0, failed[u]) for u in sorted(failed)]
-    write_shard(out / "ali.000000.safetensors", alignments, outcomes)
     write_table(out / "table.tsv", outcomes)
+    for part_table in out.glob("ali.*.tsv"):
+        part_table.unlink()
     return len(alignments)

@@ -1,6 +1,7 @@
 """Alignment of a folder of audio with its texts, into CTM and TextGrid files."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -111,18 +112,19 @@ def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
     """All passes; their results in the tasks' order."""
     with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
 
-        def run(name: str, work: Callable[[Job, Item], Result], items: list[Item]) -> list[Result]:
-            done = pool.map(partial(work, job), items)
-            return list(Bar(done, name, len(items)))
+        def run(
+            name: str, work: Callable[[Job, Item], Result], items: list[Item]
+        ) -> Iterable[Result]:
+            return Bar(pool.map(partial(work, job), items), name, len(items))
 
-        extracted = run("features", extract, list(tasks))
+        extracted = list(run("features", extract, list(tasks)))
         usable = [found for found in extracted if not found.fault]
         speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
         if (job.bundle / INDEPENDENT).is_dir():
             statistics = run("adapt", adapt, [(e, speakers[e.task.speaker]) for e in usable])
             for name, matrix in _transforms(usable, statistics).items():
                 speakers[name] = SpeakerAdaptation(speakers[name].mean, as_tuples(matrix))
-        aligned = iter(run("align", align, [(e, speakers[e.task.speaker]) for e in usable]))
+        aligned = iter(list(run("align", align, [(e, speakers[e.task.speaker]) for e in usable])))
     return [
         AlignedRecording(e.task, fault=e.fault) if e.fault else next(aligned) for e in extracted
     ]
@@ -139,14 +141,22 @@ def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]
 
 
 def _transforms(
-    extracted: Sequence[RecordingCepstra], statistics: Sequence[FmllrStatistics | None]
+    extracted: Sequence[RecordingCepstra], statistics: Iterable[FmllrStatistics | None]
 ) -> dict[str, Tensor]:
-    """The fMLLR transform of each speaker with a recording that could be aligned."""
-    sums = SpeakerStatistics({})
+    """The fMLLR transform of each speaker with a recording that could be aligned.
+
+    Statistics of half a megabyte are held of the speakers with recordings to come, and of no other.
+    """
+    left = Counter(found.task.speaker for found in extracted)
+    sums, transforms = SpeakerStatistics({}), {}
     for found, mine in zip(extracted, statistics, strict=True):
+        speaker = found.task.speaker
         if mine is not None:
-            sums.add(SpeakerStatistics({found.task.speaker: mine}))
-    return {name: estimate_fmllr(total)[0] for name, total in sums.by_speaker.items()}
+            sums.add(SpeakerStatistics({speaker: mine}))
+        left[speaker] -= 1
+        if not left[speaker] and speaker in sums.by_speaker:
+            transforms[speaker] = estimate_fmllr(sums.by_speaker.pop(speaker))[0]
+    return transforms
 
 
 def _outcome(timed: AlignedRecording, guesses: GuessedPronunciations) -> FileOutcome:

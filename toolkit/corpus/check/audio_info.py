@@ -36,14 +36,14 @@ class AudioInfo:
     """Whether every sample is zero, of several channels in their mean, which is what is used."""
     digest: str = ""
     """Digest of the 16-bit samples; empty where there are none."""
-    not_numbers: tuple[int, int] | None = None
-    """First and last sample that is infinite or not a number, in any channel."""
-    bad_rate: str = ""
-    """What is wrong with the sampling rate, if it is implausible."""
     error: str | None = None
     """The decoder's message, if it failed."""
     file: FileDigest | None = None
     """Digest of the file's bytes; None where it cannot be read."""
+    not_numbers: tuple[int, int] | None = None
+    """First and last sample that is infinite or not a number, in any channel."""
+    bad_rate: str = ""
+    """What is wrong with the sampling rate, if it is implausible."""
 
 
 def read_audio_info(
@@ -72,7 +72,7 @@ def decode(path: str) -> AudioInfo:
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
     content: FileDigest | None = None
-    not_numbers: list[int] = []
+    bad: tuple[int, int] | None = None
     try:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path, in_order=True) as file:
@@ -81,8 +81,9 @@ def decode(path: str) -> AudioInfo:
             kind = "float32" if file.subtype in FLOATS else "int16"
             while len(block := file.read(BLOCK, dtype=kind, always_2d=True)) > 0:
                 if kind == "float32":
-                    bad = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
-                    not_numbers = [*not_numbers[:1], *bad[[0, -1]].tolist()] if len(bad) else not_numbers
+                    wrong = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
+                    if len(wrong):
+                        bad = (bad[0] if bad else int(wrong[0]), int(wrong[-1]))
                     block = _int16(block)
                 decoded += len(block)
                 silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
@@ -99,4 +100,12 @@ def decode(path: str) -> AudioInfo:
         digest.hexdigest() if decoded else "",
         error,
         content,
+        bad,
+        rate_fault(rate) if rate else "",
     )
+
+
+def _int16(samples: np.ndarray) -> np.ndarray:
+    """Round samples in [-1, 1] to 16 bits, so that a copy in floats has the digest of the file."""
+    scaled = np.rint(np.nan_to_num(samples).clip(-1, 1) * np.float32(32768))
+    return scaled.clip(max=32767).astype(np.int16)

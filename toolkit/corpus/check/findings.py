@@ -133,6 +133,12 @@ KINDS: dict[str, Kind] = {
         "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
         "speaker",
     ),
+    "two-speakers": Kind(
+        WARNING,
+        "none",
+        "utterance with two speakers in utt2spk (the first is kept)",
+        "delete the wrong line",
+    ),
     "bad-characters": Kind(
         WARNING,
         "none",

@@ -10,7 +10,14 @@ from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.letters import is_tag, word_of_two_alphabets
-from toolkit.corpus.manifest import HELD_OUT, NO_SPEAKER, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import (
+    HELD_OUT,
+    NO_SPEAKER,
+    OTHER_SPEAKER,
+    audio_of,
+    speaker_of,
+    text_of,
+)
 
 
 class SplitChecker:
@@ -51,6 +58,8 @@ class SplitChecker:
             found += self._text_faults(cut)
         if NO_SPEAKER in custom and not _at_fault(cut):
             found.append(("no-speaker", custom[NO_SPEAKER]))
+        if OTHER_SPEAKER in custom and not _at_fault(cut):
+            found.append(("two-speakers", custom[OTHER_SPEAKER]))
         if "note" in custom:
             found.append((custom["note"], custom["note_detail"]))
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in found]
@@ -63,6 +72,13 @@ class SplitChecker:
             return [("truncated-audio" if info.declared else "unreadable-audio", detail)]
         if info.decoded == 0:
             return [("empty-audio", path)]
+        if info.bad_rate:
+            return [("unreadable-audio", f"{path}: {info.bad_rate}")]
+        if info.not_numbers is not None:
+            first, last = (sample / info.sampling_rate for sample in info.not_numbers)
+            if cut.start <= last and first <= cut.end:
+                detail = f"{path}: values that are not numbers from {first:.3f} to {last:.3f} s"
+                return [("unreadable-audio", detail)]
         found = []
         if info.silent:
             found.append(("silent-audio", path))

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import ManifestError, audio_of, mark_no_speaker, speaker_of, text_of
+from toolkit.corpus.manifest import (
+    ManifestError,
+    audio_of,
+    mark_no_speaker,
+    mark_other_speaker,
+    speaker_of,
+    text_of,
+)
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
@@ -33,8 +40,8 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
       refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - A segment's end of -1 is the end of the recording.
-    - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom, with a warning
-      of the check.
+    - An utterance that utt2spk lacks, or names without a speaker, is a speaker of its own, as is
+      Kaldi's custom, with a warning of the check. Of two speakers the first is kept, likewise.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -51,7 +58,7 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
         known = _by_id(recordings)
         audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
     named = (folder / "utt2spk").is_file()
-    speakers = dict(_lines(folder / "utt2spk")) if named else {}
+    speakers, others = _speakers(folder / "utt2spk") if named else ({}, {})
     cuts = pair(
         _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
     )
@@ -60,7 +67,19 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     for cut in cuts:
         if cut.id not in speakers:
             mark_no_speaker(cut, lacking)
+        if cut.id in others:
+            mark_other_speaker(cut, others[cut.id])
     return cuts
+
+
+def _speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Read utt2spk: the first speaker of each utterance; where lines differ, the first other."""
+    speakers: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for id, speaker in _lines(path):
+        if speaker and speakers.setdefault(id, speaker) != speaker:
+            others.setdefault(id, f"{path}: {speakers[id]}, not {speaker}")
+    return speakers, others
 
 
 def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
@@ -149,12 +168,13 @@ def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
 
-    All are sorted by bytes, as Kaldi's tools require. FLAC and SPHERE files are given as the
-    commands with which Kaldi reads them (flac, sph2pipe).
+    Without parts, segments of an earlier export are removed. All files are sorted by bytes, as
+    Kaldi's tools require. FLAC and SPHERE files are given as the commands with which
+    Kaldi reads them (flac, sph2pipe).
 
     Raises:
-      ManifestError: two cuts have the same id, an id contains white space, or an audio file has a
-        name that Kaldi would run.
+      ManifestError: two cuts have the same id, a recording id has two files, an id contains white
+        space, or an audio file has a name that Kaldi would run.
     """
     cuts = sorted(cuts, key=lambda cut: cut.id.encode())
     for cut, next_cut in itertools.pairwise(cuts):
@@ -166,7 +186,14 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         and abs(cut.duration - cut.recording.duration) < 1e-6
         for cut in cuts
     )
-    sources = {cut.recording_id: _source(audio_of(cut), cut.id) for cut in cuts}
+    sources: dict[str, str] = {}
+    for cut in cuts:
+        source = _source(audio_of(cut), cut.id)
+        if sources.setdefault(cut.recording_id, source) != source:
+            raise ManifestError(
+                f"recording id {cut.recording_id!r} is that of two files, the second"
+                f" {audio_of(cut)}: give each an id of its own"
+            )
     utterances: dict[str, list[str]] = {}
     for cut in cuts:
         utterances.setdefault(speaker_of(cut), []).append(cut.id)
@@ -178,7 +205,9 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         "utt2spk": {cut.id: speaker_of(cut) for cut in cuts},
         "spk2utt": {speaker: " ".join(ids) for speaker, ids in utterances.items()},
     }
-    if not whole:
+    if whole:
+        (folder / "segments").unlink(missing_ok=True)
+    else:
         tables["segments"] = {
             cut.id: f"{cut.recording_id} {cut.start:.4f} {cut.end:.4f}" for cut in cuts
         }

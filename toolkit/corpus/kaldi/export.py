@@ -1,5 +1,6 @@
 """Exports Kaldi data directories, and validates them like Kaldi's validate_data_dir.sh."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,10 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
     """Write wav.scp, text, utt2spk, spk2utt, utt2dur and, for parts of recordings, segments.
 
     Kaldi requires that utterances sorted by id are sorted by speaker too. Where they are not,
-    every id is prefixed with its speaker, and `utt_map` lists the old ids.
-    Cuts with a fault, without audio or without words are left out.
+    every id is prefixed with its speaker, and `utt_map` lists the old ids. Of files with the same
+    recording id all but the first get a number behind it.
+    Cuts with a fault, without audio or without words are left out, and those whose audio a line of
+    wav.scp cannot name: parts of several files, single channels, changes of speed and the like.
 
     Args:
       cuts: in any order.
@@ -62,6 +65,7 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
             "the speakers' names cannot be put in Kaldi's order: one is the beginning of another "
             f"({_first_out_of_order(written)}); rename one of them"
         )
+    written = _with_a_file_each(written)
     folder = Path(folder)
     write_kaldi_dir(written, folder)
     _write_lines(folder / "utt2dur", [f"{c.id} {c.duration:.10g}" for c in written])
@@ -91,8 +95,15 @@ def _unusable(cut: MonoCut) -> str:
         return "no audio"
     if not text_of(cut).split():
         return "no word in its transcript"
-    if cut.recording.sources[0].type != "file":
-        return f"its audio is not a file but a {cut.recording.sources[0].type}"
+    recording = cut.recording
+    if recording.sources[0].type != "file":
+        return f"its audio is not a file but a {recording.sources[0].type}"
+    if len(recording.sources) > 1:
+        return f"its recording consists of {len(recording.sources)} files"
+    if recording.num_channels > 1 and not (cut.custom or {}).get("mix_channels"):
+        return f"it is on one of the {recording.num_channels} channels of {audio_of(cut)}"
+    if recording.transforms:
+        return "its audio is changed when it is read, such as in speed: write it to a file"
     return ""
 
 
@@ -116,6 +127,24 @@ def _with_speaker(cut: MonoCut) -> MonoCut:
     if recording.id == cut.id:
         recording = fastcopy(recording, id=name)
     return fastcopy(cut, id=name, recording=recording)
+
+
+def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
+    """Give recordings that share an id, but not the file, ids of their own."""
+    taken = {cut.recording_id for cut in cuts}
+    names: dict[tuple[str, str], str] = {}
+    first: dict[str, str] = {}
+    for cut in sorted(cuts, key=lambda cut: cut.id.encode()):
+        id, file = cut.recording_id, audio_of(cut)
+        if first.setdefault(id, file) != file and (id, file) not in names:
+            numbered = (f"{id}-{number}" for number in itertools.count(2))
+            names[id, file] = next(name for name in numbered if name not in taken)
+            taken.add(names[id, file])
+    found = []
+    for cut in cuts:
+        name = names.get((cut.recording_id, audio_of(cut)))
+        found.append(fastcopy(cut, recording=fastcopy(cut.recording, id=name)) if name else cut)
+    return found
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.corpus.kaldi.export import RENAMED
 from toolkit.errors import ToolkitError
+from toolkit.features.extract import MARKERS
 from toolkit.features.kaldi.tables import (
     Entry,
     entries,
@@ -18,10 +20,11 @@ from toolkit.features.kaldi.tables import (
     writer_path,
 )
 from toolkit.features.packing import balanced_parts
-from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 HALF_MAX = 65504.0
 
@@ -48,8 +51,9 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
     """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
 
     Also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
-    Kaldi data directory. The scp file, which names the archives by their absolute paths, is
-    written last.
+    Kaldi data directory. Where the folder has the `utt_map` of `export_data_dir`, utterances get
+    its new ids, and those that it lacks their speakers as prefixes likewise. The scp file, which
+    names the archives by their absolute paths, is written last.
 
     Args:
       features: the folder of a `FeatureStore`.
@@ -60,12 +64,17 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
 
     Returns:
       Number of utterances.
+
+    Raises:
+      KaldiFeaturesError: text is to be compressed, an id cannot stand in a table of Kaldi, or
+        `utt_map` is of other utterances.
     """
     if text and compress:
         raise KaldiFeaturesError("text archives cannot be compressed: leave one of the two out")
     store = FeatureStore(features)
     mode = "ark,scp,t" if text else "ark,scp"
     kaldi, out = native(), Path(out)
+    keys = _keys(store, out / RENAMED)
     lines: dict[str, str] = {}
     with Bar(total=len(store), unit="utt", desc="features") as bar:
         for number, ids in enumerate(store.shards):
@@ -75,19 +84,35 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
             how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
             with make(f"{mode}:{writer_path(out / name)}.ark,{part}") as writer:
                 for id in ids:
-                    check_key(id)
-                    writer.write(id, store.load(id).numpy(), *how)
+                    check_key(keys[id])
+                    writer.write(keys[id], store.load(id).numpy(), *how)
                     bar.update()
             lines |= dict(line.split(" ", 1) for line in part.read_text("utf-8").splitlines())
             part.unlink()
-    write_table(out / "utt2num_frames", {id: str(store.num_frames(id)) for id in store.ids})
+    frames = {keys[id]: str(store.num_frames(id)) for id in store.ids}
+    write_table(out / "utt2num_frames", frames)
+    speaker_of = {keys[id]: store.speaker(id) for id in store.ids}
     speakers: dict[str, list[str]] = {}
-    for id in sorted(store.ids, key=str.encode):
-        speakers.setdefault(store.speaker(id), []).append(id)
-    write_table(out / "utt2spk", {id: store.speaker(id) for id in store.ids})
+    for key in sorted(speaker_of, key=str.encode):
+        speakers.setdefault(speaker_of[key], []).append(key)
+    write_table(out / "utt2spk", speaker_of)
     write_table(out / "spk2utt", {name: " ".join(ids) for name, ids in speakers.items()})
     write_table(out / "feats.scp", lines)
     return len(lines)
+
+
+def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
+    """Return the id in Kaldi's tables of each utterance."""
+    if not renamed.is_file():
+        return {id: id for id in store.ids}
+    with reading(renamed, KaldiFeaturesError, "export the data directory again"):
+        lines = renamed.read_text(encoding="utf-8").splitlines()
+        new_of = {old: new for new, old in (line.split(" ", 1) for line in lines)}
+    if not new_of.keys() & set(store.ids):
+        raise KaldiFeaturesError(
+            f"{renamed} is of other utterances than {store.path}: write to another folder"
+        )
+    return {id: new_of.get(id, f"{store.speaker(id)}-{id}") for id in store.ids}
 
 
 def check_key(key: str) -> None:
@@ -161,6 +186,7 @@ def import_features(
         frame_shift_ms=frame_shift_ms,
         sampling_rate=sampling_rate,
     )
+    _clear(Path(out))
     rounding, shards = _Rounding(), []
     with Bar(total=len(own), unit="utt", desc="features") as bar:
         for number, names in enumerate(balanced_parts(seconds, count)):
@@ -174,6 +200,14 @@ def import_features(
     without = tuple(sorted(cut["id"] for cut in plain if cut["id"] not in found))
     write_manifest(Path(out), form, shards, len(without))
     return Imported(len(own), sum(s["frames"] for s in shards), without, rounding.largest)
+
+
+def _clear(out: Path) -> None:
+    """Remove an earlier store, its manifest first: what a killed import leaves opens no more."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    shards, markers = out / SHARDS, out / MARKERS
+    for path in [*shards.glob("*.[0-9]*.*"), *markers.glob("[0-9]*.json")]:
+        path.unlink()
 
 
 def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
