@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import pytest
 
