@@ -183,6 +183,11 @@ class OffsetAlignments:
 def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Outcome]) -> None:
     """Write one shard; its part of the table first, so that the shard's presence means done."""
     write_table(path.with_suffix(".tsv"), outcomes)
+    write_alignments(path, alignments)
+
+
+def write_alignments(path: Path, alignments: dict[str, Tensor]) -> None:
+    """Write the alignments of one shard alone, for a table that is not written in parts."""
     write_atomically(path, save({u: pdfs.int().contiguous() for u, pdfs in alignments.items()}))
 
 

@@ -116,7 +116,7 @@ def extract(
     markers = {plan.index: _finished(out, plan) for plan in plans}
     pending = [plan for plan in plans if markers[plan.index] is None]
     (out / MANIFEST).unlink(missing_ok=True)
-    _remove_strays(out, {plan.index for plan in plans} - {plan.index for plan in pending})
+    remove_strays(out, {plan.index for plan in plans} - {plan.index for plan in pending})
     done = total - sum(len(plan.cuts) for plan in pending)
     start = time.perf_counter()
     work = partial(_extract_shard, frontend=config.frontend, out=out)
@@ -257,8 +257,13 @@ def _is_degraded(cut: "MonoCut") -> bool:
     return any(isinstance(transform, AddNoise | Reverberate) for transform in transforms)
 
 
-def _remove_strays(out: Path, kept: set[int]) -> None:
-    """Remove files left by an earlier plan or a killed process: lhotse reads all there are."""
+def remove_strays(out: Path, kept: set[int]) -> None:
+    """Remove files left by an earlier plan or a killed process: lhotse reads all there are.
+
+    Args:
+      out: the folder of features.
+      kept: numbers of the shards that stay.
+    """
     expected = {cuts_path(out / SHARDS, i) for i in kept}
     expected |= {features_path(out / SHARDS, i) for i in kept}
     expected |= {_marker_path(out, i) for i in kept}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.kaldi.integers import read_int_vectors
-from toolkit.align.store import AlignmentStore, Outcome, write_shard, write_table
+from toolkit.align.store import AlignmentStore, Outcome, write_alignments, write_table
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.tables import native, writer_path
 from toolkit.hmm.kaldi.model import KaldiTransitions
@@ -235,13 +235,11 @@ def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, 
     (out / "table.tsv").unlink(missing_ok=True)
     for path in [*out.glob("ali.*.safetensors"), *out.glob("ali.*.tsv")]:
         path.unlink()
-    outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in sorted(alignments)]
-    for number, begin in enumerate(range(0, max(len(outcomes), 1), PER_SHARD)):
-        part = outcomes[begin : begin + PER_SHARD]
-        own = {outcome.utterance: alignments[outcome.utterance] for outcome in part}
-        write_shard(out / f"ali.{number:06d}.safetensors", own, part)
+    names = sorted(alignments)
+    for number, begin in enumerate(range(0, max(len(names), 1), PER_SHARD)):
+        own = {name: alignments[name] for name in names[begin : begin + PER_SHARD]}
+        write_alignments(out / f"ali.{number:06d}.safetensors", own)
+    outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in names]
     outcomes += [Outcome(u, "failed", math.nan, 0.0, failed[u]) for u in sorted(failed)]
     write_table(out / "table.tsv", outcomes)
-    for part_table in out.glob("ali.*.tsv"):
-        part_table.unlink()
     return len(alignments)

@@ -10,7 +10,7 @@ import torch
 
 from toolkit.corpus.kaldi.export import RENAMED
 from toolkit.errors import ToolkitError
-from toolkit.features.extract import MARKERS
+from toolkit.features.extract import remove_strays
 from toolkit.features.kaldi.tables import (
     Entry,
     entries,
@@ -186,7 +186,9 @@ def import_features(
         frame_shift_ms=frame_shift_ms,
         sampling_rate=sampling_rate,
     )
-    _clear(Path(out))
+    # The manifest first: what a killed import leaves opens no more.
+    (Path(out) / MANIFEST).unlink(missing_ok=True)
+    remove_strays(Path(out), set())
     rounding, shards = _Rounding(), []
     with Bar(total=len(own), unit="utt", desc="features") as bar:
         for number, names in enumerate(balanced_parts(seconds, count)):
@@ -200,14 +202,6 @@ def import_features(
     without = tuple(sorted(cut["id"] for cut in plain if cut["id"] not in found))
     write_manifest(Path(out), form, shards, len(without))
     return Imported(len(own), sum(s["frames"] for s in shards), without, rounding.largest)
-
-
-def _clear(out: Path) -> None:
-    """Remove an earlier store, its manifest first: what a killed import leaves opens no more."""
-    (out / MANIFEST).unlink(missing_ok=True)
-    shards, markers = out / SHARDS, out / MARKERS
-    for path in [*shards.glob("*.[0-9]*.*"), *markers.glob("[0-9]*.json")]:
-        path.unlink()
 
 
 def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
