@@ -16,6 +16,8 @@ import soundfile
 import toolkit  # noqa: F401  # isort: skip
 import torch  # isort: skip
 
+from toolkit.processes.imports import keep_imports
+
 # No test is timed: on a busy machine any example can take long.
 hypothesis.settings.register_profile("toolkit", deadline=None)
 hypothesis.settings.load_profile("toolkit")
@@ -62,6 +64,11 @@ def pytest_collection_modifyitems(items):
         return next(found, len(TAKE_MINUTES))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish():
+    """Collections of garbage go through what tests make, not through what they have imported."""
+    keep_imports()
 
 
 class DrawnSpeech:

@@ -13,6 +13,7 @@ import click
 
 from toolkit.config.parameters import named
 from toolkit.errors import ToolkitError
+from toolkit.processes.imports import keep_imports
 from toolkit.stages.terminal import OutputError, told
 from toolkit.storage.encoding import encoding_error, printable
 
@@ -50,7 +51,9 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = cmd_name.replace("-", "_")
-        return getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
+        command = getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
+        keep_imports()
+        return command
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         try:

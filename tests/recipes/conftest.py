@@ -6,17 +6,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from tests.command_server import PROJECT, Command
 from tests.log_lines import untimed
 
-PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "recipes" / "librispeech" / "run.py"
 CTC = SCRIPT.with_name("run_ctc.py")
 DEMO = (
@@ -159,7 +157,7 @@ class Commands:
 
     def start(self, *arguments, cwd=None):
         """Start the recipe in a process group of its own."""
-        return self._start(SCRIPT, arguments, cwd)
+        return Command(SCRIPT, *arguments, cwd=cwd)
 
     def run(self, *arguments, cwd=None):
         return finish(self.start(*arguments, cwd=cwd))
@@ -167,7 +165,7 @@ class Commands:
     def run_ctc(self, *arguments):
         """Run the CTC recipe, small, on the same corpus."""
         settings = [word for key in (*DEMO, *SMALL_CTC) for word in ("--set", key)]
-        return finish(self._start(CTC, [*settings, *arguments], None))
+        return finish(Command(CTC, *settings, *arguments))
 
     def kill(self, root, pattern, delay, *arguments):
         """Run the recipe; kill -9 it and its workers some seconds after a file fits the pattern."""
@@ -181,21 +179,7 @@ class Commands:
         return finish(process)
 
     def toolkit(self, *arguments, cwd=None):
-        code = "from toolkit.cli import main; main(prog_name='toolkit')"
-        return finish(self._start(sys.executable, ("-c", code, *arguments), cwd))
-
-    def _start(self, program, arguments, cwd):
-        folder = Path(sys.executable).parent
-        return subprocess.Popen(
-            [str(program), *map(str, arguments)],
-            cwd=cwd,
-            env=os.environ
-            | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(PROJECT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return finish(Command("toolkit", *arguments, cwd=cwd))
 
 
 def finish(process):

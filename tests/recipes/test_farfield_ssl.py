@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +15,9 @@ pytest.importorskip("pyroomacoustics")
 
 from lhotse.serialization import deserialize_item
 
+from tests.command_server import PROJECT, Command
 from tests.log_lines import untimed
 
-PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "recipes" / "farfield_ssl" / "run.py"
 PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
 SYSTEMS = ["baseline", "teacher", "student_ce", "student_smbr", "self_training"]
@@ -145,17 +143,7 @@ class Recipe:
         self._words = [str(SCRIPT), *typed, "--exp", str(root), "--jobs", "1"]
 
     def start(self, *arguments):
-        folder = Path(sys.executable).parent
-        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        found = filter(None, [os.environ.get("PYTHONPATH")])  # of test-cluster
-        return subprocess.Popen(
-            [*self._words, *map(str, arguments)],
-            env=os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join([str(PROJECT), *found])},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        return Command(*self._words, *arguments, merged=True)
 
     def run(self, *arguments):
         """Run it to the end; return what it said."""

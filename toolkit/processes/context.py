@@ -38,7 +38,7 @@ def worker_context() -> BaseContext:
     try:
         resource_tracker.ensure_running()  # which lets signals through again
         with deaf_to_interrupts(), _in(project_root()):
-            context.set_forkserver_preload(_imported())
+            context.set_forkserver_preload([*_imported(), "toolkit.processes.preloaded"])
             forkserver.ensure_running()
     except OSError:
         return multiprocessing.get_context("spawn")

@@ -27,6 +27,7 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
 from toolkit.processes.errors import WorkerLostError
+from toolkit.processes.imports import keep_imports
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
@@ -77,6 +78,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
     option is not known, 130 after Ctrl-C, 143 after SIGTERM.
     """
+    keep_imports()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command = shlex.join([sys.argv[0], *arguments])
 
