@@ -256,11 +256,12 @@ def mini() -> Config:
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
     gmms = _small_systems(
-        hours=0.5, leaves=250, gaussians=2000, senones=250, biphones=250, chain_epochs=6
+        hours=0.5, leaves=250, gaussians=2000, senones=250, biphones=250, chain_epochs=7
     )
     return Config(
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         augment=SEVEN_SPEEDS,
+        chain=True,
         # Epochs on whole utterances do not improve the network here and would be discarded.
         ce=replace(_small_lstm(hidden=256, epochs=6), whole=WholeUtteranceConfig()),
         **gmms | {"mono": MonophoneConfig(), "sequence": HIGH_RATES},

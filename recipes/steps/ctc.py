@@ -234,8 +234,12 @@ def rescored_search(run: Run) -> str:
 
 
 def sweep_widths(run: Run) -> dict[str, float]:
-    """Decode a split once per beam width with dictionary and language model (A31)."""
-    split = splits(run).decoded[-1]
+    """Decode the last split with transcripts at every beam width, with the n-grams (A31)."""
+    split = next(
+        split
+        for split in reversed(splits(run).decoded)
+        if any(text_of(cut).split() for cut in cuts(run, split))
+    )
     decoder, _ = tuned_search(run, run.config.decode.words.width)
     data = split_data(run, split, run.need(f"posteriors/{split}"))
     given = decoder, data.posteriors, data.references, run.config.sweep, run.jobs

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.fsa.word_lattices import chain
 from toolkit import cli
 from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
 from toolkit.corpus.manifest import make_cut
-from toolkit.decode.combination import Combination, combine, tune_combination
+from toolkit.decode.combination import PARTS, Combination, combine, tune_combination
 from toolkit.decode.combination_inputs import CombinationError, read_system
 from toolkit.decode.combined_output import CombinedSplit, combine_decodes
 from toolkit.fsa.word_lattice import united, weighted
@@ -167,6 +168,16 @@ def test_transcripts_vote_without_times(tmp_path):
     assert not (tmp_path / "out/words.ctm").exists()
 
 
+def test_words_of_an_earlier_combination_do_not_stay(ctms, tmp_path):
+    out, command = tmp_path / "out", ["combine", "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(cli.main, [*command, *map(str, ctms)]).exit_code == 0
+    (tmp_path / "other.txt").write_text("u-1 FIVE\n")
+    assert CliRunner().invoke(cli.main, [*command, str(tmp_path / "other.txt")]).exit_code == 0
+    words = Words()
+    found = combine([read_system(out, words)], Combination((1.0,)), words)
+    assert texts(found) == {"u-1": "FIVE"}
+
+
 def test_texts_without_times_count_too(ctms, tmp_path, caplog):
     folder = tmp_path / "decoded"
     folder.mkdir()
@@ -210,9 +221,18 @@ def test_the_command_tunes_scores_and_writes(two, tmp_path):
     assert alone.output.startswith("%WER 50.00 [ 2 / 4, ")
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_weights_can_be_given_as_they_are_printed(count):
+    parts = PARTS.get(count, 2)
+    for shares in product(range(parts + 1), repeat=count):
+        if sum(shares) == parts:
+            Combination(tuple(float(f"{share / parts:g}") for share in shares))
+
+
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
+        (["--weight", "nan", "--weight", "nan"], 1, "weights nan, nan"),
         (["--weight", "1"], 1, "1 weights for 2 systems"),
         (["--weight", "0.5", "--weight", "0.6"], 1, "weights 0.5, 0.6"),
         (["--tune"], 2, "--tune needs --ref"),

@@ -70,6 +70,14 @@ def test_what_was_exported_for_kaldi_is_imported(decoded, tmp_path):
     assert "has no word" in done.output
 
 
+@pytest.mark.parametrize("shift", ["0", "-10"])
+def test_an_import_needs_time_that_passes(decoded, tmp_path, shift):
+    run("export", decoded, "--out", tmp_path)
+    words = ["--words", str(tmp_path / "words.txt"), "--out", str(tmp_path / "again")]
+    arguments = ["lattice", "import", str(tmp_path / "lat.txt"), *words, "--frame-shift", shift]
+    assert CliRunner().invoke(cli.main, arguments).exit_code == 2
+
+
 def test_an_import_leaves_nothing_of_an_earlier_one(decoded, tmp_path):
     run("export", decoded, "--out", tmp_path / "out")
     both = (tmp_path / "out/lat.txt").read_text().split("\n\n")

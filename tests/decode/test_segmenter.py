@@ -67,6 +67,17 @@ def test_without_a_pause_the_cut_is_where_least_is_said():
     assert sum(len(one.features) for one in found) == 2000
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_pause_that_begins_early_is_cut_in_where_there_is_no_other(known):
+    """Speech with a pause from 0.8 to 2.0 s, where segments may end from 1 s on."""
+    speech = torch.ones(2000)
+    speech[80:200] = 0
+    energy = 4 + speech[:, None] * (8 + 1.5 * (torch.arange(2000.0) / 4).sin()[:, None])
+    found, _ = segments(energy, 1 - speech if known else None, 500)
+    assert len(found[0].features) == pytest.approx(130 if known else 150, abs=5)
+    assert 120 < found[1].start < 200
+
+
 def test_noise_alone_is_no_speech():
     noise = torch.randn(3000, 1, generator=torch.Generator().manual_seed(0)) / 5
     silence = torch.full((3000,), 0.95)

@@ -115,6 +115,28 @@ def test_no_utterance_is_longer_than_allowed(bundle, babble):
     assert sum(spans) == pytest.approx(5.0, abs=0.011)
 
 
+def test_words_end_with_their_utterance(bundle, babble):
+    """A row of scores is of three frames, of which the last one may lack some."""
+    recogniser, short = Recogniser(bundle()), EndpointConfig(0.6, longest=0.7)
+    finals = [
+        one
+        for seed in range(4)
+        for one in heard(recogniser, babble(seed, 1.5), 1600, endpoint=short, details=True)
+        if one.final is not None
+    ]
+    assert all(one.end - one.start == pytest.approx(0.75, abs=0.05) for one in finals)
+    assert sum(len(one.final.words) for one in finals) > 4
+    for one in finals:
+        for word in one.final.words:
+            assert one.start - 1e-9 <= word.start <= word.end <= one.end + 1e-9
+
+
+def test_endpoints_that_never_come_are_refused():
+    for wrong in ({"silence": 0.0}, {"longest": -1.0}, {"silence": float("nan")}):
+        with pytest.raises(ValueError, match="must be positive"):
+            EndpointConfig(**wrong)
+
+
 def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
     with pytest.raises(BundleError, match="an LSTM of one direction or a TDNN-F"):
         StreamingRecogniser(Recogniser(bundle(kind="blstm")))

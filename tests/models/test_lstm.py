@@ -1,7 +1,9 @@
 import pytest
 import torch
 
+from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors, with_lookahead
+from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 
 SMALL = LstmConfig(input_dim=6, output_dim=7, hidden=8, layers=2, lookahead=3)
 
@@ -77,6 +79,19 @@ def test_log_posteriors_of_a_ragged_batch_are_those_of_each_utterance(lookahead)
         expected = model(extended[None])[0][0].log_softmax(-1)
         torch.testing.assert_close(batched, expected)
         torch.testing.assert_close(batched.exp().sum(1), torch.ones(len(features)))
+
+
+def test_utterances_without_frames_have_no_outputs():
+    networks = (
+        LstmModel(LstmConfig(6, 5, hidden=8, layers=1, lookahead=2)),
+        BlstmModel(BlstmConfig(6, 5, hidden=8, layers=1)),
+        TdnnfModel(TdnnfConfig(6, 5, hidden=8, bottleneck=4, strides=(1, 3), final=4)),
+    )
+    nothing, x = torch.zeros(0, 6), torch.randn(4, 6)
+    for model in networks:
+        for batch in ([nothing], [nothing, nothing], [nothing, x]):
+            found = log_posteriors(model, batch)
+            assert [row.shape for row in found] == [(len(row), 5) for row in batch]
 
 
 def test_with_lookahead_repeats_the_last_frame():

@@ -25,6 +25,15 @@ def test_a_model_comes_back_bit_for_bit(saved):
         assert torch.equal(loaded.state_dict()[name], value), name
 
 
+def test_layers_may_share_weights(saved, tmp_path):
+    _, model = saved
+    model.lstm.bias_hh_l0 = model.lstm.bias_ih_l0
+    save_model(tmp_path / "shared", model)
+    loaded = load_model(tmp_path / "shared")
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
 def test_saving_twice_gives_the_same_bytes(saved, tmp_path):
     folder, model = saved
     save_model(tmp_path / "again", model)

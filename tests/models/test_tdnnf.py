@@ -105,6 +105,18 @@ def test_log_posteriors_of_a_ragged_batch_are_those_of_each_utterance():
         torch.testing.assert_close(batched, alone, rtol=1e-4, atol=1e-5)
 
 
+def test_a_frame_alone_in_its_batch_can_be_trained_on():
+    model = make().float().train()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    logits, _ = model(inputs(1, 1).float(), lengths=torch.tensor([1]))
+    logits.sum().backward()
+    assert logits.shape == (1, 1, 7)
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert torch.equal(model.last_norm.running_var, before["last_norm.running_var"])
+    model(inputs(1, 2).float())
+    assert not torch.equal(model.last_norm.running_var, before["last_norm.running_var"])
+
+
 def test_listed_matrices_are_those_of_the_bottlenecks():
     model = make((1, 3))
     shapes = [tuple(weight.shape) for weight in model.semi_orthogonal]

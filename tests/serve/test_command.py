@@ -109,6 +109,9 @@ def test_a_port_that_is_taken_and_an_address_of_another_machine_are_named(final,
     assert result.exit_code == 1
     assert "Warning: 203.0.113.1 can be reached from other machines" in result.stderr
     assert "no authentication" in result.stderr
+    result = CliRunner().invoke(main, ["serve", "--host", "127.0..1", str(final)])
+    assert result.exit_code == 1
+    assert "'127.0..1' is no address: " in result.stderr
 
 
 def test_a_missing_library_is_named_with_the_command(final, monkeypatch):

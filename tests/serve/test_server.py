@@ -197,6 +197,18 @@ def test_garbage_that_is_no_http_is_answered_or_dropped(tone_server):
     assert said(tone_server, AUDIO).texts == ["500"]
 
 
+def test_the_reason_of_a_client_that_leaves_is_not_shown():
+    lines = []
+    with (
+        serving(Tones(), lines) as address,
+        connect(f"{address.replace('http', 'ws')}stream") as connection,
+    ):
+        connection.recv()
+        connection.close(1000, "\x1b[31mred\nclient 2: done")
+    assert len(lines) == 1
+    assert lines[0].endswith(" 0.0 s of audio, left")
+
+
 def test_clients_beyond_the_limit_are_refused_until_one_has_left():
     with serving(Tones(), clients=1) as address:
         with connect(f"{address.replace('http', 'ws')}stream") as first:

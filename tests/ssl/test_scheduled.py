@@ -1,7 +1,7 @@
 """A BLSTM learns from few labels; a student of its targets does better than one of the labels."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import pytest
@@ -11,7 +11,7 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.priors import load_log_priors
-from toolkit.models.store import ModelError, load_model
+from toolkit.models.store import KINDS, ModelError, load_model, make_model, save_model
 from toolkit.ssl.scheduled import ScheduledConfig, train_student
 from toolkit.ssl.selection import SelectionConfig
 from toolkit.ssl.targets import TargetError
@@ -228,6 +228,35 @@ def test_a_start_from_other_weights(train, teacher, tmp_path):
         train(tmp_path / "third", config, start=teacher[0])
 
 
+@dataclass(frozen=True)
+class OwnConfig:
+    """Of a network of one's own, without dropout."""
+
+    input_dim: int
+    output_dim: int
+    hidden: int = 4
+    lookahead = 0
+
+
+class OwnModel(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.output = torch.nn.Linear(config.input_dim, config.output_dim)
+
+    def forward(self, inputs, lengths=None):
+        return self.output(inputs), None
+
+
+def test_a_network_of_ones_own_starts_from_other_weights(train, tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "own", (OwnConfig, OwnModel))
+    config = replace(CONFIG, model=OwnConfig(0, 0), epochs=1, whole=replace(WHOLE, epochs=0))
+    train(tmp_path / "first", config)
+    train(tmp_path / "second", config, start=tmp_path / "first")
+    with pytest.raises(ModelError, match="the student is to be"):
+        train(tmp_path / "third", replace(config, model=STUDENT), start=tmp_path / "first")
+
+
 def test_settings_and_stores_that_do_not_fit(
     train, labelled, unlabelled, normaliser, tmp_path, monkeypatch
 ):
@@ -253,6 +282,37 @@ def test_settings_and_stores_that_do_not_fit(
         train(tmp_path / "d", config)
     with pytest.raises(TrainingError, match="labelled_factor"):
         train(tmp_path / "d", replace(config, labelled_factor=1.5))
+    save_model(tmp_path / "start", make_model(replace(STUDENT, input_dim=15, output_dim=CLASSES)))
+    with pytest.raises(TrainingError, match="initial weights"):
+        train(tmp_path / "d", config, start=tmp_path / "start")
+
+
+def test_a_selection_is_of_the_targets_it_was_made_from(
+    train, unlabelled, normaliser, tmp_path, monkeypatch
+):
+    """Another teacher's targets, where a run was killed: the selection is made anew."""
+
+    def killed(self, model, batch):
+        raise KilledError
+
+    monkeypatch.setattr(HardOrSoft, "__call__", killed)
+    config = replace(CONFIG, select=SelectionConfig("confidence", 0.5))
+    with pytest.raises(KilledError):
+        train(tmp_path, config)
+    path = tmp_path / "selection.0.json"
+    before = path.read_bytes()
+    with pytest.raises(KilledError):
+        train(tmp_path, config)
+    assert path.read_bytes() == before
+    targets = unlabelled / "targets.json"
+    manifest = targets.read_text()
+    targets.write_text(json.dumps({**json.loads(manifest), "teacher": {"weights": "another"}}))
+    try:
+        with pytest.raises(KilledError):
+            train(tmp_path, config)
+    finally:
+        targets.write_text(manifest)
+    assert json.loads(path.read_text())["data"] != json.loads(before)["data"]
 
 
 @pytest.mark.parametrize("wrong", [{"hours": 0.0}, {"labelled_factor": 0.0}, {"epochs": 0}])

@@ -23,6 +23,8 @@ from toolkit.score.wer import score
 from toolkit.ssl.self_training import (
     Recognised,
     SelfTrainingConfig,
+    _read_texts,
+    _write,
     most_confident,
     recognise_and_align,
     self_labelled,
@@ -171,6 +173,12 @@ def test_surest():
     assert names(share=1.0) == ["a", "b", "d"]
     assert names(share=1.0, threshold=0.6) == ["b", "d"]
     assert names(share=0.3, threshold=0.95 - 0.06) == ["b"]
+
+
+def test_words_may_hold_what_ends_lines_elsewhere(tmp_path):
+    found = [Recognised("u1", 9, "A\u2028B C", 1.0), Recognised("u2", 9, "D\x85", 1.0)]
+    _write(found, found, tmp_path)
+    assert _read_texts(tmp_path / "text") == {"u1": "A\u2028B C", "u2": "D\x85"}
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.49])

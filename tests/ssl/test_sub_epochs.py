@@ -1,3 +1,4 @@
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -83,6 +84,15 @@ def test_windows_hold_what_fits(source, normaliser):
 def test_sub_epochs_without_a_shard_are_refused(source, normaliser):
     with pytest.raises(TrainingDataError, match="too few for sub-epochs"):
         sub_epochs(source, normaliser, count=30)
+
+
+@pytest.mark.parametrize("hours", [None, 1.0])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_shards_without_frames_are_refused(make_synthetic, normaliser, teacher, hours, share):
+    shards = TeacherShards(make_synthetic(0).label(teacher, normaliser))
+    chosen = select(shards, SelectionConfig(share=share))
+    with pytest.raises(TrainingDataError, match="has no frames"):
+        sub_epochs(Source(shards, chosen), normaliser, hours=hours)
 
 
 def test_sources_take_turns(make_synthetic, normaliser, teacher):
@@ -196,6 +206,22 @@ def test_only_needed_windows_are_read(source, normaliser):
     last = source._batching.count(windows[-1], 1)
     list(source.batches(0, start=source.steps(0) - last))
     assert read == [windows[-1]]
+
+
+def test_the_raw_features_of_a_window_are_not_kept(source, normaliser, monkeypatch):
+    data, alive, most = sub_epochs(source, normaliser), weakref.WeakSet(), []
+    read = TeacherShards.read
+
+    def watched(self, *where):
+        for example in read(self, *where):
+            alive.add(example.features)
+            most.append(len(alive))
+            yield example
+
+    monkeypatch.setattr(TeacherShards, "read", watched)
+    window = data.load(data.windows(0)[0], 0, 1)
+    assert len(window.names) == len(most) > 5
+    assert max(most) <= 2
 
 
 def test_selected_utterances_alone_are_learnt_from(folder, normaliser):

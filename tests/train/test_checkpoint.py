@@ -26,6 +26,15 @@ def test_a_nest_comes_back_with_types_keys_and_bits(tmp_path):
     assert torch.equal(loaded["empty"], state["empty"])
 
 
+def test_tensors_that_share_memory_come_back_under_each_name(tmp_path):
+    shared = torch.randn(3)
+    write_state(tmp_path / "state", {"one": shared, "other": shared, "rows": shared.view(3, 1)})
+    loaded = read_state(tmp_path / "state")
+    assert torch.equal(loaded["one"], shared)
+    assert torch.equal(loaded["other"], shared)
+    assert torch.equal(loaded["rows"], shared[:, None])
+
+
 def test_an_optimizer_goes_on_as_if_nothing_had_happened(tmp_path):
     def make():
         torch.manual_seed(0)

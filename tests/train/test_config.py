@@ -60,6 +60,12 @@ def test_the_rate_can_be_constant():
     assert rates == {0.3}
 
 
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
+def test_momentum_that_forgets_nothing_is_refused(momentum):
+    with pytest.raises(ValueError, match=r"momentum is .*, needs to be in \[0, 1\)"):
+        TrainerConfig(optimizer="sgd", momentum=momentum)
+
+
 @pytest.mark.parametrize("name", ["adam", "sgd", "adadelta"])
 def test_a_step_on_a_gpu_is_one_kernel_where_torch_has_it(name, monkeypatch):
     made = {}

@@ -33,6 +33,9 @@ def test_targets_of_another_tree_are_refused(make_stores):
     stores.alignments.targets["utt001"][7] = 5
     with pytest.raises(TrainingDataError, match=r"utt001.*target 5 but there are 5"):
         Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
+    stores.alignments.targets["utt001"][7] = -1
+    with pytest.raises(TrainingDataError, match=r"utt001.*target -1 but there are 5"):
+        Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
 
 
 def test_counts_are_of_the_selected_utterances_in_all_stores(make_stores):

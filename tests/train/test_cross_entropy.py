@@ -104,6 +104,14 @@ def test_speakers_are_held_out_where_there_are_enough(toy, tmp_path, caplog):
     assert other["frame_accuracy"] != headline["frame_accuracy"]
 
 
+def test_held_out_data_of_which_nothing_fits_are_refused(toy, tmp_path):
+    valid = toy(0, seed=1)
+    valid.alignments.targets = {}
+    message = "none of the 60 held-out utterances .* as utt000 .no alignment"
+    with pytest.raises(TrainingDataError, match=message):
+        train(toy(0), tmp_path, valid=(valid.features, valid.alignments))
+
+
 def test_a_factorised_network_is_trained_and_constrained(toy, tmp_path):
     model = TdnnfConfig(hidden=24, bottleneck=8, strides=(1, 3, 3), final=8)
     chunks = ChunkConfig(frames=16, batch=8, left_context=3, right_context=3)

@@ -1,4 +1,5 @@
 import threading
+import weakref
 
 import pytest
 
@@ -26,6 +27,23 @@ def test_items_are_made_ahead_but_not_more_than_depth():
     assert third.wait(timeout=10)  # two in the queue, one in the hand
     assert len(made) == 4
     assert list(stream) == list(range(1, 10))
+
+
+def test_without_depth_the_callers_item_and_the_next_are_in_memory():
+    class Window:
+        def __init__(self, number):
+            self.number = number
+            made[number].set()
+            alive.add(self)
+
+    made = [threading.Event() for _ in range(6)]
+    alive = weakref.WeakSet()
+    stream = prefetched(map(Window, range(6)), depth=0)
+    for window in stream:
+        if window.number + 1 < len(made):
+            assert made[window.number + 1].wait(timeout=10)
+        assert not any(event.is_set() for event in made[window.number + 2 :])
+        assert len(alive) <= 2
 
 
 def test_an_error_comes_at_its_place():

@@ -81,7 +81,13 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
 @click.option("--words", type=TEXT_IN, required=True, help="Kaldi's words.txt.")
 @click.option("--acoustic-scale", default=0.1, show_default=True, help="Of the best path.")
 @click.option("--word-penalty", default=0.0, show_default=True, help="Of the best path.")
-@click.option("--frame-shift", default=10.0, show_default=True, help="In milliseconds.")
+@click.option(
+    "--frame-shift",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="In milliseconds.",
+)
 @click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 def import_(
     archives: tuple[Path, ...],

@@ -53,7 +53,8 @@ class Combination:
     """How the words are chosen, see `RULES`."""
 
     def __post_init__(self) -> None:
-        if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-6:
+        # A sum of weights as they are printed, to six digits, may be 1e-6 off.
+        if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
             given = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
                 f"weights {given}: none may be below 0, and their sum must be 1, with one for each"

@@ -12,7 +12,7 @@ from lhotse import MonoCut
 from toolkit.align.ctm import write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.combination import Combination, CombinationTuning, combine, tune_combination
-from toolkit.decode.combination_inputs import System, read_system
+from toolkit.decode.combination_inputs import CTM, System, read_system
 from toolkit.decode.tuning import FEWEST_WORDS, percent
 from toolkit.fsa.word_lattice_store import Words
 from toolkit.score.compare import compare, comparison_lines
@@ -30,12 +30,16 @@ NAME = "combined"
 def write_combined(
     systems: Sequence[System], how: Combination, words: Words, out: Path, jobs: int
 ) -> dict[str, str]:
-    """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts."""
+    """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts.
+
+    A `words.ctm` of an earlier combination is removed: `read_system` would prefer it to `text`.
+    """
     found = combine(systems, how, words, jobs)
     texts = {name: " ".join(e.token for e in entries) for name, entries in found.items()}
+    (out / CTM).unlink(missing_ok=True)
     write_texts(texts, out)
     if all(system.timed for system in systems):
-        write_ctm([entry for entries in found.values() for entry in entries], out / "words.ctm")
+        write_ctm([entry for entries in found.values() for entry in entries], out / CTM)
     return texts
 
 

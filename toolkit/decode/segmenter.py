@@ -128,16 +128,17 @@ class Segmenter:
         first, last = begin + self._shortest, begin + self._longest
         quiet = np.concatenate([[0], speech[: last + 1] < self._config.threshold, [0]])
         edges = np.flatnonzero(np.diff(quiet))
-        pauses = [
-            (stop - start, start, stop)
-            for start, stop in edges.reshape(-1, 2).tolist()
-            if stop - start >= self._pause and start >= first
-        ]
-        if pauses:
-            _, start, stop = max(pauses)
-            if stop - start > 2 * margin:
-                return start + margin, stop - margin
-            return (start + stop) // 2, (start + stop) // 2
+        spans = edges.reshape(-1, 2).tolist()
+        later = [span for span in spans if span[0] >= first]
+        under_way = [(first, stop) for start, stop in spans if start < first]
+        # Of a pause that begins too early the rest counts, where there is no other.
+        for some in (later, under_way):
+            pauses = [(b - a, a, b) for a, b in some if b - a >= self._pause]
+            if pauses:
+                _, start, stop = max(pauses)
+                if stop - start > 2 * margin:
+                    return start + margin, stop - margin
+                return (start + stop) // 2, (start + stop) // 2
         middle = begin + self._longest // 2
         lowest = middle + int(speech[middle:last].argmin())
         return lowest, lowest

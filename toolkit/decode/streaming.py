@@ -85,7 +85,7 @@ class EndpointConfig:
     """Longest utterance."""
 
     def __post_init__(self) -> None:
-        if self.silence <= 0 or self.longest <= 0:
+        if not (self.silence > 0 and self.longest > 0):
             raise ValueError("silence and longest must be positive")
 
 
@@ -232,6 +232,7 @@ class StreamingRecogniser:
             search = self._recogniser.search
             lattice, _ = search_with_retries(scores, search.graph, search.beams[1:])
         begin, onset = self._begin, self._onset
-        found = self._recogniser.best(lattice, scores, self._details).later(begin)
+        found = self._recogniser.best(lattice, scores, self._details)
         self._begin_utterance()
+        found = found.within(begin, self._begin)
         return StreamResult(found.text, found, begin, self._begin, onset)

@@ -36,16 +36,21 @@ class Recognised:
             return self
         return replace(self, words=tuple(word.later(seconds) for word in self.words))
 
-    def utterance(self, start: float, end: float) -> "Utterance":
-        """Return the result as a segment of a recording, with word times in those of the recording.
+    def within(self, start: float, end: float) -> "Recognised":
+        """Return the result with word times in those of the recording, between start and end.
 
-        The last row of scores may stand for frames behind the segment, so that words end with it.
+        The last row of scores may stand for frames behind the utterance, so that words end with it.
         """
+        moved, end = self.later(start), round(end, 3)
+        if moved.words is None:
+            return moved
+        words = (replace(w, start=min(w.start, end), end=min(w.end, end)) for w in moved.words)
+        return replace(moved, words=tuple(words))
+
+    def utterance(self, start: float, end: float) -> "Utterance":
+        """Return the result as a segment of a recording, with word times `within` it."""
         start, end = round(start, 3), round(end, 3)
-        words = self.later(start).words
-        if words is not None:
-            words = tuple(replace(w, start=min(w.start, end), end=min(w.end, end)) for w in words)
-        return Utterance(start, end, self.text, words)
+        return Utterance(start, end, self.text, self.within(start, end).words)
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,11 @@ def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]
     """
     model.eval()
     device = next(model.parameters()).device
+    lengths = torch.tensor([len(features) for features in utterances])
+    if not lengths.any():  # torch has no LSTM over nothing
+        return [torch.zeros(0, model.config.output_dim, device=device) for _ in utterances]
     rows = [with_lookahead(features.float(), model.config.lookahead) for features in utterances]
     inputs = to_device(nn.utils.rnn.pad_sequence(rows, batch_first=True), device)
     with full_float32(device):
-        logits, _ = model(inputs, lengths=torch.tensor([len(features) for features in utterances]))
+        logits, _ = model(inputs, lengths=lengths)
     return [row[: len(features)] for row, features in zip(logits, utterances, strict=True)]

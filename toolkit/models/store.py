@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,23 @@ def save_model(folder: Path, model: nn.Module) -> None:
     kind = next((name for name, (_, built) in KINDS.items() if type(model) is built), None)
     if kind is None:
         raise _unknown_class(model)
-    weights = {
-        name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
-    }
-    write_atomically(Path(folder) / WEIGHTS, save(weights))
+    write_atomically(Path(folder) / WEIGHTS, save(storable(model.state_dict())))
     described = {"kind": kind, "config": asdict(model.config)}
     write_atomically(Path(folder) / CONFIG, json.dumps(described, indent=2) + "\n")
+
+
+def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors as safetensors takes them: on the CPU, contiguous, each in memory of its own.
+
+    A network's layers may share weights, which are stored under each of their names then.
+    """
+    seen: set[int] = set()
+    found = {}
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        found[name] = value.clone() if value.data_ptr() in seen else value
+        seen.add(value.data_ptr())
+    return found
 
 
 def _unknown_class(thing: object) -> ModelError:

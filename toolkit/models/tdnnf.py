@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.processes.devices import to_device
@@ -75,6 +76,20 @@ class TdnnfConfig:
         return 0
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation [N, F, T], with the running statistics where N T is 1.
+
+    One frame has no variance, and torch refuses it: an utterance of a frame alone in its batch.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise."""
+        if self.training and x.shape[0] * x.shape[2] == 1:
+            given = self.running_mean, self.running_var, self.weight, self.bias
+            return functional.batch_norm(x, *given, eps=self.eps)
+        return super().forward(x)
+
+
 class FactorisedLayer(nn.Module):
     """A linear layer to a bottleneck, an affine one back, ReLU, batch norm, and a bypass.
 
@@ -94,7 +109,7 @@ class FactorisedLayer(nn.Module):
             config.hidden, config.bottleneck, width, dilation=spacing, bias=False
         )
         self.affine = nn.Conv1d(config.bottleneck, config.hidden, width, step, dilation=spacing)
-        self.norm = nn.BatchNorm1d(config.hidden)
+        self.norm = BatchNorm(config.hidden)
         self._stride, self._step = stride, step
         self._bypass, self._dropout = config.bypass, config.dropout
 
@@ -122,7 +137,7 @@ class TdnnfModel(nn.Module):
         full = config.at_full_rate
         first = 1 if full else LOW_RATE_FACTOR
         self.input = nn.Conv1d(config.input_dim // LOW_RATE_FACTOR, config.hidden, 3, first)
-        self.input_norm = nn.BatchNorm1d(config.hidden)
+        self.input_norm = BatchNorm(config.hidden)
         layers = [
             FactorisedLayer(config, 1, LOW_RATE_FACTOR if i == full - 1 else 1) for i in range(full)
         ]
@@ -130,9 +145,9 @@ class TdnnfModel(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.narrow = nn.Conv1d(config.hidden, config.final, 1, bias=False)
         self.widen = nn.Conv1d(config.final, config.hidden, 1)
-        self.wide_norm = nn.BatchNorm1d(config.hidden)
+        self.wide_norm = BatchNorm(config.hidden)
         self.last = nn.Conv1d(config.hidden, config.final, 1, bias=False)
-        self.last_norm = nn.BatchNorm1d(config.final)
+        self.last_norm = BatchNorm(config.final)
         self.output = nn.Linear(config.final, config.output_dim)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)

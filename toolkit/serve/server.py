@@ -97,6 +97,8 @@ class Server:
         except OSError as error:
             place = f"{config.host}, port {config.port}"
             raise ToolkitError(f"{place}: {error.strerror or error}; see --port") from error
+        except ValueError as error:  # UnicodeError of a name such as a..b
+            raise ToolkitError(f"{config.host!r} is no address: {error}; see --host") from error
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:
             yield f"http://{host}:{serving.sockets[0].getsockname()[1]}/"
@@ -143,7 +145,8 @@ class Server:
                 outcome = f"refused: {error}"
                 await _end(connection, str(error), error.code)
             except ConnectionClosed as closed:
-                if closed.sent is not None and closed.sent.reason:
+                # Where the client closes, `sent` is the echo of what it gave for a reason.
+                if not closed.rcvd_then_sent and closed.sent is not None and closed.sent.reason:
                     outcome = f"refused: {closed.sent.reason}"
             self._report(
                 f"client {number}, {_name(connection)}: {client.seconds:.1f} s of audio, {outcome}"

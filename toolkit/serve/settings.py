@@ -24,7 +24,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value <= 0:
+            if not value > 0:
                 raise ValueError(f"{name} is {value}, needs to be positive")
 
 

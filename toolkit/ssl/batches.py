@@ -131,7 +131,7 @@ class TeacherBatches:
         ends = np.cumsum(counts).tolist()
         remaining = [i for i, end in enumerate(ends) if end > start]
         read = self._loaded([windows[i] for i in remaining], rank, world_size)
-        for i, window in zip(remaining, prefetched(read, depth=1), strict=True):
+        for i, window in zip(remaining, prefetched(read, depth=0), strict=True):
             rng = np.random.default_rng([self._seed, number, i, rank])
             groups = self._batching.groups(window.length, counts[i], rng)
             for group in groups[max(0, start - ends[i] + counts[i]) :]:

@@ -3,9 +3,10 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median_high
+from typing import Any
 
 import torch
 from torch import nn
@@ -129,8 +130,9 @@ def train_student(
         *(data.hours, data.count),
     )
     phases = _phases(data, corpora.train, config, out)
+    given = {"initial weights": weights}
     training, records = train_in_phases(
-        model, HardOrSoft(), phases, corpora, config, out, device, strategy, progress
+        model, HardOrSoft(), phases, corpora, config, out, device, strategy, progress, given
     )
     taught = training.history[::2]
     headline = {
@@ -175,8 +177,12 @@ def _unlabelled(
 
 
 def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:
-    if not (path.exists() and Selection.load(path).config == config):
-        select(shards, config).save(path)
+    """Select, unless a killed run has done it with these settings, features and targets."""
+    if path.exists():
+        stored = Selection.load(path)
+        if stored.config == config and stored.data == shards.digest:
+            return
+    select(shards, config).save(path)
 
 
 def _student(
@@ -186,13 +192,18 @@ def _student(
     wanted = replace(config.model, input_dim=input_dim, output_dim=num_targets)
     if start is not None:
         model = load_model(start)
-        if replace(model.config, dropout=wanted.dropout) != wanted:
+        if _sizes(model.config) != _sizes(wanted):
             raise ModelError(f"{start} holds {model.config}, the student is to be {wanted}")
     torch.manual_seed(config.seed)
     student = make_model(wanted)
     if start is not None:
         student.load_state_dict(model.state_dict())
     return student
+
+
+def _sizes(config: Any) -> tuple[type, dict[str, Any]]:
+    """What two networks with the same weights have in common: all but the dropout, if any."""
+    return type(config), {k: v for k, v in asdict(config).items() if k != "dropout"}
 
 
 def _phases(data: SubEpochs, corpus: Corpus, config: ScheduledConfig, out: Path) -> list[Phase]:

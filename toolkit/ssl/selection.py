@@ -50,6 +50,8 @@ class Selection:
     """[S] number of raw frames selected of every shard."""
     utterances: np.ndarray
     """[S] number of utterances selected of every shard."""
+    data: str = ""
+    """The digest of the shards; empty in files of earlier versions, and where all is selected."""
 
     def takes(self, example: Example) -> bool:
         """Whether an utterance is selected."""
@@ -57,7 +59,11 @@ class Selection:
 
     def save(self, path: Path) -> None:
         """Write JSON."""
-        plain = {"config": asdict(self.config), "threshold": self.threshold}
+        plain = {
+            "config": asdict(self.config),
+            "threshold": self.threshold,
+            "data": self.data,
+        }
         counts = {"frames": self.frames.tolist(), "utterances": self.utterances.tolist()}
         write_atomically(path, json.dumps(plain | counts) + "\n")
 
@@ -66,7 +72,8 @@ class Selection:
         """Read what `save` wrote."""
         plain = json.loads(path.read_text(encoding="utf-8"))
         counts = (np.array(plain[name], dtype=np.int64) for name in ("frames", "utterances"))
-        return cls(SelectionConfig(**plain["config"]), plain["threshold"], *counts)
+        config = SelectionConfig(**plain["config"])
+        return cls(config, plain["threshold"], *counts, data=plain.get("data", ""))
 
 
 def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
@@ -74,7 +81,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
 
     Utterances are selected from the highest score on until they make up the share of the frames.
     """
-    if config.share == 1:
+    if config.share == 1 or not shards.utterances.any():
         return Selection(config, -np.inf, shards.frames, shards.utterances)
     rows = []
     for shard in range(len(shards.frames)):
@@ -87,7 +94,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
         np.bincount(shard[taken], weights, len(shards.frames)).astype(np.int64)
         for weights in (frames[taken], None)
     )
-    return Selection(config, threshold, *counts)
+    return Selection(config, threshold, *counts, data=shards.digest)
 
 
 def score_threshold(scores: Sequence[float], frames: Sequence[int], target_frames: float) -> float:

@@ -283,5 +283,5 @@ def _write(found: Sequence[Recognised], kept: Sequence[Recognised], out: Path) -
 
 
 def _read_texts(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {name: text for name, _, text in (line.partition(" ") for line in lines)}
+    lines = path.read_text(encoding="utf-8").split("\n")  # alone: words may have other line ends
+    return {name: text for name, _, text in (line.partition(" ") for line in lines if line)}

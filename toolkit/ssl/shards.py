@@ -24,6 +24,7 @@ from toolkit.features.shards import MANIFEST, SHARDS, field_file, index_arrays, 
 from toolkit.ssl.target_store import ADVICE, FIELDS
 from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
 from toolkit.ssl.targets import KBest, TargetError
+from toolkit.storage.digest import digest_bytes
 from toolkit.storage.reading import reading, regular, validated
 
 
@@ -100,14 +101,18 @@ class TeacherShards:
         self.name = self._files.name
         """The folder or address, for messages."""
         with reading(self.name, TargetError, ADVICE, "not a folder of targets"):
-            targets = validated(json.loads(self._files.manifest(TARGETS_MANIFEST)), FIELDS)
+            of_targets = self._files.manifest(TARGETS_MANIFEST)
+            targets = validated(json.loads(of_targets), FIELDS)
         self.num_senones: int = targets["senones"]
         """C, number of senones."""
         self.offset: int = targets["offset"]
         """Offset at which the teacher's targets were computed: the raw frame at which the first
         low-rate frame begins. They are valid for a student's frames at this offset only."""
         try:
-            manifest = json.loads(self._files.manifest(MANIFEST))
+            of_features = self._files.manifest(MANIFEST)
+            manifest = json.loads(of_features)
+            self.digest = digest_bytes(of_features + of_targets)
+            """Digest of both manifests: of the front end, the shards' sizes, the teacher."""
             counts = manifest["shards"]
             self.dimension = int(manifest["dimension"])
             """F, dimension of a raw frame."""

@@ -78,7 +78,7 @@ class SubEpochs:
       seed: of the order.
 
     Raises:
-      TrainingDataError: the sources differ, or a sub-epoch has no shard.
+      TrainingDataError: the sources differ or are empty, or a sub-epoch has no shard.
     """
 
     def __init__(
@@ -104,15 +104,19 @@ class SubEpochs:
         self.count = count
         """Number of sub-epochs."""
         self._total = int(first.frames.sum())
+        if not self._total:
+            raise TrainingDataError(
+                f"{first.name} has no frames: it holds no utterance, or none long enough for one"
+            )
         self.length = self._total / count if hours is None else hours * first.frames_per_hour
         """Raw frames per sub-epoch, before selection."""
         self._windows = [self._cut(number, room) for number in range(count)]
         short = [n + 1 for n, windows in enumerate(self._windows) if not windows]
-        if not self._total or short:
+        if short:
             longest = self.length / first.frames_per_hour
             raise TrainingDataError(
                 f"{first.name} has {len(first.frames)} shards, too few for sub-epochs of "
-                f"{longest:.3g} hours each (of {short or 'all'} there is nothing): write shards of "
+                f"{longest:.3g} hours each (of {short} there is nothing): write shards of "
                 f"less than {longest / 2:.3g} hours, or make the sub-epochs longer"
             )
 
@@ -144,8 +148,8 @@ class SubEpochs:
           TrainingDataError: no utterance with frames is left.
         """
         shards, taken = window.source.shards, window.source.selection.takes
-        found = [
-            (example, self._inputs(example, shards.offset))
+        found = [  # without the raw features, which are twice as large as the inputs
+            (example.name, example.targets, self._inputs(example, shards.offset))
             for shard in window.shards
             for example in shards.read(shard, rank, world_size)
             if len(example.targets) and taken(example)
@@ -155,12 +159,12 @@ class SubEpochs:
                 f"shards {', '.join(map(str, window.shards))} of {shards.name} have no utterance "
                 f"for process {rank} of {world_size}: write longer shards"
             )
-        length = np.array([len(inputs) for _, inputs in found])
-        targets = [example.targets for example, _ in found]
+        names, targets, inputs = zip(*found, strict=True)
+        length = np.array([len(rows) for rows in inputs])
         senones = np.concatenate([best.ids for best in targets])
         return TeacherWindow(
-            names=[example.name for example, _ in found],
-            inputs=torch.cat([inputs for _, inputs in found]),
+            names=list(names),
+            inputs=torch.cat(inputs),
             targets=torch.from_numpy(senones[:, 0].astype(np.int32)),
             first=np.cumsum(length) - length,
             length=length,

@@ -8,6 +8,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from toolkit.models.store import storable
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
 from toolkit.train.errors import TrainingError
@@ -26,7 +27,7 @@ def write_state(path: Path, state: dict[str, Any], own: bool = False) -> None:
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, "", tensors)
-    write_atomically(path, save(tensors, metadata={"plain": json.dumps(plain)}), own)
+    write_atomically(path, save(storable(tensors), metadata={"plain": json.dumps(plain)}), own)
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def _stem(epoch: int, step: int) -> str:
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Collect the tensors of nested containers; these become JSON lists tagged by kind."""
     if isinstance(value, Tensor):
-        tensors[name] = value.detach().cpu().contiguous()
+        tensors[name] = value
         return ["tensor", name]
     if isinstance(value, dict):
         items = [[key, _split(item, f"{name}/{key}", tensors)] for key, item in value.items()]

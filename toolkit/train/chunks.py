@@ -73,7 +73,7 @@ class Chunks:
         ]
         current = [i for i, own in enumerate(mine) if own]
         loaded = (self.windows.stacked(windows[i], epoch % OFFSETS) for i in current)
-        for i, window in zip(current, prefetched(loaded, depth=1), strict=True):
+        for i, window in zip(current, prefetched(loaded, depth=0), strict=True):
             order = self._order(epoch, i, window)
             for b in mine[i]:
                 chunks = order[b * self._config.batch : (b + 1) * self._config.batch]

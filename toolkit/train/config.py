@@ -78,7 +78,9 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value}, needs to be above 0")
-        for name in ("warmup_steps", "momentum", "seed", "checkpoint_seconds"):
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}, needs to be in [0, 1)")
+        for name in ("warmup_steps", "seed", "checkpoint_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.optimizer not in get_args(OptimizerName):

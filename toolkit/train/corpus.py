@@ -126,8 +126,9 @@ class Corpus:
 
     def _check_range(self, name: str, targets: Tensor) -> None:
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
+            wrong = targets.min() if targets.min() < 0 else targets.max()
             raise TrainingDataError(
-                f"{name}: its alignment has target {int(targets.max())} but there are "
+                f"{name}: its alignment has target {int(wrong)} but there are "
                 f"{len(self.counts)}; align again with the tree that is to be trained"
             )
 
@@ -158,12 +159,26 @@ class Corpus:
         kept, lost = len(self.utterances), len(self.excluded)
         if kept and lost <= max_excluded * (kept + lost):
             return
-        example = next(iter(sorted(self.excluded.items())), None)
-        reason = f", such as {example[0]} ({example[1]})" if example else ""
         raise TrainingDataError(
-            f"{lost} of {kept + lost} utterances cannot be trained on{reason}; allowed are "
-            f"{100 * max_excluded:g} %. Check that alignments and features are of the same split"
+            f"{lost} of {kept + lost} utterances cannot be trained on{self._example()}; allowed are"
+            f" {100 * max_excluded:g} %. Check that alignments and features are of the same split"
         )
+
+    def require_held_out(self) -> None:
+        """Check that held-out stores which were given hold something to validate on.
+
+        Raises:
+          TrainingDataError: no utterance is left.
+        """
+        if not self.utterances:
+            raise TrainingDataError(
+                f"none of the {len(self.excluded)} held-out utterances given can be validated on"
+                f"{self._example()}. Check that they are of the same split as what belongs to them"
+            )
+
+    def _example(self) -> str:
+        example = next(iter(sorted(self.excluded.items())), None)
+        return f", such as {example[0]} ({example[1]})" if example else ""
 
 
 def as_list(stores: Any) -> list[Any]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -108,6 +109,8 @@ def open_corpora(
         logger.info("%s", division.describe())
     write_excluded(out / "excluded.tsv", {**corpora.train.excluded, **corpora.held_out.excluded})
     corpora.train.require(config.max_excluded)
+    if valid:
+        corpora.held_out.require_held_out()
     return corpora
 
 
@@ -121,8 +124,11 @@ def train_in_phases(
     device: torch.device | str,
     strategy: Strategy,
     progress: Progress | None,
+    given: dict[str, Any] | None = None,
 ) -> tuple[Phases, list[dict[str, float]]]:
     """Train a network phase by phase, and write it and the priors of its targets into `out`.
+
+    What else the training depends on is `given`; a run with other values is not resumed.
 
     Returns:
       The finished phases, whose checkpoints are still there, and the last record of each.
@@ -141,6 +147,7 @@ def train_in_phases(
         device,
         progress,
         strategy,
+        given,
     )
     with torch_threads(config.threads):
         records = training.run()

@@ -21,7 +21,7 @@ from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
-from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.errors import TrainingDataError, TrainingError, no_step
 from toolkit.train.finite import FiniteCheck, not_finite
 from toolkit.train.metrics import accumulate, means
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
@@ -62,6 +62,7 @@ class Trainer:
         progress: Progress | None = None,
         observer: Observer | None = None,
         schedule: Schedule | None = None,
+        given: dict[str, Any] | None = None,
     ) -> None:
         """Prepare to train or to resume.
 
@@ -79,13 +80,14 @@ class Trainer:
           observer: hooks for checkpoints and validation; by default `DefaultObserver`.
           schedule: the learning rate of every step; by default it decays exponentially from the
             first step to the last.
+          given: what else the training depends on; a run with other values is not resumed.
         """
         self._device = torch.device(device)
         self._model = model.to(self._device)
         self._objective = objective
         self._ahead = partial(batches_ahead, device=self._device)
         self._source: DataSource = BatchesAhead(data, self._ahead)
-        self._config = config
+        self._config, self._given = config, given or {}
         self._out = Path(out)
         self._valid = valid
         self._strategy = SingleProcess() if strategy is None else strategy
@@ -97,10 +99,7 @@ class Trainer:
         self._batches = [data.steps(epoch) for epoch in range(config.epochs)]
         self._steps = [data.steps(epoch, self._world_size) for epoch in range(config.epochs)]
         if min(self._steps) == 0:
-            raise TrainingDataError(
-                f"an epoch has fewer batches than the {self._world_size} processes: use fewer "
-                "processes or a smaller batch"
-            )
+            raise TrainingDataError(no_step(self._world_size))
         self._checkpoints = Checkpoints(self._out / "checkpoints")
         self._epoch_models = EpochModels(
             self._out / "checkpoints", config.average_epochs, config.prefer_average
@@ -362,7 +361,8 @@ class Trainer:
         state = self._checkpoints.latest()
         if state is None:
             return
-        differing = changed_settings(self._config, state["run"], self._identity())
+        stored = {**self._given, **state["run"]}  # earlier versions stored none of it
+        differing = changed_settings(self._config, stored, self._identity())
         if differing:
             raise TrainingError(
                 f"{self._out} holds a training with other settings ({', '.join(differing)}): "
@@ -396,4 +396,4 @@ class Trainer:
         described = parameters_of(self._config)
         described["amp"] = self._precision.name  # resolves `auto`
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
-        return {**described, "steps per epoch": self._batches, "model": shapes}
+        return {**described, "steps per epoch": self._batches, "model": shapes, **self._given}

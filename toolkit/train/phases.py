@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,6 +50,7 @@ class Phases:
       device: device to train on.
       progress: called as progress(steps done, steps of all phases).
       strategy: data-parallel method; one process by default.
+      given: see `Trainer`.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Phases:
         device: torch.device | str,
         progress: Progress | None,
         strategy: Strategy | None = None,
+        given: dict[str, Any] | None = None,
     ) -> None:
         self._model = model
         self._objective = objective
@@ -68,6 +71,7 @@ class Phases:
         self._device = device
         self._progress = progress
         self._strategy = SingleProcess() if strategy is None else strategy
+        self._given = given
         self._trainers: list[Trainer] = []
         self.history: list[dict[str, float]] = []
         """A record per epoch of all phases."""
@@ -92,6 +96,7 @@ class Phases:
                 strategy=self._strategy,
                 progress=self._shifted(sum(steps[:number]), sum(steps)),
                 schedule=phase.schedule,
+                given=self._given,
             )
             self._trainers.append(trainer)
             record = trainer.run()

@@ -22,34 +22,29 @@ def batches_ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Ba
 
 
 def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
-    """Yield `items` in order while a thread computes up to `depth` of them ahead.
+    """Yield `items` in order while a thread computes the next `depth` of them and one more.
+
+    With a depth of 0 two are in memory at a time: the one that the caller has, and the next.
 
     An exception of `items` is raised at its position. Closing the returned generator ends the
     thread after its current item. Useful where computing an item waits for files or for torch,
     which release the interpreter lock.
     """
-    ready: queue.Queue = queue.Queue(maxsize=depth)
+    ready: queue.SimpleQueue = queue.SimpleQueue()
+    room = threading.Semaphore(depth + 1)  # for items that are not taken yet
     stopped = threading.Event()
-
-    def put(entry: tuple[object, BaseException | None]) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
 
     def work() -> None:
         source = iter(items)
         try:
-            for item in source:
-                if not put((item, None)):
+            while room.acquire() and not stopped.is_set():
+                item = next(source, _END)
+                ready.put((item, None))
+                if item is _END:
                     break
-            else:
-                put((_END, None))
+                del item  # the caller may be done with it before the next one is there
         except BaseException as error:
-            put((_END, error))
+            ready.put((_END, error))
         finally:
             close = getattr(source, "close", None)
             if close is not None:
@@ -64,7 +59,10 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
                 raise error
             if item is _END:
                 return
+            room.release()
             yield item
+            del item
     finally:
         stopped.set()
+        room.release()
         thread.join()

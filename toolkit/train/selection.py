@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from toolkit.models.store import storable
 from toolkit.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,7 @@ class EpochModels:
           scores: of all epochs so far; higher is better, the latest wins ties.
         """
         newest = len(scores) - 1
-        weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
-        write_atomically(self._path(newest), save(weights))
+        write_atomically(self._path(newest), save(storable(model.state_dict())))
         best = {_best(scores), _best(scores[:-1] or scores)}
         needed = {*range(newest - self._average_epochs + 1, newest + 1), *best}
         for path in self._folder.glob("model-*.safetensors"):

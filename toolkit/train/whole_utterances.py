@@ -103,7 +103,7 @@ class ShuffledUtterances:
         mine = order[start * world_size + rank : len(order) // world_size * world_size : world_size]
         needed = sorted({i for i, _ in mine})
         loaded = (self._windows.stacked(windows[i], epoch % OFFSETS) for i in needed)
-        for i, window in zip(needed, prefetched(loaded, depth=1), strict=True):
+        for i, window in zip(needed, prefetched(loaded, depth=0), strict=True):
             yield from (
                 self._batch(window, group, epoch % OFFSETS) for other, group in mine if other == i
             )

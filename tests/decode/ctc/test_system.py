@@ -2,11 +2,14 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from recipes.steps import ctc as steps
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc import system as module
 from toolkit.decode.ctc.graph import GraphDecoder
@@ -132,3 +135,34 @@ def test_words_that_the_units_cannot_write_are_told(task, tmp_path, caplog):
     assert told.startswith("2 of 8 words of the dictionary")
     assert "such as 3D, R2D2" in told
     assert (tmp_path / "two" / "unwritable.txt").read_text() == "3D\nR2D2\n"
+
+
+def test_a_split_without_transcripts_is_decoded_and_not_scored(task, tmp_path, caplog):
+    expected, heard = task.decode(tmp_path / "known"), []
+    test = task.splits["test"]
+    task.splits["test"] = replace(test, references=dict.fromkeys(test.references, ""))
+    out = tmp_path / "unknown"
+    found = task.decode(out, lambda done, total: heard.append((done, total)))
+    assert found == {name: value for name, value in expected.items() if name.endswith("dev")}
+    assert heard == [(number + 1, 10) for number in range(10)]
+    assert {row["split"] for row in rows(out)} == {"dev"}
+    assert caplog.messages == ["test has no error rate: none of its transcripts has a word"]
+    for search in ("greedy", "words+2gram"):
+        text = f"{search}/test/text"
+        assert (out / text).read_bytes() == (tmp_path / "known" / text).read_bytes()
+
+
+def test_the_sweep_takes_the_last_split_with_transcripts(monkeypatch):
+    texts, swept = {"dev": ["A B"], "other": ["A"], "test": ["", ""]}, []
+    monkeypatch.setattr(steps, "splits", lambda run: SimpleNamespace(decoded=tuple(texts)))
+    monkeypatch.setattr(steps, "cuts", lambda run, split: texts[split])
+    monkeypatch.setattr(steps, "text_of", str)
+    monkeypatch.setattr(steps, "tuned_search", lambda run, width: (None, None))
+    data = SimpleNamespace(posteriors={}, references={})
+    monkeypatch.setattr(steps, "split_data", lambda run, split, posteriors: data)
+    monkeypatch.setattr(steps, "stored_sweep", lambda *given: swept.append(given[5]) or [])
+    decode = SimpleNamespace(words=WordsConfig(width=8))
+    config = SimpleNamespace(decode=decode, sweep=(1,))
+    run = SimpleNamespace(config=config, jobs=1, need=str, make=str)
+    assert steps.sweep_widths(run) == {}
+    assert swept == ["other"]

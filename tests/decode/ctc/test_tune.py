@@ -7,6 +7,7 @@ import pytest
 
 from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.tune import TuneConfig, Tuned, tune
+from toolkit.decode.ctc.words import WordsConfig
 
 REFERENCES = {"u1": "A B", "u2": "C"}
 
@@ -74,6 +75,22 @@ def test_among_equals_the_mildest_wins(tmp_path):
     config = TuneConfig(lm_weights=(1.0, 0.5), word_bonuses=(-1.0, 1.0, 0.0))
     best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize("text", ["A B", ""])
+def test_too_few_words_tune_nothing(text, tmp_path, caplog):
+    class Own:
+        config = WordsConfig(lm_weight=0.8, word_bonus=-0.5)
+
+        def texts(self, utterances, pairs, jobs=1):
+            assert pairs == [(0.8, -0.5)]
+            yield ["A"]
+
+    best = tune(Own(), {"u1": None}, {"u1": text}, TuneConfig(), tmp_path)
+    words = len(text.split())
+    assert best == Tuned(0.8, -0.5, min(words, 1), words)
+    assert f"NOT TUNED: the development splits have {words} words" in caplog.text
+    assert tune(Own(), {}, {}, TuneConfig(), tmp_path) == best
 
 
 def test_an_empty_grid_is_refused():

@@ -102,6 +102,15 @@ def test_a_batch_without_any_alignment_has_loss_0():
     assert (model.logits.grad == 0).all()
 
 
+def test_a_batch_without_any_label_has_the_blanks_alone():
+    log_probs, lengths = distributions(2, 4, 3), torch.tensor([4, 2])
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    losses, possible = ctc_losses(log_probs, lengths, none, torch.tensor([0, 0]), 2)
+    assert possible.all()
+    expected = [-log_probs[row, :frames, 2].sum() for row, frames in enumerate(lengths.tolist())]
+    assert torch.allclose(losses, torch.stack(expected))
+
+
 def test_weights():
     sequences = [[0, 1], [2], [0, 1, 2, 0, 1, 2]]
     model = Given(distributions(3, 5, 4), torch.tensor([5, 5, 5]))

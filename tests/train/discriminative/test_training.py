@@ -9,7 +9,7 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.fsa.discriminative import Criterion, PdfClasses
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.priors import load_log_priors
-from toolkit.models.store import load_model
+from toolkit.models.store import load_model, save_model
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.discriminative.data import SequenceDataConfig
@@ -242,6 +242,29 @@ def test_other_settings_do_not_continue_a_partial_run(toy, train, tmp_path):
         train(killed_at(toy(), 80), tmp_path, config)
     with pytest.raises(TrainingError, match="criterion"):
         train(toy(), tmp_path, replace(config, criterion=Criterion(acoustic_scale=0.4)))
+
+
+def test_another_network_does_not_continue_a_partial_run(toy, train, trained, tmp_path):
+    with pytest.raises(KilledError):
+        train(killed_at(toy(), 80), tmp_path / "out", replace(CONFIG, checkpoint_seconds=0))
+    given = (trained / "model.safetensors").read_bytes()
+    network = load_model(trained)
+    torch.nn.init.zeros_(network.output.bias)
+    save_model(trained, network)
+    try:
+        with pytest.raises(TrainingError, match="initial weights"):
+            train(toy(), tmp_path / "out", replace(CONFIG, checkpoint_seconds=0))
+    finally:
+        (trained / "model.safetensors").write_bytes(given)
+
+
+def test_held_out_data_of_which_nothing_fits_are_refused(toy, train, tmp_path):
+    valid = toy(seed=1)
+    valid.lattices.lengths = {}
+    aside = (valid.features, valid.lattices, valid.alignments)
+    message = "none of the 40 held-out utterances .* as utt000 .no lattice"
+    with pytest.raises(TrainingDataError, match=message):
+        train(toy(), tmp_path, replace(CONFIG, epochs=1), valid=aside)
 
 
 def test_separate_held_out_data_and_none(toy, train, tmp_path):

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 
 from toolkit.train.errors import TrainingDataError
@@ -26,6 +28,17 @@ def test_copies_are_held_out_together_whatever_the_order():
     assert not train & set(held_out(text))
     again = prepare_text(lambda: reversed(TEXT), [*"ABCDEFGHXYZ"], None, 3)
     assert sorted(held_out(again)) == sorted(held_out(text))
+
+
+def test_memory_is_that_of_the_words():
+    sentences = 3000
+    text = [["A", "B", "A"]] * sentences + [[letter] for letter in "CDEFGH"] * 5
+    tracemalloc.start()
+    kept = prepare_text(lambda: text, [*"ABCDEFGH"], None, 4)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept.train) + len(kept.valid) == len(text)
+    assert most < 70 * sentences  # 20 bytes are kept of each
 
 
 def test_words_are_counted_as_they_are_predicted():

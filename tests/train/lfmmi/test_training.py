@@ -89,6 +89,10 @@ def test_a_killed_run_ends_with_the_same_bits(planted, config, regularised, tmp_
         if call == 25:
             with pytest.raises(TrainingError, match="leak"):
                 planted().train(tmp_path / f"{call}", replace(config, leak=0.2))
+            other = planted()
+            other.denominator = replace(other.denominator, weight=2 * other.denominator.weight)
+            with pytest.raises(TrainingError, match="denominator"):
+                other.train(tmp_path / f"{call}", config)
         continued = planted().train(tmp_path / f"{call}", config)
         assert continued["objective"] == headline["objective"]
         assert history(tmp_path / f"{call}") == history(tmp_path / "whole")

@@ -21,7 +21,7 @@ from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.units import Units
 from toolkit.processes.workers import processor_seconds
 from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import score_split
+from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 
@@ -84,7 +84,8 @@ def decode_ctc(
     """Decode every split by every search, with weights tuned on the development splits.
 
     Called again after an interruption, it reuses what is finished in `out`: the graph, tuned
-    weights, and the results of each search and split.
+    weights, and the results of each search and split. A split whose transcripts have no word is
+    decoded, but has no row; it is decoded again.
 
     Args:
       splits: the splits to decode, by name.
@@ -106,6 +107,8 @@ def decode_ctc(
       WER and CER in percent by split, of the word search with the language model.
     """
     rows: list[Result] = []
+    scored = {split for split, data in splits.items() if can_be_scored(data.references, split)}
+    done = 0
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
     _report_unwritable(dictionary.dictionary, out)
@@ -131,8 +134,9 @@ def decode_ctc(
             search = _wide_enough(search, tuning, config.widest or 1, out / name, jobs)
         for split, data in splits.items():
             named = {"system": "ctc", "split": split, "lm": name, "command": command}
-            rows += _row(data, search, out / name / split, jobs, named)
-            progress(len(rows), len(searches) * len(splits))
+            rows += _row(data, search, out / name / split, jobs, named, split in scored)
+            done += 1
+            progress(done, len(searches) * len(splits))
     record_results(out / "rows.json", rows)
     best = [row for row in rows if row.lm == f"words+{lm}"]
     wer = {f"wer {row.split}": row.wer for row in best}
@@ -179,17 +183,25 @@ def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
 
 
 def _row(
-    data: SplitData, search: Decoder, out: Path, jobs: int, named: Mapping[str, str]
+    data: SplitData,
+    search: Decoder,
+    out: Path,
+    jobs: int,
+    named: Mapping[str, str],
+    scored: bool,
 ) -> list[Result]:
     """Decode and score a split, or read the results of an earlier call.
 
-    `row.json` is written last.
+    `row.json` is written last. A split that cannot be scored has hypotheses and no results.
     """
     if found := read_results(out / ROW):
         return found
     before = processor_seconds()
     hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
     texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
+    if not scored:
+        write_texts(texts, out)
+        return []
     rtf = (processor_seconds() - before) / data.seconds
     row = score_split(data.references, texts, data.speakers, out, rtf=rtf, **named)
     return record_results(out / ROW, [row])

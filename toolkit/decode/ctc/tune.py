@@ -1,6 +1,7 @@
 """Tuning of language model weight and word bonus on the development set."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,9 +11,11 @@ from typing import Protocol
 
 from toolkit.config.convert import read_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, LogProbs
+from toolkit.decode.tuning import FEWEST_WORDS
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 
+logger = logging.getLogger(__name__)
 Pair = tuple[float, float]
 """(language model weight, word bonus)."""
 EXTENSIONS = 4
@@ -20,8 +23,24 @@ EXTENSIONS = 4
 grid's own corner, 0.4 and 2, makes 37 errors."""
 
 
+class Weighted(Protocol):
+    """Settings of a decoder."""
+
+    @property
+    def lm_weight(self) -> float:
+        """Factor on the language model's log-probability."""
+
+    @property
+    def word_bonus(self) -> float:
+        """Added for each word."""
+
+
 class Tunable(Protocol):
     """A decoder with a language model weight and a word bonus."""
+
+    @property
+    def config(self) -> Weighted:
+        """Its weights before they are tuned, among other settings."""
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
@@ -68,6 +87,7 @@ def tune(
     """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
+    With fewer than `FEWEST_WORDS` words the decoder's own pair is returned, and a warning says so.
 
     Args:
       decoder: with a beam narrow enough for so many decodes; the choice hardly depends on it.
@@ -85,13 +105,23 @@ def tune(
     if os.path.lexists(stored):
         return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
     weights, bonuses = sorted(set(config.lm_weights)), sorted(set(config.word_bonuses))
+    words = sum(len(text.split()) for text in references.values())
+    if words < FEWEST_WORDS:
+        own = decoder.config
+        logger.warning(
+            "NOT TUNED: the development splits have %d words, less than %d; language model weight"
+            " %g and word bonus %g stay as they are",
+            *(words, FEWEST_WORDS, own.lm_weight, own.word_bonus),
+        )
+        weights, bonuses = [own.lm_weight], [own.word_bonus]
     tried: dict[Pair, Tuned] = {}
     for _ in range(1 + EXTENSIONS):
         pairs = [pair for pair in product(weights, bonuses) if pair not in tried]
         found = decoder.texts(list(log_probs.values()), pairs, jobs)
         for pair, texts in zip(pairs, found, strict=True):
-            scored = score(references, dict(zip(log_probs, texts, strict=True)))
-            tried[pair] = Tuned(*pair, scored.errors, scored.ref_units)
+            hypotheses = dict(zip(log_probs, texts, strict=True))
+            errors = score(references, hypotheses).errors if words else 0
+            tried[pair] = Tuned(*pair, errors, words)
         best = min(tried.values(), key=lambda t: (t.errors, abs(t.word_bonus), t.lm_weight))
         more = _beyond(weights, best.lm_weight, lambda w: w / 2, lambda w: 1.5 * w)
         more += _beyond(bonuses, best.word_bonus, lambda b: b - 1, lambda b: b + 1)

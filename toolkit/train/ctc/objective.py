@@ -92,8 +92,9 @@ def ctc_losses(
     """
     device = log_probs.device
     label_counts = to_device(label_lengths, device)
-    inside = torch.arange(1, labels.shape[1], device=device) < label_counts[:, None]
-    repeats = ((labels[:, 1:] == labels[:, :-1]) & inside).sum(dim=1)
+    repeated = labels[:, 1:] == labels[:, :-1]
+    inside = torch.arange(1, 1 + repeated.shape[1], device=device) < label_counts[:, None]
+    repeats = (repeated & inside).sum(dim=1)
     needed = (label_counts + repeats).clamp(min=1)
     possible = to_device(lengths, device) >= needed
     losses = functional.ctc_loss(

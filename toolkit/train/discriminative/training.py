@@ -131,6 +131,8 @@ def train_sequence(
     held = SequenceData(held_sources, *common, aside)
     write_excluded(out / "excluded.tsv", {**data.corpus.excluded, **held.corpus.excluded})
     data.corpus.require(config.max_excluded)
+    if valid:
+        held.corpus.require_held_out()
     counts = len(data.corpus.utterances), len(held.corpus.utterances)
     logger.info("%d utterances, %d held out, %s", *counts, config.criterion)
     trainer = Trainer(
@@ -148,6 +150,7 @@ def train_sequence(
         valid=held,
         strategy=make_strategy(config.parallel, device),
         progress=progress,
+        given={"initial weights": weights},
     )
     with torch_threads(config.threads):
         before = trainer.evaluate()

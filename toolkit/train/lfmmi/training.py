@@ -178,6 +178,7 @@ def train_lfmmi(
         valid=pieces(held_out) if held_out.utterances else None,
         strategy=make_strategy(config.parallel, device),
         progress=progress,
+        given={"denominator": digest},
     )
     with torch_threads(config.threads):
         record = trainer.run()

@@ -110,6 +110,7 @@ class CtcStreamingRecogniser:
         begin, onset = self._begin, self._onset
         text = self._recogniser.chosen(self._search.hypotheses()) if self._search.frames else ""
         rows = torch.cat(self._rows) if self._rows else torch.zeros(0, 1)
-        found = self._recogniser.recognised(text, rows, self._details).later(begin)
+        found = self._recogniser.recognised(text, rows, self._details)
         self._begin_utterance()
+        found = found.within(begin, self._begin)
         return StreamResult(text, found, begin, self._begin, onset)

@@ -1,0 +1,83 @@
+"""What a training resumes: given the same, and with layers that share weights."""
+
+import pytest
+import torch
+
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.config import TrainerConfig
+from toolkit.train.corpus import Corpus
+from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.loop import Trainer
+from toolkit.train.objectives import CrossEntropy
+from toolkit.train.phases import Phase, Phases
+from toolkit.train.utterances import WholeUtterances
+
+CONFIG = TrainerConfig(epochs=2, initial_rate=1e-2, checkpoint_seconds=0, average_epochs=2)
+
+
+class KilledError(Exception):
+    pass
+
+
+class StopAt(CrossEntropy):
+    """The objective, with a fault in its n-th training batch."""
+
+    def __init__(self, n=None):
+        self.n, self.seen = n, 0
+
+    def __call__(self, model, batch):
+        self.seen += model.training
+        if model.training and self.seen == self.n:
+            raise KilledError
+        return super().__call__(model, batch)
+
+
+@pytest.fixture
+def train(make_stores, tmp_path):
+    """Train in two phases, until a batch; return the network."""
+
+    def run(name, stop=None, given=None, shared=False):
+        stores = make_stores([90, 40, 70, 100, 30, 60])
+        corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
+        torch.manual_seed(1)
+        model = LstmModel(LstmConfig(12, 5, hidden=8, layers=1, lookahead=3))
+        if shared:
+            model.also = model.output
+        chunks = Chunks(corpus, ChunkConfig(frames=8, batch=4), 3, seed=0)
+        phases = [Phase(chunks, CONFIG, tmp_path / name / number) for number in "12"]
+        valid = WholeUtterances(corpus, 3)
+        Phases(model, StopAt(stop), phases, valid, "cpu", None, given=given).run()
+        return model
+
+    return run
+
+
+@pytest.mark.parametrize("stop", [3, 8, 14])
+def test_layers_may_share_weights(train, stop):
+    with pytest.raises(KilledError):
+        train("killed", stop, shared=True)
+    model, whole = train("killed", shared=True), train("whole", shared=True)
+    assert model.also.weight is model.output.weight
+    for name, value in whole.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+
+
+def test_a_run_with_other_things_given_is_not_resumed(train):
+    with pytest.raises(KilledError):
+        train("run", 3)
+    with pytest.raises(KilledError):  # goes on from a checkpoint without them, of before
+        train("run", 3, {"initial weights": "a"})
+    with pytest.raises(TrainingError, match=r"other settings \(initial weights\)"):
+        train("run", given={"initial weights": "b"})
+    train("run", given={"initial weights": "a"})
+
+
+def test_an_epoch_without_a_batch_is_an_error_that_says_why(tmp_path):
+    class Nothing:
+        def steps(self, epoch, world_size=1):
+            return 0
+
+    model = LstmModel(LstmConfig(12, 5, hidden=8, layers=1))
+    with pytest.raises(TrainingDataError, match="has no batch: the utterances to train on"):
+        Trainer(model, CrossEntropy(), Nothing(), CONFIG, tmp_path)
