@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from recipes.steps.data import has_copies
+from recipes.steps.data import has_copies, need_user_files
 from recipes.steps.decoding import (
     compose_graph,
     decoding_options,
@@ -38,7 +38,8 @@ def train_chain(run: Run, system: str, aligner: str, features: Path) -> dict[str
       aligner: the GMM system that has aligned the data.
       features: the folder of the splits' features.
     """
-    out, config = run.make(system), run.config.lfmmi
+    out, config, tree = run.make(system), run.config.lfmmi, run.config.chain_tree
+    need_user_files(run, tree.questions, tree.roots)
     ranks.on_rank_zero(partial(_make_graphs, run, aligner, out / "graphs"))
     topology = Topology.load(run.need(f"{aligner}/topology.json"))
     aligned = AlignmentStore(run.need("ali"))

@@ -1,8 +1,9 @@
 """Steps that all recipes share: corpus, manifests, language model text, results."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from glob import glob
+from glob import iglob
 from itertools import chain
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from local import fetch, manifests
 from recipes.steps.run_page import show_page
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.check.check import check
-from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
+from toolkit.corpus.manifest import audio_of, read_cuts, rewrite_texts, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
@@ -39,12 +40,22 @@ def corpus_root(run: Run) -> Path:
     return run.need_outside(given) if given else run.need("corpus")
 
 
+def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
+    """Read the corpus; the folders outside its own that hold audio of it are inputs too."""
+    root = corpus_root(run)
+    parts = manifests(run.config.corpus, root)
+    cuts = list(chain.from_iterable(parts.values()))
+    # `root/../wav`, as in a wav.scp with relative paths, looks as if it lay in `root`.
+    upwards = [cut for cut in cuts if ".." in Path(audio_of(cut)).parts]
+    folders = {*audio_folders(cuts, root), *audio_folders(upwards, Path(os.devnull))}
+    for folder in sorted(folders):
+        run.need_outside(folder)
+    return parts
+
+
 def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
     """Write a manifest per split, texts normalised by `rules` if given, and the splits' roles."""
-    corpus, root = run.config.corpus, corpus_root(run)
-    parts = manifests(corpus, root)
-    for folder in audio_folders(chain.from_iterable(parts.values()), root):
-        run.need_outside(folder)
+    corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
     for split, found in parts.items():
         if rules is not None:
@@ -88,9 +99,10 @@ def need_user_files(run: Run, *sources: Path | None) -> None:
     Missing ones are ignored here: the function that opens them raises the error.
     """
     for source in filter(None, sources):
-        found = [source] if source.exists() else map(Path, glob(str(source), recursive=True))
-        for path in sorted(found):
-            run.need_outside(path, whole=True)
+        if source.exists():
+            run.need_outside(source, whole=True)
+        elif any(Path(path).is_file() for path in iglob(str(source), recursive=True)):
+            run.need_matches(source)
 
 
 def lm_config(run: Run, config: NgramConfig) -> NgramConfig:

@@ -33,15 +33,20 @@ def network_lang(run: Run) -> Path:
 
 
 def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
-    """Return the search with the small language model, and rescoring with the larger one.
-
-    Their names differ, as their rows in the results must.
-    """
-    small, larger = (f"{lm.order}gram" for lm in (run.config.lm, run.config.rescoring))
+    """Return the search with the small language model, and rescoring with the larger one."""
+    small = f"{run.config.lm.order}gram"
     if not rescore:
         return [Pass(small, out)]
-    larger = f"{larger}-rescored" if larger == small else larger
-    return [Pass(small, out / "first_pass"), Pass(larger, out)]
+    return [Pass(small, out / "first_pass"), Pass(rescored_lm(run), out)]
+
+
+def rescored_lm(run: Run) -> str:
+    """Return the name of the larger language model in the results.
+
+    It differs from that of the small one, as their rows must.
+    """
+    small, larger = run.config.lm.order, run.config.rescoring.order
+    return f"{larger}gram-rescored" if larger == small else f"{larger}gram"
 
 
 def decoding_options(run: Run, out: Path) -> dict[str, Any]:

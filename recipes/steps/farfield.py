@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from local import manifests
 from local.farfield import sets as farfield_sets
 from local.farfield.cuts import CLEAN_SETS
-from recipes.steps.data import corpus_root, cuts, need_user_files
+from recipes.steps.data import cuts, need_user_files, read_corpus
 from recipes.steps.features import extract_changed, extract_fbank
 from recipes.steps.gmm import align_system
 from recipes.steps.network import decode_network, targets
@@ -22,10 +21,8 @@ from toolkit.storage.names import path_below
 def make_rooms(run: Run) -> dict[str, float]:
     """Simulate the far-field sets from the clean corpus."""
     need_user_files(run, run.config.rooms.noise, run.config.rooms.responses)
-    clean = manifests(run.config.corpus, corpus_root(run))
-    return farfield_sets.make_farfield(
-        clean, run.config.rooms, run.make("rooms"), run.jobs, run.progress
-    )
+    clean, out = read_corpus(run), run.make("rooms")
+    return farfield_sets.make_farfield(clean, run.config.rooms, out, run.jobs, run.progress)
 
 
 def write_manifests(run: Run) -> dict[str, float]:

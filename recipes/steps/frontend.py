@@ -8,6 +8,7 @@ from pathlib import Path
 from lhotse import MonoCut, MultiCut
 
 from recipes.steps.data import cuts
+from recipes.steps.decoding import rescored_lm
 from recipes.steps.network import network_decoder
 from recipes.steps.placements import PLACEMENTS
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
@@ -110,7 +111,7 @@ def _decode(run: Run, system: str, split: str, scorer: NeuralScorer, out: Path) 
         out / split,
         system=system,
         split=split,
-        lm=f"{run.config.rescoring.order}gram",
+        lm=rescored_lm(run),
         rtf=real_time_factor(decoded),
         command=run.command,
     )

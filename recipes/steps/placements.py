@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recipes.steps.data import cuts
+from recipes.steps.decoding import rescored_lm
 from recipes.steps.run_page import show_page
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.score import bootstrap
@@ -59,7 +60,7 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     Returns:
       Each system's WER on all placements, and its relative reduction on all but the first.
     """
-    lm = f"{run.config.rescoring.order}gram"
+    lm = rescored_lm(run)
     rows = [row for s in (baseline, *systems) for row in placement_rows(run, s, lm)]
     if run.config.rooms.array_hours:
         rows += read_results(run.need("decode/arrays/rows.json"))

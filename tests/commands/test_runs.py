@@ -81,6 +81,8 @@ def test_a_cleaned_run_is_made_again(recipe):
     assert (exp / "fbank").exists()
     told = json.loads(toolkit("clean", exp, "fbank", "--dry-run", "--json").output)
     assert (told["removed"], told["outputs"][0]["size"]) == (False, 3)
+    twice = json.loads(toolkit("clean", exp, "fbank", "fbank/", "--dry-run", "--json").output)
+    assert twice == told
     assert toolkit("clean", exp, "fbank").output.endswith(" MB removed\n")
     assert not (exp / "fbank").exists()
     assert not list((exp / ".partial").rglob("*"))
@@ -136,6 +138,24 @@ def test_runs_are_listed_with_results_and_size(recipe):
     files = [path for path in (recipe / "exp").rglob("*") if path.is_file()]
     assert found["bytes"] == sum(path.stat().st_size for path in files)
     assert "WER dev 4.00 (b)" in toolkit("runs", recipe).output
+
+
+def test_runs_behind_links_are_listed_once(recipe, tmp_path):
+    run(recipe)
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    (recipe / "exp").rename(disk)
+    (recipe / "exp").symlink_to(disk)
+    other.mkdir()
+    (other / "exp").mkdir()
+    (other / "exp/base").symlink_to(disk / "demo")
+    (other / "exp/corpus").symlink_to("/")
+    (other / "exp/again").symlink_to(other / "exp")
+    for folder, path in ((recipe, "exp/demo"), (other, "exp/base")):
+        (found,) = json.loads(toolkit("runs", folder, "--json").output)
+        assert (found["path"], found["stages_done"]) == (str(folder / path), 2)
+        assert found["bytes"] > 100
+    (found,) = json.loads(toolkit("runs", tmp_path, "--json").output)
+    assert found["path"] == str(disk / "demo")
 
 
 def test_a_run_that_is_not_done_is_listed_with_what_it_has_decoded(recipe):

@@ -51,6 +51,14 @@ def test_a_table(root, corpus):
     assert not config.neural
 
 
+def test_names_of_files_may_hold_what_elsewhere_ends_a_line(root, corpus):
+    text = corpus / 'a\x85b\u2028c\x1c "{d}" \\.txt'
+    text.write_text("The cat\n")
+    make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=text)
+    _, config = config_of(root, "mine")
+    assert config.lm.text == text
+
+
 def test_another_language(root, corpus):
     path = corpus / "table.csv"
     path.write_text(path.read_text().replace("The cat", 'Die ""große"" Kätzin Größe'))

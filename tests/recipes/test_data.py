@@ -1,6 +1,14 @@
 """Steps with data that several recipes share."""
 
+from glob import glob
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+import soundfile
+
+from toolkit.corpus.config import CorpusConfig
 
 
 class Recorder:
@@ -13,6 +21,9 @@ class Recorder:
         assert whole
         self.needed.append(path)
 
+    def need_matches(self, pattern):
+        self.needed += map(Path, sorted(glob(str(pattern))))
+
 
 def test_files_folders_and_patterns_of_the_user_are_recorded(tmp_path):
     from recipes.steps.data import need_user_files
@@ -23,6 +34,48 @@ def test_files_folders_and_patterns_of_the_user_are_recorded(tmp_path):
     sources = (None, tmp_path / "c.gz", tmp_path, tmp_path / "*.txt", tmp_path / "missing")
     need_user_files(run, *sources)
     assert run.needed == [tmp_path / "c.gz", tmp_path, tmp_path / "a.txt", tmp_path / "b.txt"]
+
+
+class FromKaldi:
+    """A run on a Kaldi data directory whose wav.scp has paths relative to it, some upwards."""
+
+    def __init__(self, root):
+        self.needed, data = [], root / "data"
+        ids = [f"{speaker}{n}" for speaker in "abcde" for n in range(2)]
+        sources = [f"{'in' if id < 'c' else '../wav'}/{id}.wav" for id in ids]
+        for source in sources:
+            (data / source).resolve().parent.mkdir(parents=True, exist_ok=True)
+            soundfile.write((data / source).resolve(), np.zeros(1600), 16000)
+        for name, values in (("wav.scp", sources), ("text", "w" * len(ids))):
+            lines = [f"{id} {value}\n" for id, value in zip(ids, values, strict=True)]
+            (data / name).write_text("".join(lines))
+        (data / "utt2spk").write_text("".join(f"{id} {id[0]}\n" for id in ids))
+        corpus = CorpusConfig("kaldi", data, dev_speakers=1, test_speakers=1)
+        self.config, self.data = SimpleNamespace(corpus=corpus), data
+
+    def need_outside(self, path):
+        self.needed.append(path)
+        return path
+
+
+def test_folders_of_audio_above_the_corpus_are_inputs(tmp_path):
+    """Else other recordings there would have the durations of those before."""
+    from recipes.steps.data import read_corpus
+
+    run = FromKaldi(tmp_path)
+    assert sum(map(len, read_corpus(run).values())) == 10
+    assert run.needed == [run.data, run.data / "../wav"]
+
+
+def test_rooms_are_made_anew_from_other_recordings_wherever_these_are(tmp_path, monkeypatch):
+    from recipes.steps import farfield
+
+    run = FromKaldi(tmp_path)
+    run.config.rooms = SimpleNamespace(noise=None, responses=None)
+    run.make, run.jobs, run.progress = (lambda name: tmp_path / name), 1, None
+    monkeypatch.setattr(farfield.farfield_sets, "make_farfield", lambda clean, *_: len(clean))
+    assert farfield.make_rooms(run) == 3
+    assert run.needed == [run.data, run.data / "../wav"]
 
 
 @pytest.mark.parametrize("text", ["transcripts", "lm"])

@@ -122,14 +122,24 @@ def test_without_errors_of_the_baseline_there_is_no_gain():
     assert "| student |  |" in gains_table({"student": [found] * 7})
 
 
-def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("order", "name"), [(3, "3gram-rescored"), (4, "4gram")])
+def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(
+    tmp_path, monkeypatch, order, name
+):
+    """Of each system the last pass, also where both language models have the same order."""
     from recipes.farfield_ssl.run import decode_front_end, front_end, recipe
     from recipes.steps import placements
+    from recipes.steps.decoding import passes
 
     run = SimpleNamespace(
-        config=SimpleNamespace(rooms=FarfieldConfig(array_hours=0), rescoring=NgramConfig()),
+        config=SimpleNamespace(
+            rooms=FarfieldConfig(array_hours=0),
+            lm=NgramConfig(),
+            rescoring=NgramConfig(order=order),
+        ),
         make=lambda name: tmp_path / name,
     )
+    assert [one.lm for one in passes(run, tmp_path, rescore=True)] == ["3gram", name]
     stages = [stage for stage in recipe.stages if stage.body in (front_end, decode_front_end)]
     assert [stage.asked_for(run.config) for stage in stages] == [False, False]
 
@@ -141,5 +151,7 @@ def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(tmp_path, m
     monkeypatch.setattr(placements, "scores", lambda run, system, splits: {"DP1": scored([1, 2])})
     monkeypatch.setattr(placements, "SETS", dict.fromkeys(placements.SETS, ("DP1",)))
     placements.compare_placements(run, "baseline", ["student"])
-    found = [row.system for row in read_results(tmp_path / "results.json")]
+    listed = read_results(tmp_path / "results.json")
+    found = [row.system for row in listed]
     assert found == ["baseline", "student"]
+    assert {row.lm for row in listed} == {name}

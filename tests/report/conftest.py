@@ -85,7 +85,8 @@ class MadeUpRun:
         rows = []
         for split in splits:
             names = [f"{split}-{n}" for n in range(len(self.texts))]
-            refs, hyps = (dict(zip(names, t, strict=True)) for t in (self.texts, wrong))
+            texts = (texts[: len(names)] for texts in (self.texts, wrong))
+            refs, hyps = (dict(zip(names, own, strict=True)) for own in texts)
             speakers = {name: f"speaker-{n % 2}" for n, name in enumerate(names)}
             out = self.root / f"decode/{system}/{split}"
             options = {"system": system, "split": split, "lm": lm, "rtf": 0.01, "command": "run.py"}

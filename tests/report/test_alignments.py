@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,3 +70,9 @@ def test_the_least_likely_utterances_are_shown_with_words_and_phones(made_up, to
     assert shown[1] == ["K", "AE", "T", "AH", "SPN"]
     assert HOSTILE not in html
     assert worst_alignments(run, splits, 2, Budget(10), lambda split, id: CLIP) == ""
+    shared = replace(splits[1], utterances=dict(splits[0].utterances))
+    heard = []
+    worst_alignments(
+        run, [splits[0], shared], 2, Budget(10**6), lambda split, id: heard.append(split.name)
+    )
+    assert set(heard) == {"train"}

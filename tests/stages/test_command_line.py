@@ -153,6 +153,8 @@ def test_a_range_that_starts_too_late_warns_and_names_what_is_missing(sample):
         (["--set", "train.epochs=x"], "`train.epochs` expects int, not 'x'"),
         (["--set", "train.epochs=0"], "`train.epochs`: at least one epoch is needed"),
         (["--config", "none.yaml"], "No such file"),
+        (["--exp", ""], "--exp is empty"),
+        (["--profile", ""], "no profile ``"),
     ],
 )
 def test_a_fault_on_the_command_line_is_one_message(sample, arguments, message):

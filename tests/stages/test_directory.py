@@ -11,6 +11,14 @@ def os_error(number, path=None):
     return OSError(number, os.strerror(number), path)
 
 
+def test_a_path_goes_up_from_where_a_link_leads(tmp_path):
+    (tmp_path / "disk/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk/deep")
+    assert RunDirectory(tmp_path / "link/../exp").root == tmp_path.resolve() / "disk/exp"
+    assert RunDirectory(tmp_path / "disk/../link").root == tmp_path.resolve() / "link"
+    assert RunDirectory(tmp_path / "link").root == tmp_path / "link"
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_told(tmp_path, number):
     error = storage_error(os_error(number, str(tmp_path / "x")), tmp_path)

@@ -11,6 +11,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages import partial
 from toolkit.stages.code import Attempt, Code
 from toolkit.stages.directory import RunDirectory
+from toolkit.stages.distributed import FollowerRun
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector
 from toolkit.stages.run import (
@@ -112,6 +113,31 @@ def test_a_folder_recorded_whole_is_another_with_other_contents(directory, tmp_p
     assert seen[0] == seen[2]
     assert seen[0][0] != seen[1][0]
     assert seen[0][1] == seen[1][1]  # by its listing it is the same
+
+
+def test_a_pattern_is_another_input_when_a_file_appears_changes_or_vanishes(directory, tmp_path):
+    texts, pattern = tmp_path / "texts", tmp_path / "texts/*.txt"
+    with pytest.raises(MissingInputError, match=r"texts/\*\.txt` does not exist"):
+        run_of(directory).need_matches(pattern)
+    (texts / "folder.txt").mkdir(parents=True)
+    for name in ("a.txt", "b.txt", "c.csv"):
+        (texts / name).write_text(name)
+    run = run_of(directory)
+    run.need_matches(pattern)
+    assert list(run.record.inputs[str(pattern)].files) == ["a.txt", "b.txt"]
+    reasons = Inspector(directory, Config(), directory.load_digests()).record_changes
+    assert reasons(run.record) == []
+    (texts / "c.csv").write_text("no match")
+    assert reasons(run.record) == []
+    (texts / "d.txt").touch()
+    assert reasons(run.record) == [f"input `{texts}/d.txt` is new"]
+    (texts / "d.txt").unlink()
+    (texts / "a.txt").write_text("edited")
+    assert reasons(run.record) == [f"input `{texts}/a.txt` changed"]
+    (texts / "a.txt").unlink()
+    assert reasons(run.record) == [f"input `{texts}/a.txt` is missing"]
+    (texts / "b.txt").unlink()
+    assert reasons(run.record) == [f"input `{texts}` is missing"]
 
 
 def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
@@ -220,3 +246,10 @@ def test_what_torch_computes_with_is_recorded_as_soon_as_it_is_loaded(directory,
     assert read_record(directory, 4).attempts[0].numeric == {"blas": None}
     run.progress(1, 2)
     assert read_record(directory, 4).attempts[0].numeric == {"blas": "MKL"}
+
+
+def test_a_follower_leaves_patterns_to_rank_zero(directory, tmp_path):
+    inspector = Inspector(directory, Config(), directory.load_digests())
+    follower = FollowerRun(4, inspector, Record(), [], None, 2, "run.py")
+    follower.need_matches(tmp_path / "*.txt")
+    assert follower.record.inputs == {}

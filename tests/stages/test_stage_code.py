@@ -163,6 +163,7 @@ NAMED_IN_STRINGS = {
     "toolkit.doctor.processes",
     "toolkit.new_corpus.templates",
     "toolkit.parallel.config",
+    "toolkit.processes.context",
 }
 """Files with names of modules in strings."""
 

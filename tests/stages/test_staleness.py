@@ -127,6 +127,15 @@ def test_a_damaged_output_is_made_again_and_equal(done, finished, damage, reason
     assert done.outputs() == finished
 
 
+def test_a_run_directory_whose_path_goes_up_can_be_moved(sample):
+    away = sample.folder / "away"
+    assert ran(sample.main("--exp", sample.folder / "corpus/../away")) == ALL
+    marker = json.loads((away / "stages/03.json").read_text())
+    assert sorted(marker["inputs"]) == ["lang/phones", "words.txt"]
+    away.rename(sample.folder / "moved")
+    assert ran(sample.main("--exp", sample.folder / "corpus/../moved")) == set()
+
+
 def test_an_edited_input_is_named(done):
     edit(done.exp / "lang" / "phones" / "phones.txt", "e", "E")
     result = done.main("--stage", 3)

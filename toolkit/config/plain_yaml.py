@@ -1,5 +1,6 @@
 """YAML restricted to plain data: no objects, no references, no repeated keys."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,15 @@ import yaml
 
 from toolkit.storage.reading import regular
 
+_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
+"""Numbers that YAML reads as octal, such as 010, or in base 60, such as 1:30."""
+
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys."""
+    """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys.
+
+    So it does numbers that look decimal and are not.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -20,6 +27,16 @@ class _PlainLoader(yaml.SafeLoader):
             )  # fmt: skip
         return super().compose_node(parent, index)
 
+    def construct_number(self, node: Any) -> Any:
+        if _OTHER_BASE.fullmatch(node.value):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"`{node.value[:80]}` is not decimal in YAML: write a plain number, "
+                "or the text in quotation marks", node.start_mark,
+            )  # fmt: skip
+        if node.tag.endswith(":int"):
+            return super().construct_yaml_int(node)
+        return super().construct_yaml_float(node)
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         seen = set()
         for key, _ in node.value:
@@ -29,6 +46,10 @@ class _PlainLoader(yaml.SafeLoader):
                 )
             seen.add(key.value if isinstance(key.value, str) else id(key))
         return super().construct_mapping(node, deep)
+
+
+for _tag in ("int", "float"):
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _PlainLoader.construct_number)
 
 
 def read_yaml(path: Path) -> Any:

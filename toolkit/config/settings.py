@@ -82,7 +82,12 @@ def load_yaml(config: Config, path: Path) -> Config:
         found = reprlib.repr(mapping)
         raise ConfigError(f"--config {path}: expected `key: value` lines, found {found}")
     try:
-        return _apply(config, dict(_leaves(config, mapping)), Path(path).absolute().parent)
+        values: dict[str, Any] = {}
+        for key, value in _leaves(config, mapping):
+            if key in values:
+                raise ConfigError(f"`{key}` is given twice, in a section and by its full name")
+            values[key] = value
+        return _apply(config, values, Path(path).absolute().parent)
     except ConfigError as error:
         raise ConfigError(f"--config {path}: {error}") from error
 
@@ -211,6 +216,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             found = quoted(value) if isinstance(value, str) else reprlib.repr(value)
             raise ConfigError(f"`{key}` expects {expected}, not {found}{error}") from error
         try:
+            _check_number(leaf, converted)
             check_size(leaf, converted)
         except ValueError as error:
             raise ConfigError(f"`{key}`: {error}") from error
@@ -221,6 +227,13 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
                 raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole")
         node[leaf] = _Leaf(converted)
     return _rebuild(config, tree, "")
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Refuse NaN, itself or in a list, which many checks of settings let pass."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    if any(isinstance(item, float) and math.isnan(item) for item in items):
+        raise ValueError(f"{name} is nan, must be a number")
 
 
 @dataclasses.dataclass(frozen=True)

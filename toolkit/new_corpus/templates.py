@@ -157,7 +157,7 @@ def config_py(name: str, settings: Settings) -> str:
         modules.setdefault("toolkit.lang.config", set()).add("NgramConfig")
     remarks = {"neural": NEURAL} | ({"lang": LANGUAGE} if settings.corpus is None else {})
     body = "".join(f"{remarks.get(key, '')}{key}={value},\n" for key, value in sections.items())
-    body = "".join(f"        {line}\n" for line in body.splitlines())
+    body = _indented(body, 8)
     imports = [
         f"from {module} import {', '.join(sorted(names))}"
         for module, names in sorted(modules.items())
@@ -196,7 +196,13 @@ def _call(name: str, arguments: dict[str, str]) -> str:
     if len(line) <= 80 and "\n" not in line:
         return line
     inner = "".join(f"{word},\n" for word in words)
-    return f"{name}(\n" + "".join(f"    {line}\n" for line in inner.splitlines()) + ")"
+    return f"{name}(\n{_indented(inner, 4)})"
+
+
+def _indented(text: str, width: int) -> str:
+    """Indent lines, which end as in Python: U+0085 and U+2028 may be in names of files."""
+    lines = text.removesuffix("\n").split("\n")
+    return "".join(f"{' ' * width}{line}\n" for line in lines)
 
 
 def _string(text: str) -> str:

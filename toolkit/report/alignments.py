@@ -46,7 +46,8 @@ def worst_alignments(
     store = AlignmentStore(run.root / FOLDER)
     likelihoods = {row["utterance"]: float(row["log_likelihood_per_frame"]) for row in rows}
     aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
-    of_split = {id: split for split in splits for id in split.utterances}
+    # An id may be in other splits too; the first is that of training, which is aligned.
+    of_split = {id: split for split in reversed(splits) for id in split.utterances}
     cards: list[str] = []
     for value, id in aligned:
         if len(cards) == number:

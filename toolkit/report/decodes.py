@@ -1,7 +1,7 @@
 """The hypotheses of a run, scored against the references, and their confusions."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,27 +34,38 @@ class Decode:
 
 
 def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
-    """Read and score all hypotheses, in the order in which they were written."""
+    """Read and score all hypotheses, in the order in which they were written.
+
+    Utterances that no system has decoded, since they have no features, do not count, as in the
+    recipe's results.
+    """
     known = {split.name: split for split in splits}
-    found: dict[tuple[str, str], tuple[float, Decode]] = {}
+    found: dict[tuple[str, str], tuple[Path, Mapping[str, str]]] = {}
     for path in (path for pattern in DEPTHS for path in run.find(pattern)):
-        split = known.get(path.parent.name)
-        name = run.name(path.parent.parent).removeprefix("decode/")
-        if split is None or (name, split.name) in found:
-            continue
+        key = run.name(path.parent.parent).removeprefix("decode/"), path.parent.name
+        if key[1] in known and key not in found:
+            try:
+                found[key] = path, read_transcripts(path, "text").texts
+            except ToolkitError as error:
+                run.note(path, error)
+    decoded: dict[str, set[str]] = {name: set() for name in known}
+    for (_, split), (_, texts) in found.items():
+        decoded[split] |= texts.keys()
+    decodes = []
+    for (name, split), (path, texts) in found.items():
         try:
-            own = _score(split, path)
+            own = _score(known[split], texts, decoded[split])
         except ToolkitError as error:
             run.note(path, error)
             continue
-        found[name, split.name] = path.stat().st_mtime, Decode(name, split.name, own, path.parent)
-    return [decode for _, decode in sorted(found.values(), key=lambda item: item[0])]
+        decodes.append((path.stat().st_mtime, Decode(name, split, own, path.parent)))
+    return [decode for _, decode in sorted(decodes, key=lambda item: item[0])]
 
 
-def _score(split: Split, path: Path) -> Score:
-    hypotheses = read_transcripts(path, "text").texts
-    references = {name: u.text for name, u in split.utterances.items() if u.text}
-    speakers = {name: split.utterances[name].speaker for name in references}
+def _score(split: Split, hypotheses: Mapping[str, str], decoded: Collection[str]) -> Score:
+    used = {name: u for name, u in split.utterances.items() if u.text and name in decoded}
+    references = {name: utterance.text for name, utterance in used.items()}
+    speakers = {name: utterance.speaker for name, utterance in used.items()}
     return score(references, hypotheses, speakers=speakers)
 
 

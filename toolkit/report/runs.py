@@ -38,25 +38,45 @@ class Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """Return the runs in a folder or below it, by path; links are not followed.
+    """Return the runs in a folder or below it, by path.
 
-    What cannot be read, or is removed meanwhile by a run that goes on, is left out.
+    Links are followed to run directories and to folders of them, as of runs on another disk, unless
+    those lie below the folder too. What cannot be read, or is removed meanwhile by a run that goes
+    on, is left out.
 
     Raises:
       RunsError: there is no such folder.
     """
     if not folder.is_dir():
         raise RunsError(f"{folder} is not a folder: name one with run directories below it")
-    found = []
+    found, linked = [], []
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if "stages" not in folders:
-            continue
-        markers = _markers(Path(parent, "stages"))
-        if markers or os.path.lexists(Path(parent, "stages/last_command.json")):
-            found.append(_run(Path(parent), markers))
+        if _is_run(Path(parent)):
+            found.append(Path(parent))
             folders.clear()
-    return found
+        for path in (Path(parent, name) for name in folders):
+            if path.is_symlink():
+                linked += [path] if _is_run(path) else filter(_is_run, _inside(path))
+    known = {os.path.realpath(path) for path in found}
+    for path in sorted(linked, key=lambda path: (len(path.parts), path)):
+        if (real := os.path.realpath(path)) not in known:
+            known.add(real)
+            found.append(path)
+    return [_run(path, _markers(path / "stages")) for path in sorted(found)]
+
+
+def _is_run(path: Path) -> bool:
+    stages = path / "stages"
+    return bool(_markers(stages)) or os.path.lexists(stages / "last_command.json")
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+    except OSError:
+        return []
 
 
 def _markers(stages: Path) -> list[Path]:

@@ -49,6 +49,16 @@ class SelectionError(ToolkitError):
     """A stage, a profile or a range of stages that the recipe does not have."""
 
 
+class _RunFolder(click.Path):
+    """A path that is not empty, which would stand for the present folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if value == "":
+            raise SelectionError("--exp is empty: is a variable of the shell not set?")
+        return super().convert(value, param, ctx)
+
+
 @dataclass(frozen=True)
 class Options:
     """The command line as typed."""
@@ -129,7 +139,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     )
     @click.option(
         "--exp",
-        type=click.Path(path_type=Path),
+        type=_RunFolder(path_type=Path),
         help=f"The run directory; default: exp/{recipe.prefix}PROFILE beside the recipe.",
     )
     @click.option(
@@ -298,7 +308,7 @@ def chosen_profile(recipe: Declaration, name: str | None) -> str:
     Raises:
       SelectionError: there is no such profile.
     """
-    profile = name or next(iter(recipe.profiles))
+    profile = next(iter(recipe.profiles)) if name is None else name
     if profile not in recipe.profiles:
         raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
     return profile

@@ -44,7 +44,7 @@ class RunDirectory:
     """
 
     def __init__(self, root: Path, trash: str = TRASHES[0]) -> None:
-        self.root = Path(root).absolute()
+        self.root = _without_parents(Path(root).absolute())
         self.stages = self.root / "stages"
         self.lock = self.stages / ".lock"
         self.digests = self.stages / "digests.json"
@@ -204,6 +204,17 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
                 "choose another one with --exp DIR."
             )
     return None
+
+
+def _without_parents(path: Path) -> Path:
+    """Return an absolute path without `..`, by which names below it could not be compared.
+
+    What `..` leads to is looked up, since a link may stand before it; links behind it stay.
+    """
+    if ".." not in path.parts:
+        return path
+    end = len(path.parts) - path.parts[::-1].index("..")
+    return Path(os.path.realpath(Path(*path.parts[:end])), *path.parts[end:])
 
 
 def _is_within(path: str | Path, root: Path) -> bool:

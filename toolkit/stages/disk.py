@@ -64,7 +64,7 @@ def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
     """
     known = {output.name: output for output in removable(directory)}
     chosen = []
-    for name in (name.rstrip("/") for name in names):
+    for name in dict.fromkeys(name.rstrip("/") for name in names):
         if name.split("/")[0] in KEPT:
             raise CleanError(f"{name} is never removed: it is a result, or what results need")
         if name not in known:

@@ -34,6 +34,9 @@ class FollowerRun(Run):
         """Return the path of an input."""
         return self.need(Path(path).absolute())
 
+    def need_matches(self, pattern: str | Path) -> None:
+        """Do nothing: rank 0 records the files."""
+
     def need_audio(self, manifest: str) -> dict[str, str]:
         """Return nothing: rank 0 records the audio."""
         return {}

@@ -5,8 +5,10 @@ setting, such as `{lm.text}`; what lies in a corpus by its path in the corpus's 
 `{corpus.root}/wav`. Everything else has its absolute path.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,11 @@ class InputNames:
         if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
             return Path(self._settings[name[1:-1]])
         return self._root / Places({RUN: str(self._root), **self.folders}).path(name)
+
+
+def fixed_folder(pattern: Path) -> Path:
+    """Return the folder in or below which all matches of a pattern lie."""
+    return Path(*itertools.takewhile(lambda part: not has_magic(part), pattern.parts))
 
 
 def audio_input(manifest: str) -> str:

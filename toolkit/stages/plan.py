@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.inputs import InputNames, audio_input, is_outside, same_setting
+from toolkit.stages.inputs import InputNames, audio_input, fixed_folder, is_outside, same_setting
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
@@ -22,6 +24,8 @@ LONGEST_LINE = 10_000
 MOST_REASONS = 3
 PLACE = "place"
 """Kind of an input of which only the existence counts."""
+PATTERN = "pattern"
+"""Kind of an input that is all files which a pattern matches."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class Inspector:
                 continue  # its setting names no file now, which is a change of a parameter
             shown = str(self.names.path(name)) if is_outside(name) else name
             shown = shown.removeprefix(audio_input(""))
+            shown = str(fixed_folder(Path(shown))) if old.kind == PATTERN else shown
             change = difference(shown, old, self.present(name, old.kind))
             if change:
                 reasons.append(f"input {change}")
@@ -167,8 +172,20 @@ class Inspector:
         path = self.names.path(name)
         if kind == PLACE:
             return Content(0, "", kind=PLACE) if path.exists() else None
+        if kind == PATTERN:
+            return self._matches(path)
         since = self.digests.since
         return listing(path, since) if kind == "listing" else self.digests.content(path)
+
+    def _matches(self, pattern: Path) -> Content | None:
+        """Return the content of the files that a pattern matches, None if there are none."""
+        folder = fixed_folder(pattern)
+        paths = filter(os.path.isfile, sorted(glob(str(pattern), recursive=True)))
+        found = {os.path.relpath(path, folder): self.digests.content(Path(path)) for path in paths}
+        files = {name: content for name, content in found.items() if content is not None}
+        digests = {name: content.digest for name, content in files.items()}
+        size = sum(content.size for content in files.values())
+        return Content(size, combined(digests), len(files), PATTERN, digests) if files else None
 
     def audio(
         self, manifest: str, found: Mapping[str, str] | None = None

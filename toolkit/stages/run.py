@@ -14,7 +14,7 @@ from toolkit.stages.code import differences
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import audio_input
 from toolkit.stages.partial import Progress, Record
-from toolkit.stages.plan import PLACE, Inspector, overlap
+from toolkit.stages.plan import PATTERN, PLACE, Inspector, overlap
 from toolkit.storage.digest import Content, FileDigest
 
 RESERVED = ("stages", "profiles", ".partial", "log.txt")
@@ -128,6 +128,16 @@ class Run:
         """
         listed = Path(path).is_dir() and not whole
         return self._need_outside(path, "listing" if listed else "content")
+
+    def need_matches(self, pattern: str | Path) -> None:
+        """Record the files outside the run directory that a pattern matches, by their contents.
+
+        Files that match it later, or no longer, are a change too.
+
+        Raises:
+          MissingInputError: it matches no file.
+        """
+        self._need_outside(pattern, PATTERN)
 
     def need_audio(self, manifest: str) -> dict[str, str]:
         """Record the contents of the audio files that a manifest of cuts names.
