@@ -38,6 +38,8 @@ class CorpusAlignConfig:
     def __post_init__(self) -> None:
         if self.rounds < 0:
             raise ValueError("rounds must not be negative")
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError(f"max_failed is {self.max_failed}, needs to be between 0 and 1")
 
 
 def align_corpus(

@@ -28,6 +28,12 @@ class AlignConfig:
     max_active: int = 2000
     """States kept per frame at the first beam."""
 
+    def __post_init__(self) -> None:
+        if not min(self.acoustic_scale, self.beam, *self.retries) > 0:
+            raise ValueError("acoustic_scale, beam and retries must be positive")
+        if self.max_active < 2:
+            raise ValueError(f"max_active is {self.max_active}, needs to be 2 or more")
+
     def beams(self) -> list[Beam]:
         """The beams to try, in order."""
         first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)

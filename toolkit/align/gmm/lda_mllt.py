@@ -39,6 +39,10 @@ class LdaMlltConfig(TriphoneConfig):
     mllt: tuple[int, ...] = (2, 4, 6, 12)
     """Iterations that begin with a new MLLT matrix (Kaldi's list)."""
 
+    def __post_init__(self) -> None:
+        if self.splice < 0 or self.dimension < 1:
+            raise ValueError("splice must not be negative, and dimension needs to be 1 or more")
+
 
 def train_lda_mllt(
     cepstra: Path,

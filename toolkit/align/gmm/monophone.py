@@ -37,6 +37,10 @@ class MonophoneConfig:
     """Train on this many utterances at most, those of the fewest words. Kaldi's recipes take those
     of the fewest frames (subset_data_dir.sh --shortest)."""
 
+    def __post_init__(self) -> None:
+        if self.max_utterances < 1:
+            raise ValueError(f"max_utterances is {self.max_utterances}, needs to be 1 or more")
+
 
 def train_monophone(
     cepstra: Path,

@@ -59,6 +59,14 @@ class EmConfig:
     def __post_init__(self) -> None:
         if not 0 < self.grow_until <= self.iterations:
             raise ValueError("need 0 < grow_until <= iterations")
+        if self.gaussians < 1:
+            raise ValueError(f"gaussians is {self.gaussians}, needs to be 1 or more")
+        if self.min_occupancy < 0:
+            raise ValueError(f"min_occupancy is {self.min_occupancy}, must not be negative")
+        if self.variance_floor <= 0:
+            raise ValueError(f"variance_floor is {self.variance_floor}, needs to be above 0")
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError(f"max_failed is {self.max_failed}, needs to be between 0 and 1")
 
 
 @contextmanager
