@@ -1,6 +1,5 @@
 """Steps that all recipes share: corpus, manifests, language model text, results."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import iglob
@@ -13,7 +12,7 @@ from local import fetch, manifests
 from recipes.steps.run_page import show_page
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.check.check import check
-from toolkit.corpus.manifest import audio_of, read_cuts, rewrite_texts, text_of, write_cuts
+from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
@@ -44,11 +43,7 @@ def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
     """Read the corpus; the folders outside its own that hold audio of it are inputs too."""
     root = corpus_root(run)
     parts = manifests(run.config.corpus, root)
-    cuts = list(chain.from_iterable(parts.values()))
-    # `root/../wav`, as in a wav.scp with relative paths, looks as if it lay in `root`.
-    upwards = [cut for cut in cuts if ".." in Path(audio_of(cut)).parts]
-    folders = {*audio_folders(cuts, root), *audio_folders(upwards, Path(os.devnull))}
-    for folder in sorted(folders):
+    for folder in audio_folders(chain.from_iterable(parts.values()), root):
         run.need_outside(folder)
     return parts
 

@@ -19,6 +19,13 @@ def test_folders_outside_of_the_root(tmp_path):
     assert found == [tmp_path / "far/a", tmp_path / "far/b"]
 
 
+def test_paths_upwards_lead_out_of_the_root(tmp_path):
+    root = tmp_path / "data"
+    made = make(tmp_path, "data/wav", "far")
+    upwards = cuts([root / "../far/0.wav"])
+    assert audio_folders([*made[:2], *upwards], root) == [root / "../far"]
+
+
 def test_a_folder_above_another_stands_for_both(tmp_path):
     assert audio_folders(make(tmp_path, "a", "a/b/c"), tmp_path / "t.csv") == [tmp_path / "a"]
 
