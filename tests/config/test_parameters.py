@@ -1,4 +1,4 @@
-"""`-` in place of a file of text."""
+"""`-` in place of a file of text, and numbers."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from toolkit.config.parameters import TEXT_IN, TEXT_OUT
+from toolkit.config.parameters import TEXT_IN, TEXT_OUT, Number
 
 
 @click.command()
@@ -81,3 +81,11 @@ def test_what_is_written_is_printed_at_the_end(tmp_path):
 )
 def test_its_name_tells_readers_the_format(content, name):
     assert run("--other", "-", stdin=content).output.split()[0] == name
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "1e999"])
+def test_numbers_are_finite(text):
+    for range in (Number(), Number(0.1)):
+        with pytest.raises(click.BadParameter):
+            range.convert(text, None, None)
+    assert Number(0.1).convert("0.5", None, None) == 0.5

@@ -227,12 +227,14 @@ def test_weights_can_be_given_as_they_are_printed(count):
     for shares in product(range(parts + 1), repeat=count):
         if sum(shares) == parts:
             Combination(tuple(float(f"{share / parts:g}") for share in shares))
+    with pytest.raises(CombinationError, match="weights nan"):
+        Combination((float("nan"),) * count)
 
 
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--weight", "nan", "--weight", "nan"], 1, "weights nan, nan"),
+        (["--weight", "nan", "--weight", "nan"], 2, "nan is no finite number"),
         (["--weight", "1"], 1, "1 weights for 2 systems"),
         (["--weight", "0.5", "--weight", "0.6"], 1, "weights 0.5, 0.6"),
         (["--tune"], 2, "--tune needs --ref"),

@@ -1,5 +1,8 @@
 """Coding of lattices of random graphs."""
 
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,8 +67,7 @@ def test_states_of_any_out_degree(fan_out):
     graph = Graph(rng, [fan_out, 3, fan_out // 2, 1, 2])
     lattices = [graph.lattice(rng, 6, 40) for _ in range(3)]
     # The last out-arc of the state with the most is in use, and alone.
-    worst = int(graph.index.arc[graph.index.first[-2] - 1])
-    worst = int(graph.first[1] - 2) if graph.source[worst] != 0 else worst
+    worst = int(graph.index.arc[graph.first[1] - 1])
     end = graph.destination[worst]
     final = worst if end == len(graph.first) - 2 else int(graph.final_arcs[end])
     lattices.append(LatticeArcs(1, np.int32([0, 1]), np.int32([worst, final])))
@@ -108,6 +110,15 @@ def test_an_arc_twice_in_a_frame_is_refused():
         encode([twice], graph.index)
 
 
+def test_a_lattice_of_another_length_is_refused():
+    rng = np.random.default_rng(3)
+    graph = Graph(rng, [6, 6, 6, 6])
+    whole = graph.lattice(rng, 5, 3)
+    for frames in (4, 6):
+        with pytest.raises(LatticeError, match="on no path"):
+            encode([whole, replace(whole, frames=frames), whole], graph.index)
+
+
 def test_damage_is_noticed():
     rng = np.random.default_rng(4)
     graph = Graph(rng, [5, 4, 3])
@@ -117,14 +128,40 @@ def test_damage_is_noticed():
     for bad in (bytes(flipped), data[:-10], b"", b"no lattices"):
         with pytest.raises(LatticeError, match="damaged"):
             LatticeBlock(bad, 1, graph.index)
-    with pytest.raises(LatticeError, match="damaged"):
-        LatticeBlock(data, 0, graph.index)  # there is one
+    for size in (0, 2):  # there is one
+        with pytest.raises(LatticeError, match="damaged"):
+            LatticeBlock(data, size, graph.index)
 
 
-def test_ten_arcs_per_frame_take_less_than_a_byte_each():
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=40), st.integers(0, 20), st.integers(0, 60))
+def test_what_a_checksum_does_not_notice_does_no_harm(seed, coded, frames, arcs):
+    rng = np.random.default_rng(seed)
+    graph = Graph(rng, rng.integers(1, 9, 5))
+    plain = np.array([arcs, frames, 3], "<u4").tobytes() + coded
+    try:
+        block = LatticeBlock(zlib.crc32(plain).to_bytes(4, "little") + plain, 2, graph.index)
+    except LatticeError:
+        return
+    for number in range(2):  # by chance, lattices of this graph
+        lattice = block.decode(number)
+        again = LatticeBlock(encode([lattice], graph.index), 1, graph.index)
+        same(again.decode(0), lattice)
+
+
+def test_arcs_take_as_many_bits_as_there_is_to_know():
     rng = np.random.default_rng(5)
-    graph = Graph(rng, rng.integers(1, 40, 500))
-    lattices = [graph.lattice(rng, 200, 10) for _ in range(10)]
-    arcs = sum(len(lattice.arc) for lattice in lattices)
-    assert arcs > 15_000
-    assert len(encode(lattices, graph.index)) < 0.8 * arcs  # even of arcs drawn at random
+    graph = Graph(rng, [1 << 6] * 100)
+    lattices = [graph.lattice(rng, 200, 1) for _ in range(50)]
+    arcs = sum(lattice.frames for lattice in lattices)
+    data = encode(lattices, graph.index)
+    assert 6 * arcs / 8 < len(data) < 1.05 * 6 * arcs / 8  # one of 64 arcs drawn at random
+
+
+def test_arcs_of_the_frame_before_take_little():
+    rng = np.random.default_rng(5)
+    graph = Graph(rng, rng.integers(30, 40, 50))
+    one, *_ = np.flatnonzero(graph.destination[: graph.first[1]] == 0)
+    frame = np.arange(1001, dtype=np.int32)
+    arc = np.append(np.full(1000, one), graph.final_arcs[0]).astype(np.int32)
+    assert len(encode([LatticeArcs(1000, frame, arc)], graph.index)) < 100

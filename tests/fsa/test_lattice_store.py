@@ -164,25 +164,7 @@ def test_headers_tell_what_shards_hold(written):
     assert (facts.retried, facts.failed) == (1, (("bad", "no frames"),))
 
 
-def without_lengths(path):
-    """Rewrite a shard as it was before its header had the lengths."""
-    with safe_open(path, "pt") as file:
-        plain = json.loads(file.metadata()["lattices"])
-    del plain["lengths"]
-    save_file(load_file(path), path, {"lattices": json.dumps(plain)})
-
-
-def test_frames_are_counted_without_reading_lattices(written):
-    for number in range(2):
-        without_lengths(shard_path(written.folder, number))
-    before = written.store()
-    assert ShardHeader.read(shard_path(written.folder, 0)).lengths is None
-    assert [before.num_frames(name) for name in before.ids] == [4, 6, 3, 5]
-    assert not before._blocks
-    assert before.arcs("u1").frames == 6
-
-
-def test_new_headers_have_the_counts(written, monkeypatch):
+def test_frames_are_counted_without_reading_lattices(written, monkeypatch):
     monkeypatch.setattr(lattice_store, "read_tensors", None)  # not to be called
     store = written.store()
     assert [store.num_frames(name) for name in store.ids] == [4, 6, 3, 5]
@@ -190,19 +172,24 @@ def test_new_headers_have_the_counts(written, monkeypatch):
         store.num_frames("bad")
 
 
-def test_counts_of_a_damaged_shard(written):
-    path = shard_path(written.folder, 0)
-    without_lengths(path)
-    data = load_file(path)["data"]
+def with_header(path, **changes):
+    """Write a shard again with other fields in its header."""
     with safe_open(path, "pt") as file:
-        header = file.metadata()
-    store = written.store()
-    save_file({"data": data[:20].clone()}, path, header)
-    with pytest.raises(LatticeStoreError, match=r"lattices\.000000.* damaged"):
-        store.num_frames("u0")
-    plain = json.loads(header["lattices"]) | {"lengths": [4, 7]}
-    save_file({"data": data}, path, {"lattices": json.dumps(plain)})
+        plain = json.loads(file.metadata()["lattices"])
+    save_file(load_file(path), path, {"lattices": json.dumps(plain | changes)})
+
+
+def test_counts_that_do_not_fit_are_damage(written):
+    with_header(shard_path(written.folder, 0), lengths=[4, 7])
     with pytest.raises(LatticeStoreError, match="lengths do not fit"):
+        written.store()
+
+
+def test_shards_of_another_format_are_refused(written):
+    with_header(shard_path(written.folder, 0), format=1)
+    with pytest.raises(
+        LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 2"
+    ):
         written.store()
 
 

@@ -93,6 +93,18 @@ class Environment:
         return StepResult((store.put(f"{out}/{partition.id}", repr(found).encode()),))
 
 
+class Hungry:
+    """Needs 200 MB for the first partition, and nothing for the others."""
+
+    name = "hungry"
+    config = ReverseConfig()
+
+    def run(self, partition, store, out, resources):
+        size = 200_000_000 if partition.id == "p000" else 1
+        memory = b"x" * size
+        return StepResult((store.put(f"{out}/{partition.id}", memory[:1]),))
+
+
 def misbehave(how, name):
     if how == "raise":
         raise RuntimeError(f"{name} is beyond help, password=hunter2")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sample_steps import Environment
+from sample_steps import Environment, Hungry
 
 from toolkit import environment
 from toolkit.environment import BLAS_VARIABLE
@@ -255,3 +255,31 @@ def test_a_killed_driver_costs_nothing_done(tmp_path):
     contents = {path.name: path.read_bytes() for path in tmp_path.glob("out/_objects/p*/*/*")}
     assert contents == {str(i): b"%d tnetnoc" % i for i in range(6)}
     assert not list(tmp_path.glob("out/**/*.tmp"))
+
+
+def test_workers_go_on_from_step_to_step(tmp_path, make_step, make_partitions):
+    first, second, third = (make_step(name=name) for name in ("one", "two", "three"))
+    with LocalExecutor(slots=cpu_slots(2)) as executor:
+        for number, step in enumerate((first, second)):
+            executor.run(step, make_partitions(4), str(tmp_path / str(number)))
+        pids = [{int(a[2]) for a in make_step.attempts(step)} for step in (first, second)]
+        assert len(pids[0] | pids[1]) <= 2
+        for pid in pids[1]:  # while they wait
+            psutil.Process(pid).kill()
+        executor.run(third, make_partitions(4), str(tmp_path / "2"))
+        others = {int(a[2]) for a in make_step.attempts(third)}
+        assert not others & pids[1]
+        assert all(psutil.pid_exists(pid) for pid in others)
+    assert not any(psutil.pid_exists(pid) for pid in others)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are forgotten through /proc")
+def test_memory_is_counted_for_each_partition(tmp_path, make_partitions):
+    run(Hungry(), make_partitions(2), tmp_path, workers=1)
+    peaks = [json.loads(path.read_text())["run"]["peak_bytes"] for path in marker_paths(tmp_path)]
+    assert peaks[0] > 200e6
+    assert peaks[1] < peaks[0] - 150e6
+
+
+def marker_paths(out):
+    return sorted((out / "_done").glob("*.json"))

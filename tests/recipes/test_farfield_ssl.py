@@ -76,6 +76,8 @@ SMALL = (
     ),
     "sequence.epochs=1",
     "decode.beam.search=10",
+    "decode.beam.output=3",  # networks that have learnt so little leave wide lattices
+    "decode.beam.max_active=300",
     "decode.scales=0.3,0.5",
     "decode.penalties=-1,0",
     "prepare.select.hours=0.045",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.config.parameters import FILE, JSON_OUT
+from toolkit.config.parameters import FILE, JSON_OUT, Number
 from toolkit.environment import machine
 from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
@@ -66,7 +66,7 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
 @click.command()
 @click.option(
     "--minutes",
-    type=click.FloatRange(0.2),
+    type=Number(0.2),
     default=6.0,
     show_default=True,
     help="Minutes of audio.",

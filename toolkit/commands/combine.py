@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FOLDER, TEXT_IN, print_json
+from toolkit.config.parameters import AS_JSON, FOLDER, TEXT_IN, Number, print_json
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.option(
     "--weight",
     "weights",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     multiple=True,
     help="The weight of each system in their order, with the sum 1; default: the same for all.",
 )

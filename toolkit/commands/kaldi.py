@@ -19,6 +19,7 @@ from toolkit.config.parameters import (
     FOLDER,
     TEXT_IN,
     TEXT_OUT,
+    Number,
     is_printed,
     print_json,
 )
@@ -187,7 +188,13 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 @click.argument("table", type=FILE)
 @click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
 @click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
-@click.option("--frame-shift", default=10.0, show_default=True, help="In milliseconds.")
+@click.option(
+    "--frame-shift",
+    type=Number(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="In milliseconds.",
+)
 @click.option("--sampling-rate", default=16000, show_default=True, help="Of the audio, in Hz.")
 @PIPES
 @OUT

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, FOLDER, TEXT_IN, TEXT_OUT
+from toolkit.config.parameters import FILE, FOLDER, TEXT_IN, TEXT_OUT, Number
 
 if TYPE_CHECKING:
     from toolkit.decode.kaldi.graph import Labels
@@ -37,6 +37,7 @@ PIPES = click.option(
 )
 @click.option(
     "--word-penalty",
+    type=Number(),
     default=0.0,
     show_default=True,
     help="Added to the score of each word: word_penalty of a decode's tuned.json.",
@@ -121,8 +122,20 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
 @click.argument("table", type=FILE)
 @click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
 @click.option("--model", type=FILE, help="final.mdl, if the graph reads transition ids.")
-@click.option("--acoustic-scale", default=0.1, show_default=True, help="Of the log-likelihoods.")
-@click.option("--beam", default=15.0, show_default=True, help="Of the search.")
+@click.option(
+    "--acoustic-scale",
+    type=Number(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Of the log-likelihoods.",
+)
+@click.option(
+    "--beam",
+    type=Number(0, min_open=True),
+    default=15.0,
+    show_default=True,
+    help="Of the search.",
+)
 @click.option("--max-active", default=7000, show_default=True, help="States kept per frame.")
 @PIPES
 @click.option("--out", type=TEXT_OUT, default="-", show_default=True, help="Kaldi's text.")

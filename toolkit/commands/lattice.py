@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE, FOLDER, TEXT_IN, print_json
+from toolkit.config.parameters import AS_JSON, FILE, FOLDER, TEXT_IN, Number, print_json
 
 
 @click.group()
@@ -79,11 +79,19 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
 @lattice.command("import")
 @click.argument("archives", type=FILE, nargs=-1, required=True)
 @click.option("--words", type=TEXT_IN, required=True, help="Kaldi's words.txt.")
-@click.option("--acoustic-scale", default=0.1, show_default=True, help="Of the best path.")
-@click.option("--word-penalty", default=0.0, show_default=True, help="Of the best path.")
+@click.option(
+    "--acoustic-scale",
+    type=Number(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Of the best path.",
+)
+@click.option(
+    "--word-penalty", type=Number(), default=0.0, show_default=True, help="Of the best path."
+)
 @click.option(
     "--frame-shift",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=10.0,
     show_default=True,
     help="In milliseconds.",

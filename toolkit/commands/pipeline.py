@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE, JSON_OUT, TEXT_IN, TEXT_OUT, print_json
+from toolkit.config.parameters import AS_JSON, FILE, JSON_OUT, TEXT_IN, TEXT_OUT, Number, print_json
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def pipeline() -> None:
 @pipeline.command()
 @click.option(
     "--hours",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=1e6,
     show_default=True,
     help="Hours of audio.",
@@ -45,25 +45,25 @@ def pipeline() -> None:
 )
 @click.option("--gpus", type=click.IntRange(0), default=8, show_default=True, help="GPUs per node.")
 @click.option(
-    "--price", type=float, default=0.0, help="Price of a node per hour; 0 leaves costs out."
+    "--price", type=Number(0), default=0.0, help="Price of a node per hour; 0 leaves costs out."
 )
 @click.option(
     "--latency",
-    type=float,
+    type=Number(0),
     default=0.2,
     show_default=True,
     help="Latency of object storage, in seconds per call.",
 )
 @click.option(
     "--bandwidth",
-    type=float,
+    type=Number(0, min_open=True),
     default=50.0,
     show_default=True,
     help="Bandwidth of object storage, in MB/s per call.",
 )
 @click.option(
     "--network",
-    type=float,
+    type=Number(0, min_open=True),
     default=10.0,
     show_default=True,
     help="Network bandwidth of a node, in Gbit/s.",
@@ -76,7 +76,7 @@ def pipeline() -> None:
 )
 @click.option(
     "--gpu-speed",
-    type=float,
+    type=Number(0, min_open=True),
     help="Speed of target generation on a GPU, in hours of audio per hour.",
 )
 @click.option(
@@ -93,7 +93,7 @@ def pipeline() -> None:
 )
 @click.option(
     "--hours-per-file",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=5.0,
     show_default=True,
     help="Hours of audio per partition.",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_OUT, is_printed
+from toolkit.config.parameters import FILE, TEXT_OUT, Number, is_printed
 
 
 @click.command()
@@ -25,7 +25,7 @@ from toolkit.config.parameters import FILE, TEXT_OUT, is_printed
 )
 @click.option(
     "--max-mb",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=8.0,
     show_default=True,
     help="Maximum size of the page in MB; utterances that do not fit get no audio player.",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, Number
 
 
 @click.command()
@@ -17,7 +17,7 @@ from toolkit.config.parameters import FILE
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option(
     "--endpoint",
-    type=click.FloatRange(0.1),
+    type=Number(0.1),
     default=0.8,
     show_default=True,
     help="Silence that ends an utterance, in seconds.",

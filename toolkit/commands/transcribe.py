@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN
+from toolkit.config.parameters import FILE, TEXT_IN, Number
 
 if TYPE_CHECKING:
     from toolkit.decode.sources import Ids, Source
@@ -63,12 +63,12 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
 )
 @click.option(
     "--piece",
-    type=click.FloatRange(0.01, 10),
+    type=Number(0.01, 10),
     help="Length of a piece of a stream, in seconds; default 0.1.",
 )
 @click.option(
     "--endpoint",
-    type=click.FloatRange(0.1),
+    type=Number(0.1),
     help="Silence that ends an utterance of a stream, in seconds. As text a recording of several "
     "has as many lines, which cannot be scored: for that give --format json.",
 )

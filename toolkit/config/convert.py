@@ -166,6 +166,8 @@ def _convert_items(value: Any, annotation: Any, base: Path) -> list:
         is_json = text.startswith("[")
         items = _json(text) if is_json else [item.strip() for item in text.split(",")]
         items = [] if not text else items
+        if not is_json and "" in items:
+            raise WrongTypeError(" (an item between commas is empty)")
     else:
         items = value
     if not isinstance(items, list | tuple):

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import math
 import re
 import sys
 import tempfile
@@ -24,6 +25,19 @@ _PRINTED = f"{__name__}.printed"
 _READ = f"{__name__}.read"
 """The path of the file that stands for standard input."""
 _AS_JSON = f"{__name__}.json"
+
+
+class Number(click.FloatRange):
+    """A number in a range; nan, which is in every range, and infinities are refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 class _NoText(click.Path):

@@ -1,6 +1,7 @@
 """The local executor: worker processes on one machine, without Java."""
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
@@ -18,6 +19,8 @@ def cpu_slots(workers: int) -> tuple[str, ...]:
 class LocalExecutor(Executor):
     """Runs partitions in processes of this machine, first in, first out.
 
+    The processes go on from step to step, since what they import takes seconds, and end with it.
+
     Args:
       config: what holds for every executor.
       slots: the device of each worker. `("cuda:0", "cuda:1")` is a small version of the paper's
@@ -31,24 +34,25 @@ class LocalExecutor(Executor):
         if not slots:
             raise ValueError("an executor needs at least one slot")
         self.slots = tuple(slots)
+        self._idle: dict[str, list[WorkerProcess]] = {device: [] for device in self.slots}
+        self._end = weakref.finalize(self, _close, self._idle)
+
+    def close(self) -> None:
+        """End the processes; no step can be run any more."""
+        self._end()
 
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
     ) -> Iterator[Attempt]:
         queue = deque(partitions)
         free = deque(self.slots[: len(partitions)])
-        idle_workers: dict[str, list[WorkerProcess]] = {device: [] for device in free}
         busy: dict[WorkerProcess, tuple[str, float]] = {}
         config = self.config
         try:
             while queue or busy:
                 while queue and free:
                     device = free.popleft()
-                    idle = idle_workers[device]
-                    if idle:
-                        worker = idle.pop()
-                    else:
-                        worker = WorkerProcess(config.threads, self.numeric, config.scratch)
+                    worker = self._worker(device)
                     partition = queue.popleft()
                     how = (config.store, device, config.threads, repeated, self.numeric)
                     worker.start(Job(step, partition, out, *how))
@@ -62,14 +66,23 @@ class LocalExecutor(Executor):
                         outcome = worker.time_out(config.timeout)
                     del busy[worker]
                     if worker.alive:
-                        idle_workers[device].append(worker)
+                        self._idle[device].append(worker)
                     else:
                         worker.close()
                     free.append(device)
                     yield outcome
         finally:
-            for worker in [*busy, *(worker for idle in idle_workers.values() for worker in idle)]:
+            for worker in busy:
                 worker.close()
+
+    def _worker(self, device: str) -> WorkerProcess:
+        """Return one that waits for work, or a new one."""
+        while self._idle[device]:
+            worker = self._idle[device].pop()
+            if worker.alive:
+                return worker
+            worker.close()
+        return WorkerProcess(self.config.threads, self.numeric, self.config.scratch)
 
     def _finished(self, busy: dict[WorkerProcess, tuple[str, float]]) -> list[WorkerProcess]:
         """Wait for workers whose job is over: finished, died or at the time limit."""
@@ -82,3 +95,9 @@ class LocalExecutor(Executor):
             for worker, (_, limit) in busy.items()
             if worker.connection in ready or limit <= now
         ]
+
+
+def _close(workers: dict[str, list[WorkerProcess]]) -> None:
+    for idle in workers.values():
+        while idle:
+            idle.pop().close()

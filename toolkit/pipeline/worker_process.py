@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from toolkit.environment import BLAS_VARIABLE, blas_setting, peak_bytes
+from toolkit.environment import BLAS_VARIABLE, blas_setting, forget_peak, peak_bytes
 from toolkit.one_thread import THREAD_VARIABLES
 from toolkit.pipeline.attempt_store import AttemptStore
 from toolkit.pipeline.faults import redact
@@ -60,7 +60,7 @@ class Attempt:
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """`hours` of the partition, where it says so; `seconds`, `cpu_seconds`, and of the former
-    `store_seconds` in calls of the store; `peak_bytes` (the process's peak memory so far),
+    `store_seconds` in calls of the store; `peak_bytes` (the process's peak memory),
     `device`, and the store's calls and bytes."""
     counted: bool = True
     """Whether a failure counts towards the partition's number of tries."""
@@ -190,6 +190,7 @@ def _exit_with_parent(scratch: Path) -> None:
 
 def attempt(job: Job, scratch: Path) -> Attempt:
     """Run one partition and create its marker, or take over what another attempt has committed."""
+    forget_peak()
     start, folder = time.perf_counter(), scratch / "work"
     cpu_start = time.process_time()
     store = AttemptStore(job.store, job.out, folder)

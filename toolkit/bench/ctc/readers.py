@@ -12,7 +12,7 @@ import click
 
 from toolkit.bench.ctc.throughput import Measurement, Setting, measure
 from toolkit.bench.instruments.synthetic_records import write_synthetic_records
-from toolkit.config.parameters import JSON_OUT
+from toolkit.config.parameters import JSON_OUT, Number
 from toolkit.environment import git_commit, machine, versions
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import Amp, OptimizerName, TrainerConfig
@@ -150,9 +150,17 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     help="Order of utterances; `buckets` batches utterances of similar length.",
 )
 @click.option(
-    "--memory", type=float, help="Limit of main memory in GB; by default 80 % of the free memory."
+    "--memory",
+    type=Number(0, min_open=True),
+    help="Limit of main memory in GB; by default 80 % of the free memory.",
 )
-@click.option("--seconds", default=10.0, show_default=True, help="Seconds of each measurement.")
+@click.option(
+    "--seconds",
+    type=Number(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds of each measurement.",
+)
 @click.option(
     "--json",
     "json_file",

@@ -8,7 +8,7 @@ import click
 
 from toolkit.bench.growth.measure import FACTORS, Growth, measure
 from toolkit.bench.instruments.harness import Table
-from toolkit.config.parameters import JSON_OUT
+from toolkit.config.parameters import JSON_OUT, Number
 
 UNITS = {
     "extract": 12,
@@ -85,7 +85,7 @@ def _print(found: list[Growth]) -> None:
 )
 @click.option(
     "--scale",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Factor of all sizes.",

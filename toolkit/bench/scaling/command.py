@@ -5,7 +5,7 @@ from typing import get_args
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, Number
 from toolkit.parallel.simulator.optimizer import OptimizerName
 
 TUNED = "Held-out loss with the best of as many rates for every method and batch"
@@ -40,7 +40,11 @@ STUDIES = (*SIMULATED, "validate")
     help="table1: minibatches per block of BMUF, in place of the paper's 100.",
 )
 @click.option(
-    "--threshold", default=8.0, show_default=True, help="table1: tau, the threshold of GTC."
+    "--threshold",
+    type=Number(0, min_open=True),
+    default=8.0,
+    show_default=True,
+    help="table1: tau, the threshold of GTC.",
 )
 @click.option(
     "--optimizer",
@@ -49,7 +53,13 @@ STUDIES = (*SIMULATED, "validate")
     show_default=True,
     help="frontier: optimizer; the recipes use adam.",
 )
-@click.option("--rate", default=0.1, show_default=True, help="frontier: learning rate at batch 64.")
+@click.option(
+    "--rate",
+    type=Number(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="frontier: learning rate at batch 64.",
+)
 @click.option("--epochs", default=8, show_default=True, help="frontier: number of epochs.")
 @click.option("--first", default=512, show_default=True, help="frontier: smallest batch.")
 @click.option("--largest", default=24_576, show_default=True, help="frontier: largest batch.")
@@ -62,7 +72,7 @@ STUDIES = (*SIMULATED, "validate")
 )
 @click.option(
     "--step-seconds",
-    type=click.FloatRange(min=0.001),
+    type=Number(min=0.001),
     default=0.1,
     show_default=True,
     help="validate: seconds of a step. Processes sleep that long, as no machine has enough cores "
@@ -84,7 +94,7 @@ STUDIES = (*SIMULATED, "validate")
 )
 @click.option(
     "--slower",
-    type=click.FloatRange(1),
+    type=Number(1),
     default=5.0,
     show_default=True,
     help="validate: how many times as slow the last process is in every second epoch.",
