@@ -1,6 +1,5 @@
 """Facts about the machine and the installation: processor, versions, commit, GEMM speed."""
 
-import contextlib
 import os
 import platform
 import re
@@ -213,10 +212,14 @@ def peak_bytes(pid: int | None = None) -> int:
     return psutil.Process(pid).memory_info().rss
 
 
-def forget_peak() -> None:
-    """Let `peak_bytes` of this process count from now on, where the system can (Linux)."""
-    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
+def forget_peak() -> bool:
+    """Let the system count this process's peak anew; return whether it does (on Linux)."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
 
 
 def machine() -> dict[str, str | int | None]:

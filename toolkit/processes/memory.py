@@ -4,7 +4,7 @@ import contextlib
 import threading
 from types import TracebackType
 
-from toolkit.environment import peak_bytes
+from toolkit.environment import forget_peak, peak_bytes
 from toolkit.processes.context import server_pid
 
 INTERVAL = 0.5  # seconds
@@ -30,7 +30,7 @@ class MemoryWatch:
         """The peak so far; complete once the block has been left."""
 
     def __enter__(self) -> "MemoryWatch":
-        self._own_counts = _forget_peak()
+        self._own_counts = forget_peak()
         self._thread.start()
         return self
 
@@ -75,13 +75,3 @@ class MemoryWatch:
 def held_bytes() -> int:
     """Return what a running `MemoryWatch` found in its last sample; 0 without one."""
     return _held
-
-
-def _forget_peak() -> bool:
-    """Let the system count this process's peak anew; return whether it does (on Linux)."""
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
-    except OSError:
-        return False
-    return True
