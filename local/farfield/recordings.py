@@ -10,7 +10,7 @@ import soundfile
 
 from local.farfield.config import FarfieldConfig
 from local.farfield.rooms import LEAD, SAMPLING_RATE, FarfieldError, Room
-from toolkit.features.audio import load_audio
+from toolkit.features.audio import AudioError, load_audio
 
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
@@ -28,10 +28,16 @@ DIRECT_SECONDS = 0.0025
 def audio_files(folder: Path) -> list[Path]:
     """List a folder's audio files, with those of its subfolders, by name.
 
+    Hidden files are none: systems keep notes beside files in `._a.wav` and the like.
+
     Raises:
       FarfieldError: fewer than the pools need.
     """
-    found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in SUFFIXES)
+    found = sorted(
+        path
+        for path in Path(folder).rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
+    )
     if len(found) < len(POOL_CYCLE):
         raise FarfieldError(
             f"{folder} holds {len(found)} audio files; training and test must not share any, so"
@@ -105,9 +111,18 @@ def room_from_file(path: Path) -> Room:
 
 
 def _response(path: Path) -> np.ndarray:
-    """Read a response: float32[M, R]."""
-    channels = min(soundfile.info(str(path)).channels, MAX_MICROPHONES)
-    rows = [load_audio(path, SAMPLING_RATE, channel=c).numpy() for c in range(channels)]
+    """Read a response: float32[M, R].
+
+    Raises:
+      FarfieldError: it cannot be read, or its first channel is silent.
+    """
+    try:
+        channels = min(soundfile.info(str(path)).channels, MAX_MICROPHONES)
+        rows = [load_audio(path, SAMPLING_RATE, channel=c).numpy() for c in range(channels)]
+    except (soundfile.SoundFileError, AudioError) as error:
+        raise FarfieldError(f"{path} is no impulse response ({error}): remove it") from error
+    if not np.any(rows[0]):
+        raise FarfieldError(f"{path} is no impulse response (it is silent): remove it")
     return np.stack(rows)
 
 

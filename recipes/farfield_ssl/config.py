@@ -77,8 +77,8 @@ class Config(HybridConfig):
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """The executor of the data pipeline: processes of this machine, or Spark."""
     storage: str | None = field(default=None, metadata=older_runs(None))
-    """Where lake, intermediates and training shards of the data pipeline lie, such as
-    s3://bucket/folder; None: in the run directory."""
+    """Where lake and intermediates of the data pipeline lie, such as s3://bucket/folder, and on a
+    store the training shards; a folder of another disk will do. None: in the run directory."""
     cache: CacheConfig = field(default=CacheConfig(), metadata=NO_EFFECT_ON_RESULTS)
     """Local copies of the training shards in `storage`."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)

@@ -71,7 +71,8 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     write_atomically(run.make("werr.json"), json.dumps(plain, indent=1) + "\n")
     write_atomically(run.make("werr.md"), gains_table(found))
     pooled = {f"wer {row.system}": row.wer for row in rows if row.split == POOLED}
-    return pooled | {f"werr {s}": own[-2].werr for s, own in found.items() if own[-2].werr}
+    reductions = {f"werr {system}": own[-2].werr for system, own in found.items()}
+    return pooled | {name: werr for name, werr in reductions.items() if werr is not None}
 
 
 def show_placements(directory: Path) -> None:

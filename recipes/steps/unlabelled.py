@@ -14,7 +14,7 @@ from typing import Any
 from toolkit.features.extract import FAILED
 from toolkit.features.shards import MANIFEST, SHARDS, field_file
 from toolkit.pipeline.far_field import make_features, make_training_shards, open_executor
-from toolkit.pipeline.filesystems import is_local
+from toolkit.pipeline.filesystems import filesystem, is_local, local_path
 from toolkit.pipeline.lake_copy import copy_lake
 from toolkit.pipeline.markers import healing
 from toolkit.pipeline.objects import ObjectStore
@@ -35,9 +35,12 @@ ADDRESS = "address.json"
 
 
 def check_executor(config: Any) -> None:
-    """Check that the configured executor can start on this machine."""
+    """Check that the configured executor can start on this machine, and open the storage."""
     if config.executor.kind == "spark":
         check_spark()
+    if config.storage:
+        store = config.executor.settings.store
+        filesystem(config.storage, store.options, store.timeout)
 
 
 def prepare_unlabelled(run: Run) -> dict[str, float]:
@@ -77,9 +80,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
     """
     out, store, work = run.make("taught"), _store(run), _place(run, "targets")
     kept, unlabelled = run.config.targets, run.need("unlabelled")
-    url = str(unlabelled)
-    if run.config.storage:
-        url = _address(unlabelled)
+    url = _address(unlabelled) if (unlabelled / ADDRESS).exists() else str(unlabelled)
     features = ShardSet(url, read_shards(store, url), ())
     place = _place(run, "teacher") if run.config.storage else None
     model = Teacher.at(store, run.need(teacher), normaliser, place)
@@ -112,7 +113,11 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
 def _place(run: Run, name: str) -> str:
     """Return the prefix below which steps write."""
     storage = run.config.storage
-    return f"{storage.rstrip('/')}/{name}" if storage else str(run.make(f"pipeline/{name}"))
+    if not storage:
+        return str(run.make(f"pipeline/{name}"))
+    if is_local(storage):  # what is noted must not depend on the shell's directory
+        storage = os.path.abspath(local_path(storage))
+    return f"{storage.rstrip('/')}/{name}"
 
 
 def _user_cache() -> Path:

@@ -1,9 +1,11 @@
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.align import ctm
 from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
 
 FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1).filter(
@@ -25,6 +27,21 @@ def test_the_form_is_kaldis(tmp_path):
         "a-1 1 0.130 0.333 SO 0.9877",
         "b A 3661.500 0.010 ÜBER 1.0000",
     ]
+
+
+def test_entries_are_taken_one_by_one(tmp_path, monkeypatch):
+    lines = []
+
+    class Written:
+        def writelines(self, found):
+            for line in found:
+                lines.append(line)
+
+    monkeypatch.setattr(ctm, "open_atomically", lambda path: nullcontext(Written()))
+    seen = []
+    entries = (seen.append(len(lines)) or CtmEntry("u", "1", n, 1, "w") for n in range(3))
+    write_ctm(entries, tmp_path / "x.ctm")
+    assert (seen, len(lines)) == ([0, 1, 2], 3)
 
 
 @given(st.lists(st.tuples(FIELD, FIELD, MILLISECONDS, MILLISECONDS, FIELD, CONFIDENCE)))

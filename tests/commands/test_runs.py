@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli import main
+from toolkit.report import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = f"""
@@ -231,3 +233,17 @@ def test_a_recipe_that_cannot_be_imported_is_named(recipe, fault):
     (recipe / "run.py").write_text(fault)
     result = toolkit("config", recipe)
     assert (result.exit_code, "run.py: cannot be imported" in result.output) == (1, True)
+
+
+def test_a_run_that_is_removed_while_they_are_listed_is_left_out(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name / "stages").mkdir(parents=True)
+        (tmp_path / name / "stages/last_command.json").write_text("{}")
+    read = runs._run
+
+    def late(root, markers):
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        return read(root, markers)
+
+    monkeypatch.setattr(runs, "_run", late)
+    assert [Path(run.path).name for run in runs.find_runs(tmp_path)] == ["b"]

@@ -8,7 +8,7 @@ from local import cuts as reader
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
 from toolkit.corpus.cuts import UnsafeCutError
-from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
+from toolkit.corpus.manifest import ManifestError, read_cuts, speaker_of, text_of, write_cuts
 
 
 def cut(path, name, text="HELLO", speaker="anna", start=0.0, duration=None, segments=()):
@@ -56,6 +56,38 @@ def test_relative_names_are_looked_up_above_the_file(audio, tmp_path):
     file.write_text(json.dumps(one))
     (found,) = read_cut_file(file)
     assert found.recording.sources[0].source == str(tmp_path / "download/a.wav")
+
+
+def test_ids_have_no_white_space(audio, tmp_path):
+    path = audio(tmp_path / "a.wav", seconds=2.0)
+    parts = [("part\u00a01", 0.0, 1.0, "ONE"), ("part  2", 1.0, 1.0, "TWO")]
+    made = [cut(path, "a long talk"), cut(path, "x y", segments=parts)]
+    CutSet.from_cuts(made).to_file(tmp_path / "cuts.jsonl")
+    found = read_cut_file(tmp_path / "cuts.jsonl")
+    assert [one.id for one in found] == ["a_long_talk", "part_1", "part_2"]
+    assert [text_of(one) for one in found] == ["HELLO", "ONE", "TWO"]
+
+
+def test_numbers_in_the_place_of_names_and_texts_are_read_as_text(audio, tmp_path):
+    path = audio(tmp_path / "a.wav", seconds=2.0)
+    one = cut(path, "x", segments=[("a", 0.0, 1.0, "ONE"), ("b", 1.0, 1.0, "TWO")]).to_dict()
+    one["recording"]["id"] = 7
+    for number, supervision in enumerate(one["supervisions"]):
+        supervision |= {"id": number, "speaker": number, "text": 3}
+    (tmp_path / "cuts_train.jsonl").write_text(json.dumps(one))
+    write_cuts(read_cut_file(tmp_path / "cuts_train.jsonl"), tmp_path / "train.jsonl")
+    found = read_cuts(tmp_path / "train.jsonl")
+    assert [(c.id, speaker_of(c), text_of(c)) for c in found] == [("0", "0", "3"), ("1", "1", "3")]
+    assert all(c.custom is None and c.recording_id == "7" for c in found)
+
+
+@pytest.mark.parametrize("sources", [[], [{"type": "file", "channels": [0], "source": 5}]])
+def test_a_recording_without_a_name_of_a_file_is_refused(audio, tmp_path, sources):
+    one = cut(audio(tmp_path / "a.wav"), "a").to_dict()
+    one["recording"]["sources"] = sources
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(one))
+    with pytest.raises(ManifestError, match=r"cuts\.jsonl:1: a names no audio file; write it"):
+        read_cut_file(tmp_path / "cuts.jsonl")
 
 
 def test_parts_by_the_names_of_files(tmp_path):

@@ -110,6 +110,22 @@ def test_alignments_out_and_in(features, tmp_path):
     run("import-alignments", times, *system, "--out", tmp_path / "x", status=2)
 
 
+def test_numbers_that_mean_nothing_are_refused(features, tmp_path):
+    table = tmp_path / "x.scp"
+    assert "--count" in run("show", table, "--count", -1, status=2).stderr
+    data = ["import-features", table, "--out", tmp_path / "out", "--data"]
+    for option, value in (("--sampling-rate", 0), ("--sampling-rate", 16), ("--frame-shift", 0.01)):
+        assert option in run(*data, tmp_path, option, value, status=2).stderr
+    assert "no such folder" in run(*data, tmp_path / "gone", status=2).stderr
+    packed = run("import-data", tmp_path, "--out", tmp_path / "x.jsonl.gz", status=2)
+    assert "name it .jsonl" in packed.stderr
+    files = ["decode", table, table, "--words", table]
+    for count in (-3, 0, 1, 1 << 31):
+        assert "--max-active" in run(*files, "--max-active", count, status=2).stderr
+    # Fewer states than a search keeps at least by default: the next fault is the missing graph.
+    assert "x.scp" in run(*files, "--max-active", 20, status=1).stderr
+
+
 def test_without_kaldi_native_io_the_command_to_install_it_is_named(
     features, tmp_path, monkeypatch
 ):

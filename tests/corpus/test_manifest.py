@@ -41,7 +41,13 @@ def test_sphere_header_is_read(tmp_path):
 def test_unreadable_files_get_a_fault_with_the_reason(tmp_path):
     (tmp_path / "empty.flac").touch()
     (tmp_path / "text.wav").write_text("no audio")
-    for name, reason in (("empty.flac", "empty"), ("text.wav", "readable"), ("no.wav", "no such")):
+    (tmp_path / "bare.raw").write_bytes(bytes(100))
+    for name, reason in (
+        ("empty.flac", "empty"),
+        ("text.wav", "readable"),
+        ("no.wav", "no such"),
+        ("bare.raw", "raw samples without a header"),
+    ):
         recording, fault = recording_or_fault(tmp_path / name, "a")
         assert recording.num_samples == 0
         assert reason in fault

@@ -26,6 +26,20 @@ def test_pieces_make_up_the_whole(audio, tmp_path, rate, seconds):
         assert max(map(len, pieces)) <= seconds * 16000 + 1000
 
 
+def test_files_that_cannot_seek_are_read_from_their_beginning(tmp_path):
+    """GSM in WAV files, of telephone systems."""
+    samples = np.random.default_rng(0).integers(-9000, 9000, 320 * 120, dtype=np.int16)
+    soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="GSM610")
+    whole = torch.from_numpy(soundfile.read(tmp_path / "a.wav", dtype="float32")[0])
+    for options, part in (
+        ({}, slice(None)),
+        ({"offset": 0.5, "duration": 1.25}, slice(4000, 14000)),
+    ):
+        assert torch.equal(load_audio(tmp_path / "a.wav", 8000, **options), whole[part])
+        pieces = audio_blocks(tmp_path / "a.wav", 8000, 0.3, **options)
+        assert torch.equal(torch.cat(list(pieces)), whole[part])
+
+
 def test_a_piece_comes_before_the_next_is_read(audio, tmp_path):
     path = audio(tmp_path / "a.wav", 60.0, 8000)
     first = next(audio_blocks(path, 16000, 0.1))

@@ -9,7 +9,7 @@ from lhotse.augmentation import Resample, ReverbWithImpulseResponse, Speed
 from lhotse.utils import fastcopy
 
 from toolkit.features.audio import AudioError, load_audio
-from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.cut_audio import LocalFiles, load_cut_audio
 from toolkit.features.cut_resampling import check_resampling
 
 
@@ -32,6 +32,19 @@ def test_a_cut_that_mixes_its_channels_is_their_mean(make_cut):
 def test_a_transformed_cut_goes_through_lhotse(make_cut):
     cut = make_cut("long", seconds=1.0).resample(8000)
     assert load_cut_audio(cut, 16000).shape == (16000,)
+
+
+def test_lhotse_reads_files_that_cannot_seek(tmp_path):
+    """GSM in WAV files, of telephone systems."""
+    samples = np.random.default_rng(0).integers(-9000, 9000, 320 * 50, dtype=np.int16)
+    soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="GSM610")
+    whole = soundfile.read(tmp_path / "a.wav", dtype="float32")[0]
+    for offset, duration, part in ((0.0, None, slice(None)), (0.5, 1.0, slice(4000, 12000))):
+        found, _ = LocalFiles().read_audio(tmp_path / "a.wav", offset, duration)
+        np.testing.assert_array_equal(found[0], whole[part])
+    found, rate = LocalFiles().read_audio(tmp_path / "a.wav", 0.5)
+    np.testing.assert_array_equal(found[0], whole[4000:])
+    assert rate == 8000
 
 
 def test_a_cut_of_a_changed_file_names_the_file(make_cut):

@@ -36,6 +36,31 @@ def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
         extract_file(audio(tmp_path / "short.wav", 0.01), frontend)
 
 
+def test_faults_of_files_are_named_as_elsewhere(audio, frontend, tmp_path):
+    (tmp_path / "empty.wav").write_bytes(b"")
+    (tmp_path / "film.m4a").write_bytes(b"????ftyp")
+    (tmp_path / "samples.raw").write_bytes(bytes(1000))
+    for name, message in (
+        ("empty.wav", "is an empty file"),
+        ("film.m4a", "convert it by `ffmpeg"),
+        ("samples.raw", "raw samples without a header"),
+        ("none.wav", "no such audio file"),
+    ):
+        with pytest.raises(AudioError, match=message):
+            extract_file(tmp_path / name, frontend)
+
+
+def test_a_missing_end_is_told_of(audio, frontend, tmp_path, caplog):
+    path = audio(tmp_path / "a.wav", 2.0)
+    extract_file(path, frontend)
+    assert not caplog.messages
+    path.write_bytes(path.read_bytes()[: 44 + 2 * 8000])
+    assert len(extract_file(path, frontend)) == 50
+    assert caplog.messages == [
+        f"{path}: truncated, its last 1.50 s are missing; fetch the file again"
+    ]
+
+
 CONFIGS = [
     FrontendConfig(num_mel_bins=40),
     FrontendConfig("fbank_mfcc", frame_length_ms=32.0),

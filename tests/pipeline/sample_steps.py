@@ -105,6 +105,25 @@ class Hungry:
         return StepResult((store.put(f"{out}/{partition.id}", memory[:1]),))
 
 
+class Breaking:
+    """Breaks the first process: all that it runs fails from then on, as after an error of CUDA."""
+
+    name = "breaking"
+    broken = False
+
+    def __init__(self, ledger):
+        self.config = ReverseConfig(ledger=ledger)
+
+    def run(self, partition, store, out, resources):
+        first = Path(self.config.ledger, "broken")
+        if not first.exists():
+            first.touch()
+            Breaking.broken = True
+        if Breaking.broken:
+            raise RuntimeError("this process is broken")
+        return StepResult((store.put(f"{out}/{partition.id}", b"done"),))
+
+
 def misbehave(how, name):
     if how == "raise":
         raise RuntimeError(f"{name} is beyond help, password=hunter2")

@@ -93,6 +93,23 @@ def test_a_store_in_trouble_is_no_fault_of_the_audio(tmp_path, monkeypatch):
         list(fetch([Record("1", "s", 1.0, 0.0, "", "a.tar")], store, url, tmp_path / "s"))
 
 
+def test_a_record_of_no_bytes_stops_no_other(tmp_path, monkeypatch):
+    """HTTP has no range for it: a server sends the whole object."""
+    url, files = f"memory://{tmp_path.name}", fsspec.filesystem("memory")
+    store = ObjectStore(StoreConfig(tries=2, first_wait=0))
+    store.put(f"{url}/a.tar", CONTENT)
+    store.put(f"{url}/b.tar", CONTENT)
+    read = type(files).cat_file
+
+    def as_http(self, path, start=None, end=None):
+        return read(self, path, *((None, None) if start == end else (start, end)))
+
+    monkeypatch.setattr(type(files), "cat_file", as_http)
+    records = [part("1", 0, 10), part("2", 20, 0, "b.tar")]
+    found = {r.id: c for r, c in fetch(records, store, url, tmp_path / "s")}
+    assert found == {"1": CONTENT[:10], "2": b""}
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 200), st.integers(1, 30))))
 def test_spans_cover_every_record_once(parts):
     records = [part(str(n), o, s, audio) for n, (audio, o, s) in enumerate(parts)]

@@ -79,9 +79,10 @@ def test_where_audio_lies():
 
 
 def test_a_damaged_lake_says_so(tmp_path):
-    (tmp_path / "lake.json").write_text("{}")
-    with pytest.raises(LakeError, match="damaged"):
-        open_lake(ObjectStore(), str(tmp_path))
+    for damage in ("{}", '{"objects": [], "buckets": 4}'):
+        (tmp_path / "lake.json").write_text(damage)
+        with pytest.raises(LakeError, match="damaged"):
+            open_lake(ObjectStore(), str(tmp_path))
 
 
 def test_offsets_of_aggregated_audio_are_those_of_the_tar(tmp_path):

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sample_steps import Environment, Hungry
+from sample_steps import Breaking, Environment, Hungry
 
 from toolkit import environment
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.pipeline.attempt_store import OBJECTS, plain_name
 from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedError
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.objects import StoreConfig
 from toolkit.pipeline.step import Partition
 from toolkit.pipeline.summary import outputs_digest
+from toolkit.pipeline.worker_process import Job, attempt
 from toolkit.storage.links import LinkError
 
 
@@ -271,6 +273,36 @@ def test_workers_go_on_from_step_to_step(tmp_path, make_step, make_partitions):
         assert not others & pids[1]
         assert all(psutil.pid_exists(pid) for pid in others)
     assert not any(psutil.pid_exists(pid) for pid in others)
+
+
+def test_what_fails_is_tried_again_in_another_process(tmp_path, make_partitions):
+    run(Breaking(str(tmp_path)), make_partitions(2), tmp_path / "out", workers=1)
+    summary = json.loads((tmp_path / "out/_summary.json").read_text())
+    assert (summary["done"], summary["attempts_failed"]) == (2, 1)
+
+
+def test_a_closed_executor_leaves_no_process_whatever_is_run_later(
+    tmp_path, make_step, make_partitions
+):
+    executor = LocalExecutor()
+    for number in range(2):
+        step = make_step(name=f"step{number}")
+        executor.run(step, make_partitions(1), str(tmp_path / f"{number}"))
+        executor.close()
+        ((_, _, pid, *_),) = make_step.attempts(step)
+        assert not psutil.pid_exists(int(pid))
+
+
+def test_scratch_is_made_where_it_is_missing(tmp_path, make_step, make_partitions):
+    run(make_step(), make_partitions(2), tmp_path / "out", scratch=tmp_path / "disk/scratch")
+    assert len(files_below(tmp_path / "out")) == 4
+
+
+def test_scratch_that_cannot_be_used_is_the_reason(tmp_path, make_step, make_partitions):
+    (tmp_path / "file").touch()
+    (partition,) = make_partitions(1)
+    job = Job(make_step(), partition, str(tmp_path / "out"), StoreConfig(), "cpu", 1, False)
+    assert attempt(job, tmp_path / "file").reason.startswith("NotADirectoryError")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are forgotten through /proc")

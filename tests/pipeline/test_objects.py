@@ -54,6 +54,8 @@ def test_a_library_that_is_missing_is_said_at_once():
     store = ObjectStore(StoreConfig(tries=3))
     with pytest.raises(FilesystemError, match="dropbox:// needs a library that is not installed"):
         store.get("dropbox://folder/x")
+    with pytest.raises(FilesystemError, match="s4:// is no kind of store"):
+        store.get("s4://folder/x")
     assert store.counts.repeated == 0
 
 

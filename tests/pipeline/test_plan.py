@@ -132,6 +132,10 @@ def test_rates_come_back_and_lacking_ones_are_named(tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(RatesError, match="toolkit bench pipeline"):
         Rates.load(tmp_path / "bad.json")
+    for wrong in ('{"select": {"speed": 0}}}', '{}, "seconds_per_utterance": 0}'):
+        (tmp_path / "bad.json").write_text('{"steps": ' + wrong)
+        with pytest.raises(RatesError, match=r"bad.json: no rates .*above 0"):
+            Rates.load(tmp_path / "bad.json")
     with pytest.raises(PlanError, match="extract"):
         plan(1.0, Cluster(), Rates({"select": StepRate(1.0)}))
     assert math.isinf(RATES.with_speed("stats", math.inf).steps["stats"].speed)

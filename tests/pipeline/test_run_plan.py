@@ -17,15 +17,22 @@ from click.testing import CliRunner
 from toolkit.commands.pipeline import pipeline
 from toolkit.config.settings import ConfigError
 from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.store import save_model
-from toolkit.pipeline.far_field import TargetsSection, make_features, make_training_shards
+from toolkit.pipeline.far_field import (
+    ExecutorSection,
+    TargetsSection,
+    make_features,
+    make_training_shards,
+    open_executor,
+)
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.prepare import PrepareConfig
-from toolkit.pipeline.run_plan import RunPlanError, read_plan
+from toolkit.pipeline.run_plan import RunPlanError, read_plan, run_plan
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.targets import Teacher
@@ -181,6 +188,9 @@ def test_on_s3_the_digests_are_the_same(place, s3):
         ({"steps": ["targets"]}, ConfigError, "steps"),
         ({"jobs": 0}, ConfigError, "jobs"),
         ({"laek": "x"}, ConfigError, "laek"),
+        ({"device": "gpu"}, ConfigError, "device"),
+        ({"targets": {"k": 0}}, ConfigError, "k is 0"),
+        ({"targets": {"offsets": [0, 3]}}, ConfigError, "offsets"),
     ],
 )
 def test_faulty_plans_are_refused(place, changes, error, message):
@@ -193,3 +203,41 @@ def test_paths_are_beside_the_plan_and_urls_stay(place):
     plan = read_plan(write_plan(place, "s3://bucket/out", name="paths.yaml", steps=["features"]))
     assert (plan.lake, plan.out) == (str(place / "lake"), "s3://bucket/out")
     assert plan.teacher == place / "teacher"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": "techer"}, "techer/config.json: no such file"),
+        ({"normaliser": "fbank"}, "fbank: no such file"),
+        ({"device": "cuda:99"}, r"device is cuda:99, but torch finds \d+ GPUs"),
+    ],
+)
+def test_what_targets_need_is_looked_for_before_features_are_made(
+    place, tmp_path, changes, message
+):
+    path = write_plan(place, str(tmp_path / "out"), name="lacking.yaml", **changes)
+    with pytest.raises(ToolkitError, match=message):
+        run_plan(read_plan(path), [])
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_gpu_or_all(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    slots = [open_executor(ExecutorSection(), 2, name).slots for name in ("cuda", "cuda:1", "cpu")]
+    assert slots == [("cuda:0", "cuda:1", "cuda:2"), ("cuda:1",), ("cpu", "cpu")]
+
+
+def test_teachers_of_several_runs_lie_side_by_side(place):
+    """Also where the normaliser's file has the name of one of the model's."""
+    store, url = ObjectStore(), f"memory://{place.name}/teacher"
+    first = Teacher.at(store, place / "teacher", place / "normaliser.json", url)
+    second = Teacher.at(store, place / "teacher", place / "teacher/config.json", url)
+    for one in (first, second):
+        for ref in (one.config, one.weights, one.normaliser):
+            assert store.get(ref)
+    assert second.normaliser.path == second.config.path != first.normaliser.path
+    torch.manual_seed(1)
+    save_model(place / "other", LstmModel(LstmConfig(3 * BINS, 7, hidden=8, layers=1)))
+    Teacher.at(store, place / "other", place / "normaliser.json", url)
+    assert store.get(first.weights)

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -176,6 +177,16 @@ def test_several_that_want_an_object_fetch_it_once(url, tmp_path):
     for thread in threads:
         thread.join()
     assert sum(store.counts.get for store in stores) == before + 1
+
+
+def test_a_cache_that_is_far_too_small_costs_time_alone(url, tmp_path):
+    """Copies go, and locks too, while others wait for them."""
+    store = ObjectStore(StoreConfig(tries=1))
+    files = StoredShards(url, store, tmp_path, CacheConfig(gigabytes=1e-9))
+    whole = {(f, i): len(files.open(f, i).read()) for f in FIELDS for i in range(SHARDS)}
+    with ThreadPoolExecutor(12) as threads:
+        found = threads.map(lambda which: len(files.open(*which).read()), list(whole) * 40)
+        assert list(found) == list(whole.values()) * 40
 
 
 def test_damage_and_absence_name_the_object(url, tmp_path):

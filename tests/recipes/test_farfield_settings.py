@@ -80,6 +80,16 @@ def test_spark_is_looked_for_before_the_first_stage(tmp_path, monkeypatch, capsy
     assert not list(tmp_path.glob("exp/stages/[0-9]*"))
 
 
+def test_storage_is_looked_for_before_the_first_stage(tmp_path, capsys):
+    from recipes.farfield_ssl.run import recipe
+
+    with pytest.raises(SystemExit) as exit_:
+        recipe.main(["--set", "storage=s4://bucket/folder", "--exp", str(tmp_path / "exp")])
+    assert exit_.value.code == 1
+    assert "s4:// is no kind of store" in capsys.readouterr().err
+    assert not list(tmp_path.glob("exp/stages/[0-9]*"))
+
+
 def test_full_trains_in_parallel_as_the_paper_does():
     """BMUF for the student, GTC for what learns from labelled data (C12, C14)."""
     config = PROFILES["full"]()

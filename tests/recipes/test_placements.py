@@ -150,7 +150,8 @@ def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(
     monkeypatch.setattr(placements, "placement_rows", rows)
     monkeypatch.setattr(placements, "scores", lambda run, system, splits: {"DP1": scored([1, 2])})
     monkeypatch.setattr(placements, "SETS", dict.fromkeys(placements.SETS, ("DP1",)))
-    placements.compare_placements(run, "baseline", ["student"])
+    told = placements.compare_placements(run, "baseline", ["student"])
+    assert told["werr student"] == 0.0  # none, which is a number too
     listed = read_results(tmp_path / "results.json")
     found = [row.system for row in listed]
     assert found == ["baseline", "student"]

@@ -5,19 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import soundfile
+import torch
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
 from local.farfield.lake import write_lake
 from recipes.farfield_ssl.config import demo
-from recipes.steps.unlabelled import prepare_unlabelled
+from recipes.steps.unlabelled import label_with_teacher, prepare_unlabelled, training_shards
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.store import FeatureStore
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.store import save_model
 from toolkit.pipeline.lake import LakeError
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.select import select
+from toolkit.ssl.shards import TeacherShards
 from toolkit.storage.digest import Digests
 
 START = 1_770_000_000.0
@@ -55,6 +59,14 @@ def test_nothing_to_choose_from_is_an_error(lake, tmp_path):
         select(lake, config, LocalExecutor(), None, str(tmp_path / "out"), up_to=True)
 
 
+def test_hours_of_a_lake_that_are_none_are_estimated(lake, tmp_path):
+    objects = tuple(replace(ref, about={**ref.about, "hours": 0.0}) for ref in lake.objects)
+    config = SelectConfig(hours_per_file=0.05)
+    how = (LocalExecutor(), ObjectStore(), str(tmp_path / "out"))
+    found = select(replace(lake, objects=objects), config, *how, up_to=True)
+    assert sum(ref.about["utterances"] for ref in found) == 100
+
+
 class StoredRun:
     """A run whose steps write to a store, which outlives what a stage makes."""
 
@@ -78,19 +90,46 @@ class StoredRun:
         pass
 
 
+def write_noise(folder, attempt=0):
+    """A lake of three utterances of noise."""
+    (folder / "audio").mkdir(parents=True, exist_ok=True)
+    for number in range(3):
+        noise = np.random.default_rng(10 * attempt + number).normal(size=80_000)
+        samples = (noise * (300 + 3000 * attempt)).clip(-32768, 32767).astype(np.int16)
+        soundfile.write(folder / f"audio/{number}.wav", samples, 16000)
+    cuts = [cut(number, 5.0, "wav") for number in range(3)]
+    write_lake(cuts, ObjectStore(), str(folder))
+
+
 def test_other_audio_of_the_same_utterances_is_extracted_anew(tmp_path):
     """The lake's metadata is the same to the byte, and so are the sizes of the audio."""
     folder, means = tmp_path / "rooms/lake", []
-    (folder / "audio").mkdir(parents=True)
     for attempt in range(2):
-        for number in range(3):
-            noise = np.random.default_rng(10 * attempt + number).normal(size=80_000)
-            samples = (noise * (300 + 3000 * attempt)).clip(-32768, 32767).astype(np.int16)
-            soundfile.write(folder / f"audio/{number}.wav", samples, 16000)
-        cuts = [cut(number, 5.0, "wav") for number in range(3)]
-        write_lake(cuts, ObjectStore(), str(folder))
+        write_noise(folder, attempt)
         run = StoredRun(tmp_path, attempt)
         assert prepare_unlabelled(run)["utterances"] == 3
         store = FeatureStore(run.make("unlabelled"))
         means.append({name: float(store.load(name).mean()) for name in store.ids})
     assert all(means[1][name] > means[0][name] + 1 for name in means[0])
+
+
+@pytest.mark.parametrize("storage", ["{}/disk", "file://{}/disk", "disk"])
+def test_storage_can_be_another_disk(tmp_path, monkeypatch, storage):
+    monkeypatch.chdir(tmp_path)
+    write_noise(tmp_path / "rooms/lake")
+    run = StoredRun(tmp_path, 0)
+    run.config = replace(run.config, storage=storage.format(tmp_path))
+    run.need = run.make  # what a stage has made, the next one needs
+    (run.make("rooms")).symlink_to(tmp_path / "rooms")
+    run.digest = lambda name: "0" * 32
+    prepare_unlabelled(run)
+    inputs = 3 * FeatureStore(run.need("unlabelled")).dimension
+    torch.manual_seed(0)
+    save_model(run.need("teacher"), LstmModel(LstmConfig(inputs, 7, hidden=8, layers=1)))
+    found = label_with_teacher(run, "teacher", run.need("unlabelled/normaliser.json"))
+    assert found["utterances"] == 3
+    (shards,) = training_shards(run)
+    assert len(list(TeacherShards(shards).read(0))) == 3
+    assert {path.name.split("-")[0] for path in (tmp_path / "disk").iterdir()} == {
+        *("lake", "features", "targets", "teacher")
+    }

@@ -1,5 +1,7 @@
+import io
 import json
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -69,6 +71,16 @@ def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
     (copy / "targets.json").write_text(json.dumps(manifest | {"senones": 2}))
     with pytest.raises(TargetError, match=r"u000: senone \d of 2"):
         list(TeacherShards(copy).read(0))
+    with tarfile.open(copy / "shards/targets.000002.tar", "w") as tar:  # of another kind
+        for name in synthetic.store.shards[2]:
+            array = io.BytesIO()
+            np.save(array, np.zeros((3, 4), np.float32))
+            for suffix, content in (("npy", array.getvalue()), ("json", b"{}")):
+                member = tarfile.TarInfo(f"{name}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    with pytest.raises(TargetError, match=r"shard 2 of .*float32 \(3, 4\) holds no targets"):
+        list(TeacherShards(copy).read(2))
     (copy / "features.json").unlink()
     with pytest.raises(TargetError, match="features with targets"):
         TeacherShards(copy)
@@ -101,6 +113,10 @@ def test_selection_takes_the_highest_scores_until_the_share_is_reached(synthetic
     again = Selection.load(tmp_path / "selection.json")
     assert (again.config, again.threshold) == (config, chosen.threshold)
     assert np.array_equal(again.frames, chosen.frames)
+    for damage in ('{"config', "{}"):
+        (tmp_path / "selection.json").write_text(damage)
+        with pytest.raises(TargetError, match=r"selection.json: damaged .*remove it"):
+            Selection.load(tmp_path / "selection.json")
 
 
 def test_everything_is_taken_without_reading(synthetic):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.files import write_atomically
+from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import quoted, regular
 
 
@@ -46,7 +46,8 @@ def write_ctm(entries: Iterable[CtmEntry], path: Path) -> None:
     Raises:
       CtmError: a time that is negative or not finite, a field that is empty or has white space.
     """
-    write_atomically(Path(path), "".join(_line(entry) for entry in entries))
+    with open_atomically(Path(path)) as file:
+        file.writelines(map(_line, entries))
 
 
 def _line(entry: CtmEntry) -> str:

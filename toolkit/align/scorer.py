@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.features.gmm_features import load_transforms
+from toolkit.features.gmm_features import GmmFeaturesError, load_transforms
 from toolkit.features.store import FeatureStore
 
 
@@ -45,6 +45,12 @@ class GmmScorer:
     @cached_property
     def _system(self) -> GmmSystem:
         system = GmmSystem.load(self.model, self.features)
+        wanted, found = system.cepstra, system.features.store.dimension
+        if found != wanted:
+            raise GmmFeaturesError(
+                f"{self.features}: {found:g} values a frame, where {self.model} models"
+                f" {wanted:g}: give the cepstra of its run, such as plp/dev"
+            )
         return system.adapted(load_transforms(self.transforms)) if self.transforms else system
 
     @property

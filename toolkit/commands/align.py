@@ -64,6 +64,8 @@ def align(
     from toolkit.decode.bundle.folder import find_ctc
     from toolkit.score.boundaries import compare_boundaries
 
+    # Read first: a fault of it is better told of before the alignment than after.
+    truth = None if reference is None else read_ctm(reference)
     ctc = find_ctc(model)
     if ctc is not None:
         if speakers is not None:
@@ -76,7 +78,7 @@ def align(
         if not outcome.aligned:
             click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)
     click.echo(summary(outcomes))
-    if reference is not None:
-        report = compare_boundaries(read_ctm(reference), read_ctm(out / "words.ctm"))
+    if truth is not None:
+        report = compare_boundaries(truth, read_ctm(out / "words.ctm"))
         click.echo(report.text(), nl=False)
     ctx.exit(0 if all(outcome.aligned for outcome in outcomes) else 1)

@@ -97,6 +97,8 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
     from toolkit.corpus.manifest import write_cuts
     from toolkit.corpus.pipes import PipeRunner
 
+    if out.suffix == ".gz":
+        raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
     cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None)
     number = write_cuts(cuts, out)
     if not is_printed(out):
@@ -190,12 +192,18 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 @click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
 @click.option(
     "--frame-shift",
-    type=Number(0, min_open=True),
+    type=Number(1, 1000),
     default=10.0,
     show_default=True,
     help="In milliseconds.",
 )
-@click.option("--sampling-rate", default=16000, show_default=True, help="Of the audio, in Hz.")
+@click.option(
+    "--sampling-rate",
+    type=click.IntRange(1000, 384_000),
+    default=16000,
+    show_default=True,
+    help="Of the audio, in Hz.",
+)
 @PIPES
 @OUT
 def import_features(
@@ -223,6 +231,8 @@ def import_features(
     if cuts is not None and data is None:
         known = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
+        if not data.is_dir():
+            raise click.UsageError(f"--data {data}: no such folder")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
         frames = count_frames(table, allow_pipes)
         known = cuts_without_audio(frames, speakers, texts, frame_shift)
@@ -318,7 +328,13 @@ def import_alignments(
 @kaldi.command()
 @click.argument("path", type=FILE)
 @click.option("--key", help="Print the values of this entry.")
-@click.option("--count", default=10, show_default=True, help="Number of entries to list.")
+@click.option(
+    "--count",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Number of entries to list.",
+)
 @AS_JSON
 def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     """Show the content of a table, or check a data directory.

@@ -136,7 +136,13 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     show_default=True,
     help="Of the search.",
 )
-@click.option("--max-active", default=7000, show_default=True, help="States kept per frame.")
+@click.option(
+    "--max-active",
+    type=click.IntRange(2, (1 << 31) - 1),
+    default=7000,
+    show_default=True,
+    help="States kept per frame.",
+)
 @PIPES
 @click.option("--out", type=TEXT_OUT, default="-", show_default=True, help="Kaldi's text.")
 def decode(
@@ -163,7 +169,8 @@ def decode(
     from toolkit.fsa.beam import Beam, GraphMismatchError
     from toolkit.storage.files import open_atomically
 
-    search = Beam(search=beam, max_active=max_active)
+    least = min(Beam.min_active, max_active - 1)
+    search = Beam(search=beam, min_active=least, max_active=max_active)
     found = decode_table(
         table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
     )

@@ -50,7 +50,12 @@ def open_audio(
     if by_name:
         regular(source)
     opened = _Unseekable if in_order else soundfile.SoundFile
-    with opened(source) as file:
+    try:
+        found = opened(source)
+    except TypeError as error:  # what soundfile makes of files called .raw
+        reason = "raw samples without a header: write them to a WAV file"
+        raise soundfile.SoundFileRuntimeError(reason) from error
+    with found as file:
         if file.frames < UNKNOWN:
             yield file
             return
@@ -63,6 +68,19 @@ def open_audio(
     length = _count_file(os.fspath(source), status.st_size, status.st_mtime_ns)
     with open(source, "rb") as content, opened(_WithLength(content, length)) as file:
         yield file
+
+
+def go_to(file: soundfile.SoundFile, start: int) -> None:
+    """Go to a sample of a file that has just been opened.
+
+    What stands before it is decoded where libsndfile cannot seek, as in GSM, which telephone
+    systems write into WAV files.
+    """
+    if soundfile.SoundFile.seekable(file):  # of `_Unseekable` too
+        file.seek(start)
+        return
+    while start > 0 and (read := len(file.read(min(start, BLOCK), "int16", always_2d=True))):
+        start -= read
 
 
 def unread_container(path: Path | str) -> str:

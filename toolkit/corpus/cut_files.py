@@ -61,9 +61,10 @@ def cut_files(root: Path) -> dict[str, Path]:
 def read_cut_file(path: Path) -> list[MonoCut]:
     """Read the utterances of a file of lhotse's cuts, one for each supervision.
 
-    An utterance is named after its cut, or after the supervision where a cut has several. Relative
-    names of audio are looked up from the folder of the file and those above it. Copies at other
-    speeds, which icefall adds to its cuts, are left out: the recipe makes its own.
+    An utterance is named after its cut, or after the supervision where a cut has several, with _
+    for white space, at which ids end in texts. Relative names of audio are looked up from the
+    folder of the file and those above it. Copies at other speeds, which icefall adds to its cuts,
+    are left out: the recipe makes its own.
 
     Raises:
       ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
@@ -77,11 +78,14 @@ def read_cut_file(path: Path) -> list[MonoCut]:
             continue
         supervisions = cut.supervisions or [None]
         for supervision in supervisions:
-            name = cut.id if len(supervisions) == 1 else supervision.id
+            # Numbers too, such as speakers' of some corpora, which lhotse stores as they are.
+            name = cut.id if len(supervisions) == 1 else str(supervision.id)
+            name = "_".join(name.split())
             audio.append((name, _audio(cut, supervision, path)))
-            speakers.setdefault(name, (supervision and supervision.speaker, place))
+            speaker = None if supervision is None else supervision.speaker
+            speakers.setdefault(name, ("" if speaker is None else str(speaker), place))
             if supervision is not None and supervision.text is not None:
-                texts.append((name, supervision.text))
+                texts.append((name, str(supervision.text)))
     if copies:
         logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
     found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
@@ -108,6 +112,9 @@ def _plain(cut: Cut, place: str) -> MonoCut:
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
         raise ManifestError(f"{place}: {cut.id} is a {kind}: what is read is cuts of one channel")
+    names = [source.source for source in cut.recording.sources]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
     others = {name for name in map(_name, cut.recording.transforms or []) if name != "Speed"}
     if others:
         raise ManifestError(
@@ -137,4 +144,4 @@ def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> 
             fault = fault or ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    return Audio(name, start, None if whole else end, recording.id, fault)
+    return Audio(name, start, None if whole else end, str(recording.id), fault)

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio, rate_fault, unread_container
+from toolkit.corpus.audio_file import go_to, open_audio, rate_fault, unread_container
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
 from toolkit.storage.encoding import encoding_error
@@ -152,7 +152,7 @@ def _read(
                     )
             if length <= 0:
                 raise AudioError(f"{path}: no samples")
-            file.seek(start)
+            go_to(file, start)
             # libsndfile's own conversion to float32 takes longer than the reading
             kind = "int16" if file.subtype == "PCM_16" else "float32"
             samples = file.read(length, dtype=kind, always_2d=True)

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio, unread_end
+from toolkit.corpus.audio_file import go_to, open_audio, unread_end
 from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
 
@@ -61,7 +61,7 @@ def audio_blocks(
             raise AudioError(f"{name}: has {file.channels} channels, no channel {channel + 1}")
         if duration is None and (fault := unread_end(path, file)):
             logger.warning("%s: %s", name, fault)
-        file.seek(start)
+        go_to(file, start)
         blocks = _file_blocks(file, name, length, seconds, channel)
         yield from _resampled(blocks, rate, sampling_rate)
 
@@ -70,8 +70,7 @@ def audio_blocks(
 def _reading(path: Path, name: str) -> Iterator[None]:
     try:
         yield
-    # Raw samples, which have no header, are a TypeError to soundfile.
-    except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
+    except (soundfile.SoundFileError, OSError, ValueError) as error:
         raise undecodable(name, path, error) from error
 
 

@@ -11,7 +11,7 @@ from lhotse.utils import compute_num_samples
 from torch import Tensor
 
 import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio_file import go_to, open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_finite, load_audio, resample
 from toolkit.features.cut_resampling import check_resampling
@@ -93,8 +93,10 @@ class LocalFiles(LibsndfileBackend):
             raise AudioError(f"{path_or_fd}: no such audio file")
         with open_audio(path_or_fd) as file:
             rate = file.samplerate
-            file.seek(compute_num_samples(offset, rate) if offset > 0 else 0)
-            frames = -1 if duration is None else compute_num_samples(duration, rate)
+            start = compute_num_samples(offset, rate) if offset > 0 else 0
+            go_to(file, start)
+            left = max(0, file.frames - start)
+            frames = left if duration is None else compute_num_samples(duration, rate)
             return file.read(frames, dtype="float32", always_2d=True).T, rate
 
 

@@ -1,15 +1,17 @@
 """Features of audio of any length: files block by block, streams chunk by chunk."""
 
+import logging
 from pathlib import Path
 
 import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio
-from toolkit.features.audio import AudioError, load_audio
+from toolkit.corpus.audio_file import open_audio, unread_end
+from toolkit.features.audio import AudioError, load_audio, undecodable
 from toolkit.features.frontend import Frontend
 
+logger = logging.getLogger(__name__)
 BLOCK = 60
 """Seconds that are read at a time."""
 OVERLAP = 1
@@ -19,7 +21,8 @@ OVERLAP = 1
 def extract_file(path: Path, frontend: Frontend) -> Tensor:
     """Compute the features of a whole file: `frontend(load_audio(path))`, but block by block.
 
-    Blocks begin at whole seconds, where the samples of every rate and the frames coincide.
+    Blocks begin at whole seconds, where the samples of every rate and the frames coincide. A
+    warning tells of a file whose end is missing.
 
     Args:
       path: an audio file.
@@ -109,8 +112,12 @@ class StreamingFrontend:
 
 
 def _whole_seconds(path: Path) -> int:
+    if not path.is_file():
+        raise AudioError(f"{path}: no such audio file")
     try:
         with open_audio(path) as file:
+            if fault := unread_end(path, file):
+                logger.warning("%s: %s", path, fault)
             return file.frames // file.samplerate
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(f"{path}: {error} (missing, or not audio)") from error
+    except (soundfile.SoundFileError, OSError, ValueError) as error:
+        raise undecodable(path, path, error) from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.features.frontend import FrontendConfig
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.executor import Executor, ExecutorConfig
 from toolkit.pipeline.lake import open_lake
@@ -55,6 +56,10 @@ class TargetsSection:
     def __post_init__(self) -> None:
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
             raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
+        if not all(0 <= offset < LOW_RATE_FACTOR for offset in self.offsets):
+            raise ValueError(f"offsets are {self.offsets}, need to be 0 to {LOW_RATE_FACTOR - 1}")
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}, needs to be at least 1")
 
 
 def open_executor(section: ExecutorSection, jobs: int, device: str = "cpu") -> Executor:
@@ -63,11 +68,14 @@ def open_executor(section: ExecutorSection, jobs: int, device: str = "cpu") -> E
     Args:
       section: its settings.
       jobs: processes of the local executor.
-      device: where steps compute; with `cuda` every GPU of this machine is a worker (C20).
+      device: where steps compute; with `cuda` every GPU of this machine is a worker (C20), with
+        `cuda:1` that one alone.
     """
     if section.kind == "spark":
         return SparkExecutor(section.settings, section.spark)
-    if device.startswith("cuda"):
+    if device.startswith("cuda:"):
+        return LocalExecutor(section.settings, (device,))
+    if device == "cuda":
         import torch
 
         slots = tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))

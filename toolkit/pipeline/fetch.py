@@ -173,6 +173,8 @@ def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
 
 def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:
     """Read a span as far as the object reaches; None: no such object."""
+    if span.start == span.end:
+        return b""  # HTTP has no empty range: servers answer with the whole object
     try:
         return store.get_range(path, span.start, span.end - span.start)
     except MissingObjectError:

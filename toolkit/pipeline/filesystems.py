@@ -12,7 +12,7 @@ _VERSIONS = ("ETag", "etag", "mtime", "LastModified", "created")
 
 
 class FilesystemError(ToolkitError):
-    """The library for a kind of store is not installed."""
+    """There is no such kind of store, or its library is not installed."""
 
 
 def is_local(path: str) -> bool:
@@ -29,7 +29,7 @@ def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
     """Return fsspec's file system for a path.
 
     Raises:
-      FilesystemError: its library is missing.
+      FilesystemError: its library is missing, or fsspec knows no such store.
     """
     protocol = "file" if is_local(path) else path.split("://", 1)[0]
     return _filesystem(protocol, json.dumps(dict(options), sort_keys=True), timeout)
@@ -58,6 +58,8 @@ def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
 def _filesystem(protocol: str, options: str, timeout: float) -> Any:
     import fsspec
 
+    if protocol not in fsspec.available_protocols():
+        raise FilesystemError(f"{protocol}:// is no kind of store that fsspec knows, as s3:// is")
     chosen = json.loads(options) if protocol not in ("file", "memory") else {}
     try:
         if protocol in ("s3", "s3a"):

@@ -143,6 +143,8 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         for ref in refs:
             for name in ("hours", "utterances"):
                 validated(ref.about.get(name, 0), float, f"{name!r} of {ref.path[:80]!r}")
+        if not refs:
+            raise ValueError("no objects")
         if plain["buckets"] is not None and plain["buckets"] < 1:
             raise ValueError(f"{plain['buckets']} buckets")
     objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]

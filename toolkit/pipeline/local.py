@@ -35,11 +35,11 @@ class LocalExecutor(Executor):
             raise ValueError("an executor needs at least one slot")
         self.slots = tuple(slots)
         self._idle: dict[str, list[WorkerProcess]] = {device: [] for device in self.slots}
-        self._end = weakref.finalize(self, _close, self._idle)
+        weakref.finalize(self, _close, self._idle)
 
     def close(self) -> None:
-        """End the processes; no step can be run any more."""
-        self._end()
+        """End the processes; another step would start new ones."""
+        _close(self._idle)
 
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool

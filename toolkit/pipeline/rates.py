@@ -35,6 +35,10 @@ class StepRate:
     measured_on: str = ""
     """On what the speed was measured, in words."""
 
+    def __post_init__(self) -> None:
+        if not self.speed > 0:
+            raise ValueError(f"speed is {self.speed}, needs to be above 0")
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -48,6 +52,10 @@ class Rates:
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
     """Where and when the rates were measured: processor, date."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds_per_utterance > 0:
+            raise ValueError("seconds_per_utterance must be above 0")
 
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates with another speed of one step, on a core or on a device."""

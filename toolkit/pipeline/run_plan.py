@@ -1,5 +1,6 @@
 """`toolkit pipeline run`: the far-field pipeline as a file of settings says."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.targets import Teacher
 
+DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
+
 
 class RunPlanError(ToolkitError):
-    """A plan of a run lacks something."""
+    """A plan of a run lacks something, or this machine does."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class RunPlan:
     jobs: int = 1
     """Processes of the local executor."""
     device: str = "cpu"
-    """Device of the local executor for the targets: `cpu`, or `cuda` for every GPU."""
+    """Device of the local executor for the targets: `cpu`, `cuda` for every GPU, or one of them,
+    such as `cuda:1`."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """Local processes or a Spark cluster, and the store's settings."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
@@ -59,6 +63,8 @@ class RunPlan:
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise ValueError("jobs must be at least 1")
+        if not DEVICE.fullmatch(self.device):
+            raise ValueError(f"device is {self.device!r}, needs to be cpu, cuda or such as cuda:1")
         if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
             raise ValueError(
                 f"steps are {list(self.steps)}, need features, or features and targets"
@@ -115,22 +121,39 @@ def run_plan(
       report: called after every attempt at a partition.
 
     Raises:
+      RunPlanError: there is no such GPU.
+      StepError: there is no such teacher.
       PoisonedError: partitions of a step failed at every attempt; all its others are done.
     """
     store = ObjectStore(plan.executor.settings.store)
     place = f"{plan.out}/features"
+    if "targets" in plan.steps:  # hours may pass until they begin
+        _check_device(plan)
+        url = None if plan.executor.kind == "local" else f"{plan.out}/teacher"
+        teacher = Teacher.at(store, plan.teacher, plan.normaliser, url)
     with open_executor(plan.executor, plan.jobs) as executor:
         observed = Observed(executor, outs, report)
         features, _ = make_features(plan.lake, plan.prepare, observed, store, place)
     if "targets" in plan.steps:
-        url = None if plan.executor.kind == "local" else f"{plan.out}/teacher"
-        teacher = Teacher.at(store, plan.teacher, plan.normaliser, url)
         settings: tuple[Any, ...] = (plan.targets, plan.repartition, plan.prepare.frontend)
         with open_executor(plan.executor, plan.jobs, plan.device) as executor:
             observed = Observed(executor, outs, report)
             how = (*settings, observed, store, f"{plan.out}/targets")
             for _ in make_training_shards(features, teacher, *how):
                 pass
+
+
+def _check_device(plan: RunPlan) -> None:
+    if plan.device == "cpu" or plan.executor.kind != "local":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if int(plan.device.partition(":")[2] or 0) >= found:
+        raise RunPlanError(
+            f"device is {plan.device}, but torch finds {found} GPUs on this machine: set another, "
+            "such as cpu"
+        )
 
 
 def _beside(path: str, base: Path) -> str:

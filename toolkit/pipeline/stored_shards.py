@@ -116,9 +116,10 @@ class StoredShards:
                 return _touched(path)
             folder = tempfile.TemporaryDirectory(dir=self._folder)
             with folder as beside, healing(self._store, FORCE):
-                os.replace(self._store.local(ref, Path(beside)), path)
-            opened = _touched(path)
-            os.unlink(lock.name)
+                fetched = self._store.local(ref, Path(beside))
+                opened = _touched(fetched)  # in its place, others may remove it to make room
+                os.replace(fetched, path)
+            Path(lock.name).unlink(missing_ok=True)
         self._make_room(path)
         return opened
 

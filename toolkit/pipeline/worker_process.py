@@ -94,7 +94,8 @@ class WorkerProcess:
     Args:
       threads: number of threads for computing in it.
       numeric: environment variables, `numeric_variables` of the driver.
-      scratch: folder in which its scratch folder is made; None: the system's.
+      scratch: folder in which its scratch folder is made, made too where it is missing; None: the
+        system's.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class WorkerProcess:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, child_end = context.Pipe()
+        if scratch is not None:
+            os.makedirs(scratch, exist_ok=True)
         self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
         arguments = (child_end, self._scratch, threads)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
@@ -129,7 +132,11 @@ class WorkerProcess:
             self.connection.send_bytes(pickle.dumps(job))
 
     def finish(self) -> Attempt:
-        """Wait for the job, return its outcome; a worker that died must be replaced (`alive`)."""
+        """Wait for the job and return its outcome.
+
+        A worker that died must be replaced (`alive`). So must one whose job failed, which ends: it
+        may be the process that is broken, as by an error of CUDA, and the next attempt fail too.
+        """
         try:
             answer = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -137,7 +144,11 @@ class WorkerProcess:
             code = self._process.exitcode
             how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
             answer = f"the worker process died ({how})"
-        return Attempt(self._job.partition.id, None, answer) if isinstance(answer, str) else answer
+        if isinstance(answer, str):
+            answer = Attempt(self._job.partition.id, None, answer)
+        if answer.result is None:
+            self.close()
+        return answer
 
     def run(self, job: Job, timeout: float | None) -> Attempt:
         """Run one job; one that takes longer than `timeout` seconds fails and ends the worker."""
@@ -194,8 +205,6 @@ def attempt(job: Job, scratch: Path) -> Attempt:
     start, folder = time.perf_counter(), scratch / "work"
     cpu_start = time.process_time()
     store = AttemptStore(job.store, job.out, folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     partition = job.partition
 
     def statistics() -> dict[str, Any]:
@@ -211,6 +220,8 @@ def attempt(job: Job, scratch: Path) -> Attempt:
         }
 
     try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         done = (store, job.step, partition, job.out, job.numeric)
         marker = finished(*done) if job.repeated else None
         if marker is not None:

@@ -10,7 +10,9 @@ from typing import Literal
 import numpy as np
 
 from toolkit.ssl.shards import Example, TeacherShards
+from toolkit.ssl.targets import TargetError
 from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 AHEAD = 8
 """Shards that are fetched ahead of their use."""
@@ -69,11 +71,16 @@ class Selection:
 
     @classmethod
     def load(cls, path: Path) -> "Selection":
-        """Read what `save` wrote."""
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        counts = (np.array(plain[name], dtype=np.int64) for name in ("frames", "utterances"))
-        config = SelectionConfig(**plain["config"])
-        return cls(config, plain["threshold"], *counts, data=plain.get("data", ""))
+        """Read what `save` wrote.
+
+        Raises:
+          TargetError: it is damaged; names it.
+        """
+        with reading(path, TargetError, "remove it, and it is made again", "damaged"):
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            counts = (np.array(plain[name], dtype=np.int64) for name in ("frames", "utterances"))
+            config = SelectionConfig(**plain["config"])
+            return cls(config, plain["threshold"], *counts, data=plain.get("data", ""))
 
 
 def select(shards: TeacherShards, config: SelectionConfig) -> Selection:

@@ -8,7 +8,6 @@ store are opened by `toolkit.pipeline.stored_shards`.
 
 import io
 import json
-import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from toolkit.ssl.target_store import ADVICE, FIELDS
 from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
 from toolkit.ssl.targets import KBest, TargetError
 from toolkit.storage.digest import digest_bytes
-from toolkit.storage.reading import reading, regular, validated
+from toolkit.storage.reading import DAMAGE_ERRORS, reading, regular, validated
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ class TeacherShards:
                     example = Example(name, array, state, _read(targets, *place))
                     self._check(example)
                     yield example
-        except (OSError, ValueError, KeyError, EOFError, tarfile.TarError) as error:
+        except (*DAMAGE_ERRORS, TargetError) as error:
             raise TargetError(
                 f"shard {shard} of {self.name} cannot be read ({error}); write it again"
             ) from error

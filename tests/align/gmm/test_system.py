@@ -8,6 +8,9 @@ import torch
 
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.scorer import GmmScorer
+from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.features import KaldiFormat, cuts_without_audio
+from toolkit.features.shards import SHARDS, write_manifest, write_shard
 
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 
@@ -65,3 +68,14 @@ def test_a_scorer_scores_what_the_system_does(training, speech, adapted):
         assert again.store.ids == list(speech.transcripts)
     assert len(pickle.dumps(scorer)) < 1000
     assert not torch.equal(scores, training.system("lda_mllt").gmm.log_likelihoods(x))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_features_of_another_kind_are_an_error_that_names_them(training, name, tmp_path):
+    form = KaldiFormat(7)
+    (cut,) = cuts_without_audio({"bert-02": 9}, {}, {})
+    write_shard(tmp_path / SHARDS, 0, [(cut, "bert-02", torch.rand(9, 7))], form)
+    write_manifest(tmp_path, form, [{"utterances": 1, "frames": 9}])
+    scorer = GmmScorer(training.root / name, tmp_path)
+    with pytest.raises(ToolkitError, match=rf": 7 values a frame, where .*{name} models \d+:"):
+        scorer.log_likelihoods("bert-02")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.align.ctm import CtmEntry, read_ctm
+from toolkit.align.kaldi import alignments
 from toolkit.align.kaldi.alignments import (
     _states_of,
     export_alignments,
@@ -83,6 +84,21 @@ def test_kaldi_reads_what_is_written_and_states_are_explained(folder):
     assert rows[0] == ["state", "phone", "position"]
     assert rows[1 + 11] == ["11", "A", "1"]
     assert len(rows) == 1 + 16
+
+
+def test_phones_are_written_utterance_by_utterance(folder, monkeypatch):
+    """No more than those of one utterance are in memory."""
+    read, known = [], []
+    load = AlignmentStore.load
+    monkeypatch.setattr(AlignmentStore, "load", lambda self, u: read.append(u) or load(self, u))
+
+    def write(entries, path):
+        for entry in entries:
+            known.append((entry.utterance, len(read)))
+
+    monkeypatch.setattr(alignments, "write_ctm", write)
+    export_alignments(folder / "ali", folder / "system", folder / "kaldi")
+    assert dict(known) == {"u1": 1, "u2": 2}
 
 
 def test_phones_as_ctm(folder):
@@ -168,7 +184,10 @@ def test_transition_ids_of_a_model_become_states(folder):
     assert import_alignments(folder / "ids.ark", system, folder / "back", model) == 2
     assert loaded(folder / "back") == {u: [state_of[n] for n in ids[u]] for u in ids}
     (folder / "ids.ark").write_text(f"u1 {1 + max(state_of)}\n")
-    with pytest.raises(ToolkitError, match="has no transition id"):
+    with pytest.raises(ToolkitError, match=f"has no transition id {1 + max(state_of)}:"):
+        import_alignments(folder / "ids.ark", system, folder / "back", model)
+    (folder / "ids.ark").write_text("u1 1 0 2\n")
+    with pytest.raises(ToolkitError, match="has no transition id 0:"):
         import_alignments(folder / "ids.ark", system, folder / "back", model)
     Topology(("SIL", "SPN", "A", "B"), states=4).save(system / "topology.json")
     with pytest.raises(ToolkitError, match="its phones are not those of the system"):

@@ -175,6 +175,11 @@ def test_the_result_is_compared_with_a_reference(bundle, corpus, tmp_path):
     assert result.exit_code == 0
     assert "words compared: 12\n" in result.output
     assert "boundaries, median absolute difference in ms: 30.0\n" in result.output
+    # A reference that cannot be read is told of before anything is aligned.
+    before = (tmp_path / "out/table.tsv").stat().st_mtime_ns
+    result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "none.ctm")])
+    assert (result.exit_code, "none.ctm: cannot read it" in result.output) == (1, True)
+    assert (tmp_path / "out/table.tsv").stat().st_mtime_ns == before
 
 
 def test_what_fails_is_named_and_the_rest_is_aligned(bundle, corpus, tmp_path):

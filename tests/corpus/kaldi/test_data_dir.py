@@ -39,6 +39,14 @@ def test_unsorted_directory_with_relative_paths(folder, audio, tmp_path):
     assert described(cuts) == [("b", "s2", "TWO WORDS", 0.0, 1.0), ("a", "a", "ONE", 0.0, 0.5)]
 
 
+@pytest.mark.parametrize("marked", ["wav.scp", "text", "utt2spk"])
+def test_the_mark_of_windows_editors_is_no_part_of_the_first_id(folder, audio, tmp_path, marked):
+    audio(tmp_path / "a.wav", seconds=1.0)
+    path = folder(wav_scp=f"a {tmp_path}/a.wav\n", text="a ONE\n", utt2spk="a s\n")
+    (path / marked).write_bytes(b"\xef\xbb\xbf" + (path / marked).read_bytes())
+    assert described(read_kaldi_dir(path)) == [("a", "s", "ONE", 0.0, 1.0)]
+
+
 def test_segments_with_open_ends(folder, audio, tmp_path):
     audio(tmp_path / "r.wav", seconds=2.0)
     cuts = read_kaldi_dir(

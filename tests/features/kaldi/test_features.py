@@ -125,6 +125,17 @@ def test_features_that_a_store_cannot_hold_are_named(table, tmp_path, matrix, me
         FeatureStore(tmp_path / "out")
 
 
+def test_a_first_utterance_without_frames_is_not_compared_with_itself(table, tmp_path):
+    path = table(a=np.zeros((0, 0)), b=[[1.0, 2.0]])
+    with pytest.raises(ToolkitError, match="a: 0 x 0 values: leave it out of the table"):
+        import_features(path, cuts_without_audio({"a": 0, "b": 1}, {}, {}), tmp_path / "out")
+
+
+def test_utterances_with_an_empty_speaker_are_not_one_speakers():
+    cuts = cuts_without_audio({"a": 1, "b": 1, "c": 1}, {"a": "", "b": "", "c": "zoe"}, {})
+    assert [cut["supervisions"][0]["speaker"] for cut in cuts] == ["a", "b", "zoe"]
+
+
 def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path, monkeypatch):
     out, ids = tmp_path / "out", ("a", "b", "c")
     cuts = cuts_without_audio(dict.fromkeys(ids, 360), {}, {})

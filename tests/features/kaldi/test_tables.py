@@ -174,8 +174,14 @@ def test_showing_matrices(table):
 def test_compressed_files_are_no_archives(tmp_path):
     path = tmp_path / "x.ark"
     path.write_bytes(gzip.compress(b"a \0BFM "))
-    with pytest.raises(ToolkitError, match=r"x\.ark: not an archive"):
+    with pytest.raises(ToolkitError, match=r"x\.ark: not an archive, but .* unpack it with gunzip"):
         entries(path)
+
+
+def test_the_mark_of_windows_editors_is_no_part_of_the_first_key(table):
+    folder = table(a=X)
+    (folder / "y.scp").write_bytes(b"\xef\xbb\xbfa x.ark:2\r\nb x.ark:2\r\n")
+    assert list(entries(folder / "y.scp")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "a|"])

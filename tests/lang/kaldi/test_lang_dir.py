@@ -57,6 +57,8 @@ def test_a_directory_that_kaldi_made(tmp_path):
     lang, notes = read_lang(tmp_path)
     assert lang.lexicon == {"<UNK>": [("SPN",)], "KT": [("k_B", "t_E")]}
     assert notes == ("left out, as the toolkit adds its own: <oov> <sil>",)
+    (tmp_path / "phones/align_lexicon.txt").write_text("<eps> <eps> sil\nkt kt k_B t_E\n")
+    assert read_lang(tmp_path)[1] == ()
 
 
 def test_faults_name_the_file(tmp_path):

@@ -104,3 +104,19 @@ def test_too_few_files_are_an_error(tmp_path):
     (tmp_path / "0.wav").unlink()
     with pytest.raises(FarfieldError, match="holds 3 audio files"):
         noise_files_by_pool(tmp_path)
+
+
+def test_what_is_no_response_is_named(tmp_path):
+    for number in range(20):
+        write(tmp_path / f"{number:02d}.wav", 0.1, 0.01)
+    (tmp_path / "._00.wav").write_bytes(b"\0\5\x16\7Mac OS X")  # what a copy from a Mac leaves
+    (tmp_path / "room.wav").mkdir()
+    config = FarfieldConfig(responses=tmp_path)
+    assert sum(map(len, response_files_by_pool(config).values())) == 20
+    for samples, reason in ((np.zeros(RATE), "silent"), (np.zeros(0), "no samples")):
+        soundfile.write(tmp_path / "x.wav", samples, RATE)
+        with pytest.raises(FarfieldError, match=rf"x.wav is no impulse response .*{reason}"):
+            response_files_by_pool(config)
+    (tmp_path / "x.wav").write_text("text")
+    with pytest.raises(FarfieldError, match=r"x.wav is no impulse response .*: remove it"):
+        response_files_by_pool(config)

@@ -27,6 +27,14 @@ class GmmSystem:
         features = GmmFeatures(cepstra, GmmFrontend.load(folder))
         return cls(features, Senones.load(folder), Gmm.load(folder / "gmm.safetensors"))
 
+    @property
+    def cepstra(self) -> float:
+        """Values of a frame of the cepstra that it was trained on; no whole number is damage."""
+        frontend = self.features.frontend
+        projection = frontend.projection
+        inputs = self.gmm.means.shape[1] if projection is None else projection.shape[1]
+        return inputs / (3 * (2 * frontend.splice + 1))  # deltas of two orders beside each
+
     def save(self, folder: Path) -> None:
         """Write `gmm.safetensors`, `topology.json`, `tree.json` and the front end's files."""
         self.features.frontend.save(folder)

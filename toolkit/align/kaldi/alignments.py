@@ -50,15 +50,18 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
     if not ids:
         raise KaldiAlignmentError(f"{ali} holds no alignments")
     out = Path(out)
-    times: list[CtmEntry] = []
     ark = writer_path(out / "ali.ark")
-    with native().Int32VectorWriter(f"ark,scp:{ark},{writer_path(out / 'ali.scp')}") as writer:
-        for utterance in ids:
-            states = store.load(utterance)
-            _check_states(utterance, states, topology)
-            writer.write(utterance, states.tolist())
-            times += phone_times(utterance, states, topology)
-    write_ctm(times, out / "phones.ctm")
+
+    def written() -> Iterator[CtmEntry]:
+        """Write the states of each utterance, and yield its phones: none is kept in memory."""
+        with native().Int32VectorWriter(f"ark,scp:{ark},{writer_path(out / 'ali.scp')}") as writer:
+            for utterance in ids:
+                states = store.load(utterance)
+                _check_states(utterance, states, topology)
+                writer.write(utterance, states.tolist())
+                yield from phone_times(utterance, states, topology)
+
+    write_ctm(written(), out / "phones.ctm")
     write_atomically(out / STATES, "".join(f"{line}\n" for line in _state_lines(topology)))
     return len(ids)
 
@@ -87,9 +90,10 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
             raise KaldiAlignmentError(f"{table}: {utterance!r} occurs twice: remove one")
         if state_of_id is not None:
             if len(states) and not 0 < states.min() <= states.max() < len(state_of_id):
+                wrong = states.max() if states.min() > 0 else states.min()
                 raise KaldiAlignmentError(
-                    f"{utterance}: {model} has no transition id {int(states.max())}: give the "
-                    "model that made the alignments"
+                    f"{utterance}: {model} has no transition id {int(wrong)}: give the model that "
+                    "made the alignments"
                 )
             states = state_of_id[states]
         alignments[utterance] = torch.from_numpy(states)

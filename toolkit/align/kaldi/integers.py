@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.features.kaldi.tables import (
+    GZIP,
     INTEGER,
     INTEGERS_START,
     KaldiIoError,
@@ -31,7 +32,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
             yield entry.key, read_vector(entry)
         return
     with opened(table) as file:
-        compressed = file.read(2) == b"\x1f\x8b"
+        compressed = file.read(len(GZIP)) == GZIP
     try:
         with gzip.open(table, "rb") if compressed else open(table, "rb") as file:
             content = file.read()

@@ -88,10 +88,13 @@ def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Aud
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    """Split every line that is not blank at its first white space, which is ASCII's."""
+    """Split every line that is not blank at its first white space, which is ASCII's.
+
+    The mark with which editors of Windows begin files is no part of the first id.
+    """
     pairs = []
     with reading(path, ManifestError, "is it a file, and may you read it?"):
-        content = path.read_text(encoding="utf-8", errors="replace")
+        content = path.read_text(encoding="utf-8-sig", errors="replace")
     for line in content.split("\n"):
         id, rest = key_and_rest(line)
         if id:
@@ -197,8 +200,12 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     utterances: dict[str, list[str]] = {}
     for cut in cuts:
         utterances.setdefault(speaker_of(cut), []).append(cut.id)
-    if any(len(name.split()) != 1 for name in [*sources, *utterances, *(c.id for c in cuts)]):
-        raise ManifestError("Kaldi's ids must not be empty or contain white space")
+    for name in [*sources, *utterances, *(c.id for c in cuts)]:
+        if len(name.split()) != 1:
+            raise ManifestError(
+                "Kaldi's ids must not be empty or contain white space, as that of the utterance,"
+                f" recording or speaker {name!r}: rename it"
+            )
     tables = {
         "wav.scp": sources,
         "text": {cut.id: text_of(cut) for cut in cuts},
@@ -223,4 +230,4 @@ def _source(path: str, id: str) -> str:
         )
     quoted = shlex.quote(path)
     commands = {".flac": f"flac -c -d -s {quoted} |", ".sph": f"sph2pipe -f wav -p {quoted} |"}
-    return commands.get(Path(path).suffix, path)
+    return commands.get(Path(path).suffix.lower(), path)

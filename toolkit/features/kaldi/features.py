@@ -208,10 +208,8 @@ def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) 
     matrix = read_matrix(entry)
     if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
         shape = " x ".join(map(str, matrix.shape))
-        raise KaldiFeaturesError(
-            f"{entry.key}: {shape} values, where the first utterance has {dimension} a frame: "
-            "leave it out of the table"
-        )
+        known = f", where the first utterance has {dimension} a frame" if dimension else ""
+        raise KaldiFeaturesError(f"{entry.key}: {shape} values{known}: leave it out of the table")
     if bar is not None:
         bar.update()
     return matrix
@@ -244,14 +242,15 @@ def cuts_without_audio(
 
     Args:
       num_frames: by utterance.
-      speakers: by utterance; by default each is its own speaker, as is Kaldi's custom.
+      speakers: by utterance; without one, or with an empty name, each is its own speaker, as is
+        Kaldi's custom.
       texts: transcript by utterance; empty by default.
       frame_shift_ms: step in milliseconds.
     """
     cuts = []
     for id in sorted(num_frames):
         length = {"start": 0.0, "duration": round(num_frames[id] * frame_shift_ms / 1000, 8)}
-        about = {"text": texts.get(id, ""), "speaker": speakers.get(id, id)}
+        about = {"text": texts.get(id, ""), "speaker": speakers.get(id) or id}
         supervision = {"id": id, "recording_id": id, **length, "channel": 0, **about}
         cuts.append(
             {"id": id, **length, "channel": 0, "supervisions": [supervision], "type": "MonoCut"}

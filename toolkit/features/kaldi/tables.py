@@ -34,6 +34,8 @@ INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
 """An element of a vector: a byte with its size, which is 4, then its value."""
 INTEGERS_START = 2 + INTEGER.itemsize
 """Bytes before the first element: the binary marker, and their number, stored likewise."""
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzipped file."""
 _LONGEST_KEY = 4096
 _LONGEST_OFFSET = 18  # digits: below 2**63
 _ADVICE = "write the table again, or leave the entry out of the scp file"
@@ -98,7 +100,7 @@ def _scp(table: Path, allow_pipes: bool) -> Iterator[Entry]:
         lines = file.read().split(b"\n")
     for number, raw in enumerate(lines, 1):
         try:
-            line = raw.decode().strip()
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
             raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
         if line:
@@ -136,6 +138,11 @@ def _locate(folder: Path, name: str) -> Path:
 
 def _ark(table: Path) -> Iterator[Entry]:
     with opened(table) as file:
+        if file.read(len(GZIP)) == GZIP:
+            raise KaldiIoError(
+                f"{table}: not an archive, but one compressed by gzip: unpack it with gunzip first"
+            )
+        file.seek(0)
         while True:
             key = _key(table, file)
             if not key:

@@ -151,13 +151,13 @@ def read_lang(folder: Path) -> tuple[Lang, tuple[str, ...]]:
         bare = tuple(fields[2:])
         kinds = [_kind(phone, silence, optional) for phone in bare]
         if word in unknown or word == "<eps>" or set(kinds) == {SILENCE}:
-            left_out.add(word)
+            left_out |= {word} - {"<eps>"}
             continue
         plain = without_positions(bare) if with_marks else bare
         lexicon.add(in_upper_case(word), (kind or p for kind, p in zip(kinds, plain, strict=True)))
     if not lexicon:
         raise KaldiDictError(f"{path}: no word with a pronunciation is left")
-    notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out - {'<eps>'}))}",)
+    notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}",)
     return Lang.of(lexicon.with_positions() if with_marks else lexicon), notes if left_out else ()
 
 

@@ -78,7 +78,8 @@ def make_selection(
       LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
     """
     known = metadata_totals(lake.objects)
-    lake_hours = known["hours"] if known else estimate_hours(lake.objects, store)
+    told = known["hours"] if known else 0.0
+    lake_hours = told if told > 0 else estimate_hours(lake.objects, store)
     partitions = plan_sample(lake)
     buckets = choose_buckets(min(config.hours, lake_hours), config.hours_per_file, lake.buckets)
     # There can be less eligible audio than estimated, by limits or shorter utterances. A sample

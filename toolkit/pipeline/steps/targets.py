@@ -18,10 +18,11 @@ from toolkit.models.lstm import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard, single_shard
-from toolkit.pipeline.step import Partition, Resources, StepResult
+from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 from toolkit.pipeline.steps.stats import read_utterances
 from toolkit.processes.threads import torch_threads
 from toolkit.ssl.targets import KBest, k_best
+from toolkit.storage.digest import file_digest
 from toolkit.storage.files import open_atomically
 from toolkit.train.prefetch import prefetched
 
@@ -51,17 +52,25 @@ class Teacher:
           store: writes the objects.
           model: folder of the model.
           normaliser: its features' normaliser.
-          url: prefix to write it to; None: it is read in place, by workers on this machine.
+          url: prefix to write it to, in folders named by content, so that other runs may use the
+            prefix too; None: it is read in place, by workers on this machine.
+
+        Raises:
+          StepError: a file is missing.
         """
         files = {"config": model / CONFIG, "weights": model / WEIGHTS, "normaliser": normaliser}
-        return cls(
-            **{
-                name: store.put_file(
-                    path.absolute(), str(path.absolute()) if url is None else f"{url}/{path.name}"
+        for path in files.values():
+            if not path.is_file():
+                raise StepError(
+                    f"{path}: no such file; a teacher is the folder of a trained model, with the "
+                    "file of its features' normaliser"
                 )
-                for name, path in files.items()
-            }
-        )
+
+        def place(path: Path) -> str:
+            return str(path) if url is None else f"{url}/{file_digest(path).digest}/{path.name}"
+
+        own = {name: path.absolute() for name, path in files.items()}
+        return cls(**{name: store.put_file(path, place(path)) for name, path in own.items()})
 
 
 @dataclass(frozen=True)
