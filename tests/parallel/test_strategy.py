@@ -1,5 +1,10 @@
+import math
+from datetime import timedelta
+
+import pytest
 import torch
 
+from toolkit.parallel.config import LONGEST, ParallelConfig
 from toolkit.parallel.strategy import SingleProcess
 
 
@@ -26,3 +31,10 @@ def test_one_process_has_all_the_data_and_trains_as_if_there_were_no_strategy():
     assert strategy.rank_and_world_size() == (0, 1)
     assert [strategy.agree_on_checkpoint(due) for due in (True, False)] == [True, False]
     assert strategy.sum_over_ranks({"loss": torch.tensor(3.0)}) == {"loss": torch.tensor(3.0)}
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan, math.inf, 1e20])
+def test_a_timeout_that_torch_cannot_count_is_refused(timeout):
+    with pytest.raises(ValueError, match="timeout is"):
+        ParallelConfig(timeout=timeout)
+    assert timedelta(seconds=ParallelConfig(timeout=LONGEST).timeout).days > 10000

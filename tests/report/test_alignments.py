@@ -76,3 +76,27 @@ def test_the_least_likely_utterances_are_shown_with_words_and_phones(made_up, to
         run, [splits[0], shared], 2, Budget(10**6), lambda split, id: heard.append(split.name)
     )
     assert set(heard) == {"train"}
+
+
+def test_no_more_recordings_are_read_than_could_be_shown(made_up, topology):
+    """Where the audio is gone, or the page full, the others would be tried in vain."""
+    made_up.data()
+    (made_up.root / "sat").mkdir()
+    topology.save(made_up.root / "sat/topology.json")
+    ids = [f"train-{n}" for n in range(4)]
+    outcomes = [Outcome(id, "ok", -float(n), 10.0, "") for n, id in enumerate(ids)]
+    states = states_of(topology, "SIL", "K_B", "AE_I", "T_E")
+    shard = made_up.root / "ali/ali.000000.safetensors"
+    write_shard(shard, {id: states.clone() for id in ids}, outcomes)
+    write_table(made_up.root / "ali/table.tsv", outcomes)
+    run = RunFolder.open(made_up.root)
+    for media, room in ((None, 10**6), (CLIP, 10)):
+        read, budget = [], Budget(room)
+
+        def clip(split, id, media=media, read=read):
+            read.append(id)
+            return media
+
+        assert worst_alignments(run, read_splits(run), 2, budget, clip) == ""
+        assert read == ["train-3", "train-2"]
+        assert budget.refused == (2 if media else 0)

@@ -250,6 +250,21 @@ def test_damaged_files_never_stop_the_page(finished, tmp_path, content):
     assert "stages" in Parsed(page).sections
 
 
+def test_without_a_list_of_exclusions_the_data_are_shown(finished, tmp_path):
+    finished.write("check/excluded.tsv", "cut short")
+    problems = write_report(finished.root, tmp_path / "page.html")
+    assert any("excluded.tsv" in problem for problem in problems)
+    found = Parsed((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert found.sections == SECTIONS
+
+
+def test_copies_of_the_stages_files_hide_no_stage(finished, tmp_path, page):
+    for name in ("stages/04 (copy).failed.txt", ".partial/05 (copy).json"):
+        finished.write(name, "{}")
+    assert write_report(finished.root, tmp_path / "again.html") == []
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
+
+
 def _mutated(value, rng):
     """Put something else in the place of one node of a JSON value."""
     inside = list(value.items()) if isinstance(value, dict) else []

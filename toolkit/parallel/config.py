@@ -22,6 +22,8 @@ CLASSES = {
     "hadpsgd": "toolkit.parallel.hierarchical:HierarchicalAdpsgd",
 }
 """Method -> "module:class"; the class is constructed with (config, workers)."""
+LONGEST = 1e9
+"""Longest timeout in seconds, three decades; torch counts it in nanoseconds of 64 bits."""
 
 
 class ParallelError(ToolkitError):
@@ -174,8 +176,10 @@ class ParallelConfig:
             )
         if self.method == "bmuf" and self.rate_scaling != "none":
             raise ValueError("rate_scaling is not for bmuf, whose workers train on their own")
-        if not self.timeout > 0:
-            raise ValueError(f"timeout is {self.timeout}, needs to be above 0")
+        if not 0 < self.timeout <= LONGEST:
+            raise ValueError(
+                f"timeout is {self.timeout}, needs to be above 0 and at most {LONGEST:g} seconds"
+            )
 
     def rate_factor(self, workers: int) -> float:
         """Return how many times as high the learning rates of so many workers are."""

@@ -48,13 +48,13 @@ def worst_alignments(
     aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
     # An id may be in other splits too; the first is that of training, which is aligned.
     of_split = {id: split for split in reversed(splits) for id in split.utterances}
+    # No more are tried: without audio or room on the page that would be the whole training data.
+    worst = [(value, id) for value, id in aligned if id in of_split][:number]
     cards: list[str] = []
-    for value, id in aligned:
-        if len(cards) == number:
-            break
-        split = of_split.get(id)
-        media = clip(split, id) if split else None
-        if split is None or media is None:
+    for value, id in worst:
+        split = of_split[id]
+        media = clip(split, id)
+        if media is None:
             continue
         phones = phone_times(id, store.load(id), topology)
         words = word_times(phones, split.utterances[id].text.split(), topology)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolkit.corpus.check.exclusions import read_exclusions
-from toolkit.report.folder import RunFolder
+from toolkit.report.folder import DAMAGE, RunFolder
 from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
 from toolkit.storage.reading import regular
 
@@ -63,7 +63,7 @@ def _read_split(run: RunFolder, name: str, path: Path) -> Split:
     out: set[tuple[str, int]] = set()
     try:
         out = read_exclusions(exclusions, name) if exclusions.exists() else out
-    except (OSError, ValueError, StopIteration) as error:
+    except DAMAGE as error:
         run.note(exclusions, error)
     copies: Counter[str] = Counter()
     utterances, excluded = {}, 0

@@ -4,12 +4,13 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.report.folder import RunFolder
+from toolkit.report.folder import ReportError, RunFolder
 from toolkit.score.results import Result, ResultsError, read_results
 
 _MARKER = re.compile(r"\d\d\.json")
@@ -63,7 +64,11 @@ def find_runs(folder: Path) -> list[Run]:
         if (real := os.path.realpath(path)) not in known:
             known.add(real)
             found.append(path)
-    return [_run(path, _markers(path / "stages")) for path in sorted(found)]
+    runs = []
+    for path in sorted(found):
+        with suppress(ReportError):  # the run was removed meanwhile
+            runs.append(_run(path, _markers(path / "stages")))
+    return runs
 
 
 def _is_run(path: Path) -> bool:

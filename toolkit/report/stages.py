@@ -57,7 +57,8 @@ def read_stages(run: RunFolder) -> list[StageView]:
 
 def _numbers(run: RunFolder, pattern: str) -> set[int]:
     """Return the stage numbers in file names; `.partial/07.progress.json` counts too."""
-    return {int(path.name.partition(".")[0]) for path in run.root.glob(pattern)}
+    names = [path.name.partition(".")[0] for path in run.root.glob(pattern)]
+    return {int(name) for name in names if name.isdecimal()}  # not those of somebody's copies
 
 
 def _view(

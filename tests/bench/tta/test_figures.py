@@ -130,6 +130,12 @@ def test_cards_tell_result_machine_and_wires(platforms):
     assert widths[0] > 3 * widths[1]  # x16 against x1
 
 
+def test_a_card_shows_a_best_rate_of_0(training):
+    text = result_cards(read_platforms([str(training("all right", cer=(4, 0)))]), CONFIG)
+    assert "<dt>best CER</dt><dd>0.00 %</dd>" in text
+    assert "<dt>best WER</dt><dd>0.00 %</dd>" in text
+
+
 SYSTEM = {
     "values": 93,
     "readers": 2,

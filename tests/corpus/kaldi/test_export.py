@@ -123,3 +123,15 @@ def test_notes_on_what_kaldi_would_take_otherwise(cut, tmp_path):
     (note,) = done.notes
     assert "1 utterances are of recordings with several channels" in note
     assert Path(tmp_path / "out/wav.scp").is_file()
+
+
+def test_a_speaker_with_white_space_is_named(cut, tmp_path):
+    with pytest.raises(ManifestError, match=r"white space.*speaker 'Ann Lee': rename it"):
+        export_data_dir([cut("Ann-1", "Ann Lee")], tmp_path / "out")
+
+
+def test_suffixes_in_capitals_are_those_of_the_same_formats(cut, tmp_path):
+    done = export_data_dir([cut("a-1", "a", name="x.FLAC")], tmp_path / "out")
+    assert done.notes == ()
+    line = f"a-1 flac -c -d -s {tmp_path}/x.FLAC |\n"
+    assert (tmp_path / "out/wav.scp").read_text() == line

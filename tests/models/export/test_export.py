@@ -93,6 +93,54 @@ def test_a_model_that_gives_something_else_is_not_kept(tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_an_export_that_fails_leaves_an_earlier_one(tmp_path, monkeypatch):
+    save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
+    source, out = find_export_source(tmp_path / "model"), tmp_path / "out"
+    export_model(source, "torchscript", out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setattr(export, "compare", lambda *_: float("nan"))
+    with pytest.raises(ExportError, match="differ by nan"):
+        export_model(source, "torchscript", out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_nothing_of_another_models_export_stays(tmp_path):
+    save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
+    (tmp_path / "features").mkdir()
+    normaliser = tmp_path / "features/normaliser.json"
+    Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
+    out = tmp_path / "out"
+    export_model(ExportSource(tmp_path / "model", normaliser), "torchscript", out)
+    assert (out / "normaliser.json").is_file()
+    export_model(ExportSource(tmp_path / "model"), "torchscript", out)
+    assert sorted(path.name for path in out.iterdir()) == ["metadata.json", "model.pt"]
+
+
+def test_does_not_write_into_what_it_exports(tmp_path):
+    save_model(tmp_path / "final/model", make_model(CONFIGS["lstm"]))
+    normaliser = tmp_path / "final/normaliser.json"
+    Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
+    source = ExportSource(tmp_path / "final/model", normaliser)
+    for out in (tmp_path / "final", tmp_path / "final/../final/model"):
+        before = sorted(out.iterdir())
+        with pytest.raises(ExportError, match="name another folder"):
+            export_model(source, "torchscript", out)
+        assert sorted(out.iterdir()) == before
+
+
+def test_comparison_does_not_pass_over_what_is_no_number(tmp_path):
+    model = make_model(CONFIGS["lstm"]).eval()
+    module, interface = wrap_for_export(model)
+
+    def broken(inputs):
+        with torch.no_grad():
+            posteriors, *state = module(*inputs)
+        posteriors[0, -1, 0] = float("nan")
+        return [posteriors, *state]
+
+    assert not export.compare(model, broken, interface) <= export.TOLERANCE
+
+
 def test_comparison_notices_a_state_that_is_lost(tmp_path):
     model = make_model(CONFIGS["lstm"]).eval()
     module, interface = wrap_for_export(model)

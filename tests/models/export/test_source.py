@@ -70,6 +70,14 @@ def test_a_network_has_the_normaliser_of_the_features_of_its_stage(run, name):
         assert (found.frontend, found.note) == ({"kind": kind}, "")
 
 
+def test_markers_of_finished_stages_alone_count(run):
+    marker = {"inputs": {"unlabelled/normaliser.json": {}}, "outputs": {"lstm_ce": {}}}
+    (run / "stages/00.publishing.json").write_text(json.dumps(marker))
+    (run / "stages/00 (copy).json").write_text("")
+    found = find_export_source(run / "lstm_ce")
+    assert (found.normaliser, found.note) == (run / "fbank/normaliser.json", "")
+
+
 @pytest.mark.parametrize(("name", "alone"), [("ctc", True), ("lstm_ce", False), ("blstm", False)])
 def test_without_markers_only_the_one_folder_that_fits_is_taken(run, name, alone):
     for marker in run.glob("stages/*.json"):

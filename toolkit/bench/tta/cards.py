@@ -34,7 +34,11 @@ def _result(
         big = f'<p class="big"><b>{minutes(tta)}</b><span>{words}</span></p>'
     best = [min((getattr(e, name) for e in run.evaluations), default=None) for name in NAMES]
     facts = [
-        *((f"best {NAMES[n]}", f"{b:.2f} %") for n, b in zip(NAMES, best, strict=True) if b),
+        *(
+            (f"best {NAMES[name]}", f"{rate:.2f} %")
+            for name, rate in zip(NAMES, best, strict=True)
+            if rate is not None
+        ),
         ("throughput", f"{run.log.examples_per_second:.3g} utterances/s"),
         ("batch", f"{run.log.created.batch}" if run.log.created.batch else ""),
         ("trained", f"{len(run.evaluations)} epochs, {duration(run.log.seconds)}"),

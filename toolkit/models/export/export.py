@@ -6,12 +6,14 @@ both: they are deprecated. Their successor, `torch.export`, is missing in torch 
 
 import inspect
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -55,36 +57,52 @@ class ExportCheck:
 def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
     """Write a model, `metadata.json` and, if there is one, `normaliser.json` into a folder.
 
+    An earlier export there is replaced once the new model has passed the comparison.
+
     Args:
       source: the model and its files and settings.
       form: `torchscript` or `onnx`.
       out: the folder.
 
     Raises:
-      ExportError: a package is missing, or the exported model does not give the same as ours.
+      ExportError: a package is missing, the exported model does not give the same as ours, or the
+        folder is that of the model or its normaliser.
     """
+    _refuse_own_folder(source, out)
     model = load_model(source.model)
     module, interface = wrap_for_export(model)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / FILES[form]
-    write = _write_onnx if form == "onnx" else _write_torchscript
-    write(module, interface, path)
-    found = _load_onnx(path) if form == "onnx" else _load_torchscript(path)
-    checked = ExportCheck("", None)
-    if found is not None:
-        run, against = found
-        checked = ExportCheck(against, compare(model, run, interface))
-        if not checked.largest_difference <= TOLERANCE:
-            path.unlink()
-            raise ExportError(
-                f"the exported model's log-posteriors differ by {checked.largest_difference:.2g}"
-                f" from the original's (run by {against}); the export was removed"
-            )
+    with TemporaryDirectory(prefix=".export", dir=out) as folder:
+        path = Path(folder, FILES[form])
+        write = _write_onnx if form == "onnx" else _write_torchscript
+        write(module, interface, path)
+        found = _load_onnx(path) if form == "onnx" else _load_torchscript(path)
+        checked = ExportCheck("", None)
+        if found is not None:
+            run, against = found
+            checked = ExportCheck(against, compare(model, run, interface))
+            if not checked.largest_difference <= TOLERANCE:
+                raise ExportError(
+                    "the exported model's log-posteriors differ by"
+                    f" {checked.largest_difference:.2g} from the original's (run by {against});"
+                    " nothing was written"
+                )
+        if (out / "metadata.json").exists():  # of an earlier export; until this one is whole
+            (out / "metadata.json").unlink()
+            (out / "normaliser.json").unlink(missing_ok=True)
+        path.replace(out / path.name)
     if source.normaliser is not None:
         shutil.copyfile(source.normaliser, out / "normaliser.json")
     metadata = _metadata(source, form, interface, checked)
     write_atomically(out / "metadata.json", json.dumps(metadata, indent=1) + "\n")
     return checked
+
+
+def _refuse_own_folder(source: ExportSource, out: Path) -> None:
+    """Raise an error if the export would go to a folder that a bundle or a run keeps whole."""
+    own = [source.model] if source.normaliser is None else [source.model, source.normaliser.parent]
+    if out.resolve() in [folder.resolve() for folder in own]:
+        raise ExportError(f"{out} holds what is exported: name another folder (--out)")
 
 
 def _metadata(
@@ -149,7 +167,9 @@ def _write_onnx(module: nn.Module, interface: Interface, path: Path) -> None:
 
 
 def _load_torchscript(path: Path) -> tuple[Run, str]:
-    script = torch.jit.load(str(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecation
+        script = torch.jit.load(str(path))
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
@@ -188,7 +208,7 @@ def _random(rows: int, frames: int, dimension: int) -> Tensor:
 
 @torch.no_grad()
 def compare(model: nn.Module, run: Run, interface: Interface) -> float:
-    """The largest difference of log-posteriors between a model and its export.
+    """The largest difference of log-posteriors between a model and its export; nan if there is one.
 
     Whole utterances of several lengths are compared, and where there is a state the same in pieces.
     """
@@ -211,7 +231,10 @@ def compare(model: nn.Module, run: Run, interface: Interface) -> float:
                 together = torch.cat(found, dim=1)[:, interface.lookahead :]
                 if together.shape != expected.shape:
                     return float("inf")
-                largest = max(largest, float((together - expected).abs().max()))
+                difference = float((together - expected).abs().max())
+                if math.isnan(difference):  # which `max` would drop
+                    return difference
+                largest = max(largest, difference)
     return largest
 
 

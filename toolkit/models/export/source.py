@@ -89,6 +89,8 @@ def _stages_that_make(run: Path, model: str) -> list[set[str]]:
     """The names of the inputs and outputs of each finished stage that has made a model."""
     stages = []
     for marker in sorted(run.glob("stages/[0-9]*.json")):
+        if not marker.stem.isdecimal():  # 17.publishing.json of a killed stage, somebody's copies
+            continue
         with reading(marker, ModelError, ADVICE):
             plain = read_json(marker, {"inputs": {str: Any}, "outputs": {str: Any}})
         if model in plain["outputs"]:
