@@ -37,12 +37,14 @@ class Command:
         self._folder, self.returncode = folder, None
         names = ("output", "output" if merged else "errors", "status")
         self._output, self._errors, self._status = (Path(folder.name) / name for name in names)
+        server, before = _server()
         order = {
             "words": [*map(str, words)],
             "cwd": str(cwd or Path.cwd()),
+            # What a test has set since then, such as credentials.
+            "environ": {k: v for k, v in os.environ.items() if before.get(k) != v},
             "files": [str(self._output), str(self._errors), str(self._status)],
         }
-        server = _server()
         server.stdin.write(json.dumps(order) + "\n")
         server.stdin.flush()
         self.pid = int(server.stdout.readline())
@@ -64,8 +66,9 @@ class Command:
 
 
 @cache
-def _server() -> subprocess.Popen:
-    """This test process's server, which ends with it."""
+def _server() -> tuple[subprocess.Popen, dict[str, str]]:
+    """This test process's server, which ends with it, and the environment from before it."""
+    before = dict(os.environ)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     found = filter(None, [os.environ.get("PYTHONPATH")])  # of test-cluster
     server = subprocess.Popen(
@@ -77,7 +80,7 @@ def _server() -> subprocess.Popen:
         text=True,
     )
     atexit.register(server.stdin.close)
-    return server
+    return server, before
 
 
 def _serve() -> list[str]:
@@ -107,6 +110,7 @@ def _watched(order) -> list[str]:
             written.replace(status)
         os._exit(0)
     os.chdir(order["cwd"])
+    os.environ.update(order["environ"])
     for path, number in ((os.devnull, 0), (output, 1), (errors, 2)):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(opened, number)
