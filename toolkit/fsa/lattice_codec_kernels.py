@@ -3,7 +3,8 @@
 In each frame, the out-arcs of a state that are in use are a subset, never empty, of its out-arcs
 ranked by score. It is told by halves: is one of the first half in use, and, if so, one of the
 second? Each half in use is told likewise, down to single arcs. The chance of an answer depends on
-what reader and writer both know by then (`_context`).
+what reader and writer both know by then: which arcs of the state were in use a frame before, and
+where single arcs lead.
 """
 
 from typing import NamedTuple
@@ -21,7 +22,7 @@ _MANY, _ENDS, _STAYS, _FAR, _NEAR, _REACHED = range(6)
 that has arcs in this frame, to one that arcs of this frame lead to."""
 _SIZES, _EDGES, _KNOWN, _KINDS, _QUESTIONS = 3, 2, 5, 6, 2
 CONTEXTS = _SIZES * _EDGES * _KNOWN * _KINDS * _KINDS * _QUESTIONS
-_DEEPEST = 64
+_DEEPEST = 64  # halves that wait: fewer than positions have bits
 
 
 class Codable(NamedTuple):
@@ -155,7 +156,7 @@ def _halves(places: Array, at: int, middle: int, high: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _kind(graph: Codable, state: int, low: int, high: int, row: int, reached: Array) -> int:
-    """Tell what a half is; without loops of epsilons."""
+    """Tell what a half is, as far as the arcs that are known by then show it."""
     if high - low > 1:
         return _MANY
     destination = graph.destination[low]
