@@ -18,7 +18,7 @@ def each(coder, contexts, decisions, reading):
 
 
 def coded(contexts, decisions):
-    coder = writer(4 * len(decisions), CONTEXTS)
+    coder = writer(len(decisions), CONTEXTS)
     each(coder, contexts, decisions.copy(), False)
     return written(coder)
 

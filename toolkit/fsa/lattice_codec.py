@@ -23,8 +23,6 @@ from toolkit.fsa.lattice_codec_kernels import CONTEXTS, Codable, walk
 from toolkit.fsa.range_coder import reader, writer, written
 
 _NUMBER = np.dtype("<u4")
-# No decision of the coder takes more bytes.
-_BYTES = 4
 
 
 class LatticeError(ToolkitError):
@@ -95,7 +93,7 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     starts = np.searchsorted(row, np.arange(frames.sum() + len(frames) + 1))
     sources = np.searchsorted(graph.codable.first, place, side="right") - 1
     halvings = np.frexp(np.diff(graph.codable.first)[sources])[1]
-    coder = writer(_BYTES * 2 * int(halvings.sum()), CONTEXTS)
+    coder = writer(2 * int(halvings.sum()), CONTEXTS)
     if not walk(graph.codable, frames, starts, place, coder, reading=False):
         raise LatticeError("a lattice has arcs on no path from the start to the end of its graph")
     coded = np.append(len(place), frames).astype(_NUMBER).tobytes() + written(coder)

@@ -33,9 +33,9 @@ class Coder(NamedTuple):
     """[contexts] int32: decisions seen, as many as are remembered at most."""
 
 
-def writer(room: int, contexts: int) -> Coder:
-    """Return a coder that writes; no decision takes more than four bytes of its room."""
-    return _coder(np.zeros(room, np.uint8), contexts)
+def writer(decisions: int, contexts: int) -> Coder:
+    """Return a coder that writes so many decisions at most, none of which takes over four bytes."""
+    return _coder(np.zeros(_BYTES * decisions, np.uint8), contexts)
 
 
 def reader(data: bytes, contexts: int) -> Coder:
