@@ -3,7 +3,7 @@
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from toolkit.models.semi_orthogonal import constrain
 from toolkit.parallel.batch import Batch, BatchesAhead, DataSource, Meeting
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
+from toolkit.train.batch_statistics import estimate_statistics
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError, no_step
@@ -29,7 +30,7 @@ from toolkit.train.objectives import Objective
 from toolkit.train.observer import DefaultObserver, Observer
 from toolkit.train.precision import Precision
 from toolkit.train.prefetch import batches_ahead
-from toolkit.train.schedule import Schedule, exponential_rate
+from toolkit.train.schedule import Schedule, decaying
 from toolkit.train.selection import EpochModels, score_of
 from toolkit.train.validation import held_out_means
 
@@ -86,13 +87,15 @@ class Trainer:
         self._model = model.to(self._device)
         self._objective = objective
         self._ahead = partial(batches_ahead, device=self._device)
-        self._source: DataSource = BatchesAhead(data, self._ahead)
+        self._data: DataSource = BatchesAhead(data, self._ahead)
+        self._source = self._data
         self._config, self._given = config, given or {}
         self._out = Path(out)
         self._valid = valid
         self._strategy = SingleProcess() if strategy is None else strategy
         self._observer = DefaultObserver() if observer is None else observer
-        self._schedule = self._decay if schedule is None else schedule
+        own = decaying(*config.rates(), config.warmup_steps)
+        self._schedule = own if schedule is None else schedule
         self._rank, self._world_size = self._strategy.rank_and_world_size()
         self._precision = Precision(config, self._device, self._world_size)
         self._optimizer = make_optimizer(model, config)
@@ -139,7 +142,7 @@ class Trainer:
             self._store_history()
             self._strategy.barrier()  # until rank 0 has stored the last epoch's weights
             chosen, score = self._epoch_models.choose(
-                self._model, self._scores(), lambda: score_of(self._observer.measure(self))
+                self._model, self._scores(), self._measure_average
             )
             self._strategy.barrier()  # until all have read them, before rank 0 removes them
             failed = False
@@ -229,6 +232,10 @@ class Trainer:
         batches = (batch.to(self._device) for batch in self._ahead(mine))
         return held_out_means(self._model, batches, self._compute, self._strategy, self._epoch)
 
+    def _measure_average(self) -> float:
+        estimate_statistics(self._model, self._data, self._device, self._compute)
+        return score_of(self._observer.measure(self))
+
     def _train_epoch(self) -> None:
         epoch, config = self._epoch, self._config
         title = f"epoch {epoch + 1}/{config.epochs}"
@@ -311,15 +318,6 @@ class Trainer:
     def _rate(self, step: int) -> float:
         factor = self._config.parallel.rate_factor(self._world_size)
         return factor * self._schedule(self._epoch, step, self._steps)
-
-    def _decay(self, epoch: int, step: int, steps: Sequence[int]) -> float:
-        config = self._config
-        return exponential_rate(
-            sum(steps[:epoch]) + step,
-            sum(steps),
-            *config.rates(),
-            config.warmup_steps,
-        )
 
     def can_checkpoint(self) -> bool:
         """Whether `checkpoint` can write a checkpoint now."""

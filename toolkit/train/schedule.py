@@ -20,3 +20,12 @@ def exponential_rate(step: int, total: int, initial: float, final: float, warmup
         return initial * (step + 1) / (warmup + 1)
     decaying = max(1, total - warmup - 1)
     return initial * (final / initial) ** min(1.0, (step - warmup) / decaying)
+
+
+def decaying(initial: float, final: float, warmup: int) -> Schedule:
+    """Return the schedule of `exponential_rate` from the first step of a training to its last."""
+
+    def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
+        return exponential_rate(sum(steps[:epoch]) + step, sum(steps), initial, final, warmup)
+
+    return rate

@@ -1,0 +1,98 @@
+import pytest
+import torch
+from torch import nn
+
+import toolkit.train.batch_statistics as batch_statistics
+from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.parallel.batch import Batch
+from toolkit.train.batch_statistics import estimate_statistics
+
+
+class Network(nn.Module):
+    """Two batch normalisations, of either kind, with dropout before each."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.masked = MaskedBatchNorm(4)
+        self.second = nn.Linear(4, 5)
+        self.plain = nn.BatchNorm1d(5, momentum=0.2)
+
+    def forward(self, x):
+        dropped = nn.functional.dropout(self.first(x), 0.5, self.training)
+        y = self.second(self.masked(dropped, None).relu())
+        dropped = nn.functional.dropout(y, 0.5, self.training)
+        return self.plain(dropped.transpose(1, 2))
+
+
+class Data:
+    def __init__(self, inputs):
+        self.inputs = inputs
+        self.loaded, self.closed = 0, False
+
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        assert (epoch, start, rank, world_size) == (0, 0, 0, 1)
+        try:
+            for x in self.inputs:
+                self.loaded += 1
+                ones = torch.ones(x.shape[:2])
+                yield Batch(["a"] * len(x), x, ones.long(), ones, ones.sum(1).long(), ones.numel())
+        finally:
+            self.closed = True
+
+
+def made_up(batches, seed=0):
+    torch.manual_seed(seed)
+    return Network().train(), Data([2 + 3 * torch.randn(4, 6, 3) for _ in range(batches)])
+
+
+def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
+    model, data = made_up(5)
+    model.requires_grad_(False)
+    weights = {name: p.clone() for name, p in model.named_parameters()}
+    for norm in (model.masked, model.plain):  # of another network
+        norm.running_mean.fill_(7)
+        norm.running_var.fill_(70)
+    assert estimate_statistics(model, data, torch.device("cpu"), lambda b: model(b.inputs)) == 5
+    assert not any(module.training for module in model.modules())
+    assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
+    assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+
+    hidden = [model.first(x) for x in data.inputs]
+    mean = torch.stack([h.mean(dim=(0, 1)) for h in hidden]).mean(dim=0)
+    var = torch.stack([h.flatten(0, 1).var(dim=0) for h in hidden]).mean(dim=0)
+    torch.testing.assert_close(model.masked.running_mean, mean)
+    torch.testing.assert_close(model.masked.running_var, var)
+    # The second one sees what the first makes of each batch by that batch's own statistics.
+    scaled = [(h - h.mean((0, 1))) / (h.var((0, 1), unbiased=False) + 1e-5).sqrt() for h in hidden]
+    last = [model.second(x.relu()) for x in scaled]
+    torch.testing.assert_close(
+        model.plain.running_mean, torch.stack([y.mean(dim=(0, 1)) for y in last]).mean(dim=0)
+    )
+
+
+def test_no_more_batches_are_loaded_than_are_used(monkeypatch):
+    monkeypatch.setattr(batch_statistics, "ENOUGH", 2)
+    model, data = made_up(5)
+    assert estimate_statistics(model, data, torch.device("cpu"), lambda b: model(b.inputs)) == 2
+    assert data.loaded == 2
+    assert data.closed
+
+
+def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
+    data = made_up(2)[1]
+    assert estimate_statistics(nn.Linear(3, 3), data, torch.device("cpu"), None) == 0
+    assert data.loaded == 0
+
+
+def test_momenta_are_restored_after_a_fault():
+    model, data = made_up(2)
+
+    def fail(batch):
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        estimate_statistics(model, data, torch.device("cpu"), fail)
+    assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
+    assert not model.plain.training
+    assert data.closed

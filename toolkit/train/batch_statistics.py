@@ -1,0 +1,58 @@
+"""Statistics of batch normalisation for weights that no training step had."""
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+
+import torch
+from torch import nn
+
+from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.parallel.batch import Batch, DataSource
+
+ENOUGH = 200
+"""Batches from which the statistics are estimated, at most."""
+
+
+def estimate_statistics(
+    model: nn.Module,
+    data: DataSource,
+    device: torch.device,
+    compute: Callable[[Batch], object],
+) -> int:
+    """Estimate the running means and variances of a model's batch normalisations anew.
+
+    Those in an average of weights are averages of other networks' statistics. As in Kaldi's
+    nnet3-combine they are of training data, without dropout; there over given examples, here over
+    the first `ENOUGH` batches, each of which counts alike. Every rank uses the same ones, so that
+    all have the same statistics. A model without batch normalisation is left alone.
+
+    Args:
+      model: in evaluation mode afterwards.
+      data: training batches, of which no more than needed are loaded.
+      device: of the model.
+      compute: runs the model on a batch.
+
+    Returns:
+      The number of batches used.
+    """
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | MaskedBatchNorm)]
+    model.eval()
+    used = 0
+    if not norms:
+        return used
+    momenta = [norm.momentum for norm in norms]
+    try:
+        for norm in norms:
+            norm.train()
+        with torch.no_grad(), closing(data.batches(0)) as batches:
+            for batch in islice(batches, ENOUGH):
+                used += 1
+                for norm in norms:
+                    norm.momentum = 1 / used  # the mean of all so far
+                compute(batch.to(device))
+    finally:
+        model.eval()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    return used
