@@ -38,3 +38,10 @@ def test_the_command_prints_and_writes_the_table(monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert "sclite is not installed" in result.stdout
     assert '"baseline": "jiwer, words"' in path.read_text()
+
+
+@pytest.mark.parametrize("option", ["--utterances", "--repeats"])
+def test_nothing_is_not_measured(option):
+    result = CliRunner().invoke(command, [option, "0"])
+    assert result.exit_code == 2
+    assert f"'{option}': 0 is not in the range" in " ".join(result.stderr.split())

@@ -4,6 +4,7 @@ import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.score.alternatives import Choice, Grammar, mapped, parse
+from toolkit.score.normalise import TextNormaliser
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,21 @@ def test_marks_depend_on_the_grammar():
     assert not Grammar().marks("(a) b-")
     assert Grammar(optional=True).marks("(a)")
     assert Grammar(fragments=True).marks("b-")
+
+
+@pytest.mark.parametrize(
+    ("drop", "rules", "expected"),
+    [
+        ("(uh)", "", ["so", "(um)", "yes"]),
+        ("uh", "", ["so", "(um)", "yes"]),
+        ("", "(uh) => er", ["so", "er", "(um)", "yes"]),
+        ("", "uh => er hm", ["so", "(er)", "(hm)", "(um)", "yes"]),
+        ("", "(uh) => (er)", ["so", "(er)", "(um)", "yes"]),
+    ],
+)
+def test_rules_may_name_words_that_may_be_left_out_with_their_parentheses(
+    tmp_path, drop, rules, expected
+):
+    (tmp_path / "rules").write_text(rules)
+    normalise = TextNormaliser("case", [drop] if drop else [], tmp_path / "rules")
+    assert mapped(parse("SO (Uh) (um) yes"), normalise, Grammar(optional=True)) == expected

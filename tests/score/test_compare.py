@@ -180,8 +180,46 @@ def test_systems_may_take_different_alternatives_of_a_reference():
 
 
 def test_an_infinite_z_is_null_in_json():
-    refs = {f"u{n}": "a b" for n in range(3)}
+    refs = {f"u{n}": "a b" for n in range(50)}
     found = of(refs, dict.fromkeys(refs, "a x"), refs)
     assert found.matched_pairs.z == float("inf")
     plain = json.loads(json.dumps(comparison_numbers(found), allow_nan=False))
     assert plain["matched_pairs"]["z"] is None
+
+
+def test_systems_that_took_no_word_and_a_word_of_the_references_alternatives():
+    refs = {"u1": "{ a / @ }", "u2": "b", "u3": "c"}
+    first, second = (
+        score(refs, {"u1": said, "u2": "b", "u3": "x"}, grammar=Grammar()) for said in ("a", "")
+    )
+    assert (first.ref_units, second.ref_units) == (3, 2)
+    found = compare(first, second)
+    assert found.difference == pytest.approx(100 / 2 - 100 / 3)
+    rates = []
+    for drawn in resamples(3):
+        units = [sum(s.utterances[n].ref_units for n in drawn) for s in (first, second)]
+        errors = [sum(s.utterances[n].errors for n in drawn) for s in (first, second)]
+        if all(units):
+            rates.append(100 * errors[1] / units[1] - 100 * errors[0] / units[0])
+    assert min(rates) <= found.interval.low <= found.interval.high <= max(rates)
+
+
+def test_systems_without_different_utterances_are_not_compared_on_those_they_have():
+    sides = [score(REFS, {id: "x"}, mode="present") for id in ("u1", "u2")]
+    with pytest.raises(ToolkitError, match=r"different utterances \(2 and 2\).*--mode all"):
+        compare(*sides)
+
+
+def test_the_numbers_name_what_was_not_scored_or_not_given():
+    found = comparison_numbers(of({"u1": "the"}, SECOND | {"u9": "so"}))
+    assert found["missing"] == {"first": ["u2", "u3"], "second": []}
+    assert found["extra"] == {"first": [], "second": ["u9"]}
+
+
+@pytest.mark.parametrize("segments", [49, 50])
+def test_the_numbers_have_no_p_value_of_too_few_segments(segments):
+    refs = {f"u{n}": "a" for n in range(segments)}
+    first = {id: "b" for id in refs}
+    found = comparison_numbers(of(first, first | {"u0": "a"}, refs))["matched_pairs"]
+    assert found["segments"] == segments
+    assert [found[key] is None for key in ("p_value", "z")] == 2 * [segments < 50]

@@ -98,3 +98,10 @@ def test_texts_for_other_uses_have_neither_tags_nor_asterisks(tmp_path):
     path.write_text("{a / b} (a-1)\n")
     with pytest.raises(ToolkitError, match="has alternatives"):
         read_transcripts(path).plain_texts()
+
+
+@pytest.mark.parametrize("time", ["1_0", "nan", "１"])
+def test_times_are_numbers_as_other_programs_read_them(read, time):
+    with pytest.raises(ToolkitError, match=r"x\.ctm:1: start .* is neither a number"):
+        read(f"r A {time} 0.2 one\n")
+    assert read(f"r A 1 0.2 one {time}\n")[0].confidence is None

@@ -133,3 +133,37 @@ def test_lines_without_ids_stay_plain(tmp_path, refs, hyps):
     sides = InputReader().read(tmp_path / "ref", tmp_path / "hyp")
     assert sides.refs["1"] == "a x"
     assert len(sides.notes) == 1
+
+
+def test_names_that_white_space_alone_tells_apart_are_numbers():
+    assert names_of([Path("d/x y/text"), Path("d/x_y/text")]) == ["1", "2"]
+
+
+def test_files_named_as_ctm_and_stm_are_read_so_whatever_the_format_of_others(files):
+    (files / "one.ctm").write_text("s1-1 1 0.5 0.2 b\ns1-1 1 0 0.2 a\n")
+    sides = InputReader("text").read(files / "ref", files / "one.ctm")
+    assert (sides.hyps, sides.marked) == ({"s1-1": "a b"}, True)
+    assert list(InputReader("text").read(files / "x.stm", files / "x.ctm").hyps.values()) == ["a"]
+    with pytest.raises(ToolkitError, match=r"x\.stm: an STM file is scored against a CTM file"):
+        InputReader("text").read(files / "ref", files / "x.stm")
+
+
+def test_speakers_of_some_utterances_alone_are_noted(files):
+    (files / "data").mkdir()
+    (files / "data" / "text").write_text((files / "ref").read_text())
+    (files / "data" / "utt2spk").write_text("s1-1 ann\n")
+    (*_, note) = InputReader().read(files / "data", files / "hyp.trn").notes
+    assert "names no speaker of 1 of 2 utterances, first s2-1" in note
+    (*_, note) = InputReader(speakers="id").read(files / "data", files / "hyp.trn").notes
+    assert "no speaker of" not in note
+
+
+def test_ids_that_differ_in_normal_form_alone_are_the_same(files):
+    (files / "composed").write_text("\u00e9-1 a\n\u00e9-2 b\n\u00e9-3 c\n", encoding="utf-8")
+    (files / "decomposed").write_text("e\u0301-1 a\n\u00e9-2 b\n\u00e9-9 c\n", encoding="utf-8")
+    sides = InputReader().read(files / "composed", files / "decomposed")
+    assert sides.hyps == {"\u00e9-1": "a", "\u00e9-2": "b", "\u00e9-9": "c"}
+    assert sides.notes[-1].startswith("Note: 1 utterance ids differ in Unicode's normal form alone")
+    (files / "both").write_text("\u00e9-1 a\ne\u0301-1 b\n", encoding="utf-8")
+    both = InputReader().read(files / "both", files / "decomposed")
+    assert both.hyps["e\u0301-1"] == "a"

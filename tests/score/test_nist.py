@@ -77,3 +77,10 @@ def test_trn_comes_back_as_it_was(tmp_path):
             write_trn({id: "x"}, tmp_path / "y.trn")
     with pytest.raises(ToolkitError, match="'u3': a trn line cannot begin with ;;"):
         write_trn({"u3": " ;; x"}, tmp_path / "y.trn")
+
+
+@pytest.mark.parametrize("time", ["1_0", "nan", "inf", "１", "0x1"])
+def test_times_are_numbers_as_other_programs_read_them(tmp_path, time):
+    (tmp_path / "x.stm").write_text(f"r 1 s 0 {time} a\n", encoding="utf-8")
+    with pytest.raises(ToolkitError, match=r"x\.stm:1: .* is not a number of seconds"):
+        read_stm(tmp_path / "x.stm")

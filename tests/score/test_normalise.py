@@ -13,7 +13,7 @@ from toolkit.score.wer import score
     [
         ("none", "none", "It’s 3 o'clock, Dr. Who -- «Émile»!"),
         ("case", "case-1", "it’s 3 o'clock, dr. who -- «émile»!"),
-        ("basic", "basic-2", "it's 3 o'clock dr who émile"),
+        ("basic", "basic-3", "it's 3 o'clock dr who émile"),
         ("english", Normaliser.id, "IT'S O'CLOCK DOCTOR WHO EMILE"),
     ],
 )
@@ -49,7 +49,7 @@ def test_normalising_twice_changes_nothing_and_spaces_are_single(text, rules):
 def test_words_are_dropped_before_the_rules_in_any_case():
     normalise = TextNormaliser("basic", drop=("<UNK>", "[noise]"))
     assert normalise("a <unk> b [NOISE] noise") == "a b noise"
-    assert normalise.name == "basic-2 without <UNK> [noise]"
+    assert normalise.name == "basic-3 without <UNK> [noise]"
 
 
 def test_digits_that_english_removes_are_remarked():
@@ -123,7 +123,7 @@ def test_unknown_rules_are_refused():
 def test_a_score_names_its_normaliser():
     normalise = TextNormaliser("basic")
     result = score({"u": "A, b"}, {"u": "a b"}, normalise=normalise, normaliser=normalise.name)
-    assert (result.errors, result.normaliser) == (0, "basic-2")
+    assert (result.errors, result.normaliser) == (0, "basic-3")
 
 
 def test_basic_folds_case_in_any_alphabet():
@@ -133,3 +133,29 @@ def test_basic_folds_case_in_any_alphabet():
         ("\u03bf\u03b4\u03cc\u03c2", "\u039f\u0394\u038c\u03a3"),
     ):
         assert normalise(written) == normalise(recognised)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("co\u00adoperate", "cooperate"),
+        ("\u0dc1\u0dca\u200d\u0dbb\u0dd3", "\u0dc1\u0dca\u0dbb\u0dd3"),  # Sinhala sri
+        ("\u200f\u05e9\u200e\u05dc\u2069", "\u05e9\u05dc"),
+        ("a\u2060b c\ufeffd", "ab cd"),
+        ("a\u200bb c\u200cd", "a b c d"),
+    ],
+)
+def test_characters_without_a_glyph_do_not_divide_words(text, expected):
+    assert basic(text) == expected
+
+
+@pytest.mark.parametrize("letter", ["\u1ecd\u0300", "\u0105\u0301", "\u0915\u093e", "e"])
+def test_apostrophes_after_marks_on_letters_are_inside_words(letter):
+    assert basic(f"n{letter}'k' 'n'{letter}") == f"n{letter}'k n'{letter}"
+
+
+@pytest.mark.parametrize("word", ["you know", "", " "])
+def test_what_is_dropped_is_one_word(word):
+    with pytest.raises(ToolkitError, match=r"not one word to drop.*FROM WORDS =>"):
+        TextNormaliser(drop=["uh", word])
+    assert TextNormaliser(drop=[" uh "])("so Uh yes") == "so yes"

@@ -1,3 +1,4 @@
+import gzip
 import re
 
 import pytest
@@ -146,3 +147,20 @@ def test_librispeechs_folders_have_a_line_for_each_utterance(tmp_path):
     (tmp_path / "b.trans.txt").write_text("84-121-0001 AGAIN\n")
     with pytest.raises(TranscriptError, match="'84-121-0001' has another text already"):
         read_transcripts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("x.TextGrid", "a TextGrid is not read here: .* STM or CTM"),
+        ("x.srt", "a file of subtitles is not read"),
+        ("x.vtt.gz", "a file of subtitles is not read"),
+        ("x.csv.gz", "is a table"),
+    ],
+)
+def test_files_of_other_kinds_are_not_taken_for_plain_lines(tmp_path, name, what):
+    content = b'File type = "ooTextFile"\nintervals [1]:\ntext = "so"\n'
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(TranscriptError, match=what):
+        read_transcripts(tmp_path / name)
+    assert read_transcripts(tmp_path / name, "plain").texts["3"] == 'text = "so"'

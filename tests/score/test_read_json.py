@@ -220,3 +220,24 @@ def test_what_would_be_lost_is_an_error(write, content, message):
 
 def test_a_number_is_an_id(write):
     assert read_transcripts(write("x.jsonl", '{"id": 7, "text": "a"}')).texts == {"7": "a"}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"id": "u1", "text": "a \ud83d b"}, r"half of a surrogate pair.*: mend the text"),
+        ({"id": "u\ud83d", "text": "a"}, "half of a surrogate pair"),
+        ({"id": "u\n1", "text": "a"}, "has a tab or an end of line.*: rename it"),
+        ({"id": "u1", "text": "a", "speaker": "ann\tb"}, "'ann.tb' has a tab"),
+    ],
+)
+def test_what_no_table_can_hold_is_an_error(write, record, message):
+    with pytest.raises(ToolkitError, match=rf"x\.jsonl:2: .*{message}"):
+        read_transcripts(write("x.jsonl", f'{{"id": "u0", "text": "b"}}\n{json.dumps(record)}\n'))
+    path = write("y.json", [{"id": "u 1", "text": "a \U0001f600\tb", "speaker": "ann b"}])
+    assert read_transcripts(path).texts == {"u 1": "a \U0001f600 b"}
+
+
+def test_texts_that_are_no_strings_are_named_so(write):
+    with pytest.raises(ToolkitError, match=r"record 1: 'u1' has a `text` that is no string"):
+        read_transcripts(write("x.json", [{"id": "u1", "text": ["a", "b"]}]))

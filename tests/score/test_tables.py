@@ -1,5 +1,8 @@
 import json
 
+import pytest
+
+from toolkit.errors import ToolkitError
 from toolkit.score.tables import (
     kaldi_lines,
     kaldi_speaker_lines,
@@ -71,7 +74,7 @@ def test_kaldis_lines_by_speaker():
 
 
 def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
-    result = score(REFS, HYPS, speakers=SPEAKERS, normaliser="basic-2")
+    result = score(REFS, HYPS, speakers=SPEAKERS, normaliser="basic-3")
     write_folder(result, tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [
@@ -79,7 +82,7 @@ def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
         "per_utt", "per_utterance.tsv", "ref.trn",
         "report.txt", "score.json", "wer.txt",
     ]  # fmt: skip
-    assert "Normaliser: basic-2; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()
+    assert "Normaliser: basic-3; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()
     assert json.loads((tmp_path / "score.json").read_text()) == json.loads(
         json.dumps(numbers(result))
     )
@@ -103,3 +106,10 @@ def test_words_that_are_marks_in_trn_files_are_noted():
         (remark,) = trn_remarks(score({"u1": "a b", "u2": "c"}, {"u1": "a b", "u2": word}))
         assert remark.startswith("1 utterances")
         assert "first u2" in remark
+
+
+@pytest.mark.parametrize(("id", "hyp"), [("u 1", "a"), ("u1", ";; a")])
+def test_nothing_is_written_where_a_trn_file_cannot_be(tmp_path, id, hyp):
+    with pytest.raises(ToolkitError, match=id):
+        write_folder(score({id: "a"}, {id: hyp}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
+from toolkit.score import wer
 from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
 from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import Score, pool, score
@@ -209,3 +210,17 @@ def test_pool_keeps_every_utterance_and_puts_speakers_together():
     for scores in ({}, {"words": dev, "characters": score(REFS, REFS, "char")}):
         with pytest.raises(ToolkitError, match="all of the same unit"):
             pool(scores)
+
+
+def test_texts_too_long_for_the_memory_are_named(monkeypatch):
+    def too_long(*_):
+        raise MemoryError("Allocation failed (probably too large).")
+
+    monkeypatch.setattr(wer, "align_texts", too_long)
+    with pytest.raises(ToolkitError, match=r"of u2 \(4 characters\) with its reference \(10\)"):
+        score(REFS, {"u1": "a", "u2": "on a", "u3": "x"})
+
+
+def test_a_rate_of_few_words_without_errors_is_bounded_by_all_of_them():
+    remarks = score({"u1": "a", "u2": "b"}, {"u1": "a", "u2": "b"}).interval_remarks()
+    assert "would be below 100 % with 95 %" in remarks[-1]

@@ -149,8 +149,20 @@ def _check_equal(
 
 
 @click.command("score")
-@click.option("--utterances", default=100_000, show_default=True, help="Number of utterances.")
-@click.option("--repeats", default=3, show_default=True, help="Timed rounds.")
+@click.option(
+    "--utterances",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="Number of utterances.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Timed rounds.",
+)
 @click.option(
     "--json",
     "json_file",

@@ -54,6 +54,10 @@ class Grammar:
         """Whether a word may be left out."""
         return self.optional and len(word) > 2 and word[0] == "(" and word[-1] == ")"
 
+    def spoken(self, word: str) -> str:
+        """Return a word without the parentheses of one that may be left out."""
+        return word[1:-1] if self.is_optional(word) else word
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -146,7 +150,11 @@ def mapped(items: Items, apply: Callable[[str], str], grammar: Grammar) -> Items
             found.append(item)
         elif grammar.is_optional(item):
             finish()
-            found.extend(f"({word})" for word in split_words(apply(item[1:-1])))
+            for whole in split_words(apply(item)):  # rules may name it with its parentheses
+                own = [whole]
+                if grammar.is_optional(whole):
+                    own = [f"({word})" for word in split_words(apply(whole[1:-1]))]
+                found += own
         else:
             run.append(item)
     finish()

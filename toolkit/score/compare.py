@@ -124,6 +124,12 @@ def compare(first: Score, second: Score) -> Comparison:
             f"one system was scored with weights {first.weights} and normaliser "
             f"{first.normaliser}, the other with {second.weights} and {second.normaliser}"
         )
+    if first.skipped != second.skipped:
+        raise ScoreError(
+            f"the two systems lack hypotheses of different utterances ({len(first.skipped)} and "
+            f"{len(second.skipped)}), which the mode present leaves out: compare with --mode all, "
+            "or on the utterances that both have"
+        )
     if len(first.utterances) != len(second.utterances):
         raise ScoreError(
             f"{len(first.utterances)} utterances were scored for one system and "
@@ -147,8 +153,9 @@ def compare(first: Score, second: Score) -> Comparison:
         if (units == units_second).all():
             rates = bootstrap.percent(errors_second - errors_first, units)
         else:  # of the references' alternatives, each system has its own
-            rates = bootstrap.percent(errors_second, units_second)
-            rates = rates - bootstrap.percent(errors_first, units)
+            filled = (units > 0) & (units_second > 0)  # one may have taken @, the other a word
+            rates = bootstrap.percent(errors_second[filled], units_second[filled])
+            rates = rates - bootstrap.percent(errors_first[filled], units[filled])
         interval = bootstrap.interval_of(rates, first.resampled, len(blocks))
     return Comparison(
         first=first,
@@ -163,9 +170,11 @@ def compare(first: Score, second: Score) -> Comparison:
 def comparison_numbers(comparison: Comparison) -> dict[str, object]:
     """Return the numbers of a comparison as plain data for `json.dumps`.
 
-    The matched pairs' `z` is None where it is infinite, for which JSON has no number.
+    The matched pairs' numbers are None where segments are too few for the test; `z` also where it
+    is infinite, for which JSON has no number.
     """
     c, pairs = comparison, comparison.matched_pairs
+    enough = pairs.segments >= MANY_SEGMENTS
     better, equal, worse = c.utterances
     return {
         "unit": c.first.unit,
@@ -177,11 +186,13 @@ def comparison_numbers(comparison: Comparison) -> dict[str, object]:
         "p_value": c.p_value,
         "exchanged": {"units": c.units, "unit": c.first.resampled},
         "matched_pairs": {
-            "p_value": pairs.p_value,
-            "z": pairs.z if isfinite(pairs.z) else None,
+            "p_value": pairs.p_value if enough else None,
+            "z": pairs.z if enough and isfinite(pairs.z) else None,
             "segments": pairs.segments,
         },
         "utterances": {"better": better, "equal": equal, "worse": worse},
+        "missing": {"first": list(c.first.missing), "second": list(c.second.missing)},
+        "extra": {"first": list(c.first.extra), "second": list(c.second.extra)},
     }
 
 

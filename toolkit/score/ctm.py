@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit.align.ctm import CtmEntry, CtmError
 from toolkit.score.glm import Glm
-from toolkit.score.lines import TranscriptError, numbered_lines
+from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import split_words
 
@@ -61,24 +61,16 @@ def read_scored_ctm(path: Path) -> list[CtmEntry]:
         duration = _seconds(f"{path}:{number}", "duration", fields[3])
         if start < 0:
             raise CtmError(f"{path}:{number}: start {fields[2]} must not be negative")
-        confidence = _finite(fields[5]) if len(fields) > 5 else None
+        confidence = finite(fields[5]) if len(fields) > 5 else None
         entries.append(CtmEntry(fields[0], fields[1], start, duration, fields[4], confidence))
     return entries
 
 
 def _seconds(place: str, name: str, text: str) -> float:
-    seconds = math.nan if text == "*" else _finite(text)
+    seconds = math.nan if text == "*" else finite(text)
     if seconds is None:
         raise CtmError(f"{place}: {name} {quoted(text)} is neither a number of seconds nor *")
     return seconds
-
-
-def _finite(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:

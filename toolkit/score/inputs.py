@@ -1,8 +1,9 @@
 """Reading of the inputs of `toolkit score`: references and hypotheses by utterance."""
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -78,7 +79,7 @@ class InputReader:
         Raises:
           TranscriptError, StmError: a file cannot be read; the message names the file and line.
         """
-        if self._form == "auto" and form_by_name(ref) == "stm" and not ref.is_dir():
+        if form_by_name(ref) == "stm" and not ref.is_dir():
             return self._by_time(ref, hyp)
         first = self._transcripts(ref, "ref")
         second = self._hypotheses(hyp, first)
@@ -92,12 +93,23 @@ class InputReader:
             )
             notes = (f"Read {read_as} (--format forces one).", *doubt)
         speakers = self._speakers_of(first.texts, first.speakers)
+        if first.speakers and speakers is None:
+            silent = [id for id in first.texts if id not in first.speakers]
+            notes += (
+                f"Note: {ref} names no speaker of {len(silent)} of {len(first.texts)} utterances, "
+                f"first {silent[0]}: all are scored as if their speakers were not known.",
+            )
         hyps: Mapping[str, str] = second.texts
         marked = first.marked or second.marked or self._glm is not None
+        alike: dict[str, Callable[[str], str]] = {"Unicode's normal form": _composed}
         if "trn" in (first.form, second.form):
-            hyps, renamed = _as_referenced(first.texts, hyps)
+            alike["case"] = str.casefold
+        for difference, folded in alike.items():
+            hyps, renamed = _as_referenced(first.texts, hyps, folded)
             if renamed:
-                notes += (f"Note: {renamed} utterance ids differ in case alone and are the same.",)
+                notes += (
+                    f"Note: {renamed} utterance ids differ in {difference} alone and are the same.",
+                )
         return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
@@ -187,20 +199,26 @@ class InputReader:
 
 
 def _as_referenced(
-    refs: Mapping[str, str], hyps: Mapping[str, str]
+    refs: Mapping[str, str], hyps: Mapping[str, str], folded: Callable[[str], str]
 ) -> tuple[Mapping[str, str], int]:
-    """Give hypotheses the ids of references that differ in case alone; return how many differ."""
+    """Give hypotheses the ids of references that are the same when folded; return how many."""
+    if hyps.keys() <= refs.keys():
+        return hyps, 0
     names: dict[str, list[str]] = {}
     for id in refs:
-        names.setdefault(id.casefold(), []).append(id)
+        names.setdefault(folded(id), []).append(id)
     changed = {
-        id: names[id.casefold()][0]
+        id: names[folded(id)][0]
         for id in hyps
-        if id not in refs and len(names.get(id.casefold(), ())) == 1
+        if id not in refs and len(names.get(folded(id), ())) == 1
     }
     targets = Counter(changed.values())
     changed = {id: to for id, to in changed.items() if to not in hyps and targets[to] == 1}
     return {changed.get(id, id): text for id, text in hyps.items()}, len(changed)
+
+
+def _composed(id: str) -> str:
+    return unicodedata.normalize("NFC", id)
 
 
 def _by_stem(side: Transcripts) -> Transcripts:
@@ -236,11 +254,15 @@ class SpeakerError(ToolkitError):
 
 
 def names_of(paths: list[Path]) -> list[str]:
-    """Return short names of files or folders: the parts in which their paths differ."""
-    if len(set(paths)) < len(paths):
-        return [str(number) for number in range(1, len(paths) + 1)]
+    """Return short names of files or folders: the parts in which their paths differ.
+
+    White space in them is replaced by `_`. Where names would then be the same, they are numbers.
+    """
     shared = 0
     parts = [path.parts for path in paths]
     while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:
         shared += 1
-    return [re.sub(r"\s", "_", "/".join(p[shared:])) for p in parts]
+    names = [re.sub(r"\s", "_", "/".join(p[shared:])) for p in parts]
+    if len(set(names)) < len(names):
+        return [str(number) for number in range(1, len(names) + 1)]
+    return names

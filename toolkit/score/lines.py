@@ -1,6 +1,7 @@
 """Reading of transcript files line by line, with errors that name file and line."""
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 from typing import Literal
@@ -38,6 +39,15 @@ def numbered_lines(path: Path) -> list[tuple[int, str]]:
             raise TranscriptError(f"{path}:{number}: a zero byte: this is not a transcript file")
         numbered.append((number, text.removesuffix("\r")))
     return numbered
+
+
+def finite(text: str) -> float | None:
+    """Return the finite number that a field holds; None where it holds none, or Python's `1_0`."""
+    try:
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def content(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
 from toolkit.errors import ToolkitError
-from toolkit.score.lines import TranscriptError, numbered_lines
+from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.whitespace import single_spaced, split_words
 
@@ -85,11 +85,8 @@ def _segment(place: str, line: str) -> StmSegment:
 
 
 def _seconds(place: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
+    seconds = finite(text)
+    if seconds is None or seconds < 0:
         raise StmError(f"{place}: {text!r} is not a number of seconds")
     return seconds
 
@@ -129,6 +126,17 @@ def write_trn(texts: Mapping[str, str], path: Path) -> None:
     """Write `word word ... (utterance-id)` lines atomically, in the mapping's order.
 
     Raises:
+      TranscriptError: as `check_trn`.
+    """
+    check_trn(texts)
+    lines = (f"{single_spaced(f'{text} ({id})')}\n" for id, text in texts.items())
+    write_atomically(Path(path), "".join(lines))
+
+
+def check_trn(texts: Mapping[str, str]) -> None:
+    """Check that texts can be written as a trn file.
+
+    Raises:
       TranscriptError: an id is empty or has white space or parentheses, or a text would be read as
         a comment (`;;`).
     """
@@ -140,5 +148,3 @@ def write_trn(texts: Mapping[str, str], path: Path) -> None:
                 f"{utterance!r} cannot be the id of a trn line: rename the utterance to have no "
                 "white space and no parentheses"
             )
-    lines = (f"{single_spaced(f'{text} ({id})')}\n" for id, text in texts.items())
-    write_atomically(Path(path), "".join(lines))

@@ -10,13 +10,14 @@ from typing import Literal, get_args
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import QUOTES, Normaliser, TextError, read_lines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.whitespace import WHITE_SPACE, split_words
 
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)
 
-_INNER_APOSTROPHE = re.compile(r"(?<=[^\W_])'(?=[^\W_])")
-_APOSTROPHE = "\0"
+_UNSEEN = re.compile(r"[\u00ad\u061c\u200d-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+"""Characters without a glyph that separate nothing: soft hyphens, joiners, marks of direction. (The
+zero-width space and the non-joiner stand between the parts of Thai and Persian words.)"""
 _MAPPING = re.compile(r"(.+?)\s*=>\s*(.*)")
 _CONTEXT = re.compile(r"\s*/\s*\[\s*\]\s*__\s*\[\s*\]\s*$")
 
@@ -33,7 +34,8 @@ class TextNormaliser:
     - none: words are compared as they are, as in Kaldi's compute-wer;
     - case: lower case, as in sclite without `-s`;
     - basic: case folded (ß is ss), without punctuation and symbols except apostrophes inside
-      words, in Unicode's compatibility form (NFKC); for any language;
+      words, and without soft hyphens, joiners and marks of direction, in Unicode's compatibility
+      form (NFKC); for any language;
     - english: those of the toolkit's own lexicon and language models (see
       `toolkit.lang.text.Normaliser`): A to Z and the apostrophe are kept, hyphens separate words,
       and all else, digits included, is removed and counted.
@@ -43,6 +45,9 @@ class TextNormaliser:
       drop: words to remove before anything else, regardless of case, such as `<UNK>` and
         `[noise]`; Kaldi's recipes do this with a `wer_output_filter`.
       mapping: a file of words to replace by others, see `WordMap`.
+
+    Raises:
+      NormaliseError: what is to be dropped is not one word, or the file cannot be read.
     """
 
     def __init__(
@@ -52,13 +57,19 @@ class TextNormaliser:
             raise ValueError(f"rules must be one of {', '.join(RULES)}, not {rules!r}")
         self._rules = rules
         self._english = Normaliser()
-        self._drop = frozenset(word.casefold() for word in drop)
+        for word in drop:
+            if len(split_words(word)) != 1:
+                raise NormaliseError(
+                    f"{quoted(word)} is not one word to drop: give each word by itself, or a file "
+                    "of replacements, where `FROM WORDS =>` removes several in a row"
+                )
+        self._drop = frozenset(word.strip(WHITE_SPACE).casefold() for word in drop)
         self._map = WordMap.read(mapping, self._apply) if mapping is not None else None
         self.name = self._named(drop)
         """Describes the normalisation in full, to be printed with the error rate."""
 
     def _named(self, drop: Sequence[str]) -> str:
-        versions = {"none": "none", "case": "case-1", "basic": "basic-2"}
+        versions = {"none": "none", "case": "case-1", "basic": "basic-3"}
         name = versions.get(self._rules, self._english.id)
         if drop:
             name += f" without {' '.join(sorted(set(drop)))}"
@@ -95,16 +106,18 @@ class TextNormaliser:
 def basic(text: str) -> str:
     """Apply the rules `basic` of `TextNormaliser`."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text.translate(QUOTES))
+        text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text.translate(QUOTES)))
         text = unicodedata.normalize("NFKC", text.casefold())
-    text = _INNER_APOSTROPHE.sub(_APOSTROPHE, text.lower().replace(_APOSTROPHE, " "))
-    text = "".join(c if _kept(c) else " " for c in text).replace(_APOSTROPHE, "'")
-    return " ".join(text.split())
+    text = text.lower()
+    kept = [False, *map(_kept, text), False]
+    around = zip(text, kept, kept[1:], kept[2:], strict=False)
+    found = (c if own or (c == "'" and a and b) else " " for c, a, own, b in around)
+    return " ".join("".join(found).split())
 
 
 def _kept(character: str) -> bool:
     """Whether a character is kept: letters, marks and numbers; all others separate words."""
-    return character.isalnum() or character == _APOSTROPHE or _is_mark(character)
+    return character.isalnum() or _is_mark(character)
 
 
 def _is_mark(character: str) -> bool:

@@ -18,13 +18,21 @@ from toolkit.storage.whitespace import WHITE_SPACE, key_and_rest, single_spaced,
 
 Form = Literal["text", "trn", "plain", "json", "icefall", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json", "icefall")
-"""The formats that `--format` accepts; CTM files are recognised by their names."""
+"""The formats that `--format` accepts; CTM and STM files are recognised by their names, also where
+it is given."""
 
 FOLDER = "folder of .txt"
 JSON_FOLDER = "folder of .json"
 OF_A_CHAPTER = ".trans.txt"
 """LibriSpeech's files, with a line of id and words for each utterance of a chapter."""
 
+_WITH_TIMES = {
+    ".textgrid": "a TextGrid",
+    ".eaf": "ELAN's XML",
+    ".rttm": "an RTTM file, which has no words,",
+    ".srt": "a file of subtitles",
+    ".vtt": "a file of subtitles",
+}
 # Each part of the pattern ends in one place only, so that matching takes linear time.
 _TRN = re.compile(rf"^(.*)\(([^(){WHITE_SPACE}]+)\)[{WHITE_SPACE}]*$", re.DOTALL)
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
@@ -110,7 +118,7 @@ def read_transcripts(
 
     Args:
       path: file or folder.
-      form: its format.
+      form: its format; a file named *.ctm is a CTM whatever it is.
       named: whether lines begin with an id.
       side: which text is read of files that have both, references and hypotheses.
 
@@ -121,17 +129,14 @@ def read_transcripts(
     path = Path(path)
     if path.is_dir():
         return _read_folder(path, side)
-    if form == "auto" and form_by_name(path) == "stm":
+    named_form = form_by_name(path)
+    if named_form == "stm":
         raise TranscriptError(
             f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
         )
-    if form == "auto" and path.suffix.lower() == ".csv":
-        raise TranscriptError(
-            f"{path} is a table, whose columns are not read here: give the manifest of a split "
-            "that a recipe has made of it, such as exp/base/data/test.jsonl, or --format"
-        )
-    named_form = form_by_name(path)
-    if form == "auto" and named_form is not None and named_form != "stm":
+    if form == "auto":
+        _refuse_others(path)
+    if named_form == "ctm" or (form == "auto" and named_form is not None):
         form = named_form
     if form == "json":
         return Transcripts(form, *read_json_texts(path, side))
@@ -159,6 +164,21 @@ def read_transcripts(
         seen[utterance] = number
         texts[utterance] = single_spaced(words)
     return Transcripts(form, texts)
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise an error for files of other kinds, whose lines would be taken for words."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix == ".csv":
+        raise TranscriptError(
+            f"{path} is a table, whose columns are not read here: give the manifest of a split "
+            "that a recipe has made of it, such as exp/base/data/test.jsonl, or --format"
+        )
+    if suffix in _WITH_TIMES:
+        raise TranscriptError(
+            f"{path}: {_WITH_TIMES[suffix]} is not read here: give its words as Kaldi text or trn, "
+            "or with their times as STM or CTM (`toolkit align` writes CTM too), or --format"
+        )
 
 
 def read_speakers(path: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Transcripts in JSON: lhotse's cuts, Whisper's results, and records with an id and a text."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 from toolkit.score.lines import Side, TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import single_spaced
+from toolkit.storage.whitespace import WHITE_SPACE, single_spaced
 
 _FILES = ("audio", "audio_filepath", "path", "file")
 _IDS = ("id", "utterance", *_FILES, "name")
@@ -20,6 +21,7 @@ _OF_A_HYPOTHESIS = "pred_text"
 """Where NeMo's manifests have what was recognised; `text` is the reference."""
 
 
+_HALF = re.compile(r"[\ud800-\udfff]")
 _PARTS = ("segments", "transcription")
 """Where Whisper, WhisperX and whisper.cpp have the parts of a recording."""
 
@@ -70,6 +72,18 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
         id, text, speaker, part, *_ = record
         if text is None or (recognised and record.key != _OF_A_HYPOTHESIS):
             continue
+        for value in (id, text, speaker or ""):
+            if _HALF.search(value):
+                raise TranscriptError(
+                    f"{place}: {quoted(value)} has half of a surrogate pair, which is no character "
+                    "and cannot be written: mend the text"
+                )
+        for value in (id, speaker or ""):
+            if set(value) & set(WHITE_SPACE[1:]):
+                raise TranscriptError(
+                    f"{place}: {quoted(value)} has a tab or an end of line, which tables of scores "
+                    "cannot hold: rename it"
+                )
         if id in texts and not (part and id in parts):
             raise TranscriptError(
                 f"{place}: the id {quoted(id)} occurs a second time: give each record an `id`"
@@ -185,7 +199,9 @@ def _record(place: str, record: Any, side: Side) -> _Record:
     texts = [_text(part, side) for part in parts]
     for part, text in zip(parts, texts, strict=True):
         if not isinstance(text, str):
-            raise TranscriptError(f"{place}: {quoted(id)} has no `{_key(part, side)}`")
+            name = _key(part, side)
+            lacks = f"has no `{name}`" if text is None else f"has a `{name}` that is no string"
+            raise TranscriptError(f"{place}: {quoted(id)} {lacks}")
     speakers = [part.get("speaker") for part in parts]
     names = {speaker for speaker in speakers if isinstance(speaker, str)}
     speaker = names.pop() if len(names) == 1 else None

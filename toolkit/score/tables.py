@@ -15,7 +15,7 @@ from toolkit.score.align import (
     SUBSTITUTION,
 )
 from toolkit.score.alternatives import NO_WORD, GrammarError, parse
-from toolkit.score.nist import write_trn
+from toolkit.score.nist import check_trn, write_trn
 from toolkit.score.report import write_report
 from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
 from toolkit.score.utterance import UtteranceScore
@@ -135,8 +135,15 @@ def write_folder(score: Score, folder: Path) -> None:
     (confusions and alignments), and the texts as they were compared, `ref.trn` and `hyp.trn`, for
     sclite; with known speakers also `per_speaker.txt` and Kaldi's `per_spk`; with words as units
     also Kaldi's `per_utt`, and `hyp.sgml`, `hyp.pra`, `hyp.raw` and `hyp.sys` in sclite's forms.
+
+    Raises:
+      TranscriptError: an id or a text cannot stand in a trn file; nothing is written then.
     """
     folder = Path(folder)
+    refs = {u.id: u.ref_text for u in score.utterances}
+    hyps = {u.id: u.hyp_text for u in score.utterances}
+    check_trn(refs)
+    check_trn(hyps)
     summary = f"{score.summary(interval=True)}\n{score.method}\n"
     write_atomically(folder / "wer.txt", summary)
     write_atomically(folder / "score.json", json.dumps(numbers(score), indent=1) + "\n")
@@ -152,8 +159,8 @@ def write_folder(score: Score, folder: Path) -> None:
         with open_atomically(folder / name) as file:
             file.writelines(f"{line}\n" for line in lines)
     write_report(score, folder / "report.txt")
-    write_trn({u.id: u.ref_text for u in score.utterances}, folder / "ref.trn")
-    write_trn({u.id: u.hyp_text for u in score.utterances}, folder / "hyp.trn")
+    write_trn(refs, folder / "ref.trn")
+    write_trn(hyps, folder / "hyp.trn")
 
 
 def trn_remarks(score: Score) -> Iterator[str]:

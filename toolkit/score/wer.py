@@ -158,7 +158,8 @@ class Score:
         if not self.errors:
             found.append(
                 "without any error the bootstrap finds no variance: if errors were independent, "
-                f"the rate would be below {300 / self.ref_units:.2g} % with 95 % confidence"
+                f"the rate would be below {min(100.0, 300 / self.ref_units):.3g} % with 95 % "
+                "confidence"
             )
         return found
 
@@ -244,21 +245,26 @@ def score(
     Raises:
       GrammarError: a text does not follow the grammar.
       ScoreError: there is no reference, no word in any reference or no common id; an utterance has
-        no speaker; or, in mode "strict", an utterance has no hypothesis.
+        no speaker; in mode "strict", an utterance has no hypothesis; or two texts are too long for
+        the memory.
     """
     if unit not in ("word", "char"):
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
     _check_ids(refs, hyps, speakers, mode)
     ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
-    ref_texts, hyp_texts, steps = align_texts(
-        ids,
-        [refs[utterance] for utterance in ids],
-        [hyps.get(utterance, "") for utterance in ids],
-        unit,
-        weights,
-        normalise or str,
-        grammar,
-    )
+    said = [refs[utterance] for utterance in ids]
+    found = [hyps.get(utterance, "") for utterance in ids]
+    try:
+        ref_texts, hyp_texts, steps = align_texts(
+            ids, said, found, unit, weights, normalise or str, grammar
+        )
+    except MemoryError as error:
+        longest = max(range(len(ids)), key=lambda n: len(said[n]) * len(found[n]))
+        raise ScoreError(
+            f"the memory is too small to align the hypothesis of {ids[longest]} "
+            f"({len(found[longest]):,} characters) with its reference ({len(said[longest]):,}): "
+            "split the utterance, or score a CTM against an STM of its segments"
+        ) from error
     if not any(ref_texts):
         raise ScoreError(
             f"all {len(ids)} references are empty (first: {ids[0]}): "

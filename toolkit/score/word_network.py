@@ -202,7 +202,7 @@ def _empty(network: Network) -> np.ndarray:
 
 def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
     """Compare all words of the reference with all of the hypothesis, [A, B]."""
-    sides = [[_inner(word, grammar) for word in side.words] for side in (ref, hyp)]
+    sides = [[grammar.spoken(word) for word in side.words] for side in (ref, hyp)]
     index = {word: n for n, word in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
     ids = [np.array([index[word] for word in side]) for side in sides]
     equal = ids[0][:, None] == ids[1][None]
@@ -211,10 +211,6 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
         for a, b in np.argwhere(np.array(parts[0])[:, None] | np.array(parts[1])[None]):
             equal[a, b] = _matches(sides[0][a], sides[1][b])
     return equal
-
-
-def _inner(word: str, grammar: Grammar) -> str:
-    return word[1:-1] if grammar.is_optional(word) else word
 
 
 def is_fragment(word: str, grammar: Grammar) -> bool:

@@ -145,3 +145,11 @@ def test_rows_are_read_back(tmp_path):
     table = run(0.5).measured["train"].table
     assert type(table).from_json(json.loads(json.dumps(table.to_json()))) == table
     assert table.rows[0] == Row("limit", 2.0, 1.0, 0.0)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(measure, "measure", lambda *_: pytest.fail("measured"))
+    done = CliRunner().invoke(bench, ["all", "--only", "train", "--out", str(tmp_path / "file")])
+    assert isinstance(done.exception, FileExistsError)
+    assert (tmp_path / "file").read_text() == ""

@@ -71,6 +71,7 @@ def command(
         if others := [name for name in only if name not in ON_DEVICE]:
             raise click.UsageError(f"{others[0]} measures nothing on a device: leave out --device")
     earlier = read(out / HISTORY)
+    out.mkdir(parents=True, exist_ok=True)  # what cannot be written is found before minutes of work
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     run = SuiteRun(now, quick, {}, device=device)
     included = INCLUDED if device is None else ON_DEVICE
@@ -83,7 +84,6 @@ def command(
             continue
         click.echo(f"{name}: {found.seconds:.0f} s, {found.peak_bytes / 2**20:,.0f} MiB")
         if profiled and missed(name, found.table):
-            out.mkdir(parents=True, exist_ok=True)
             measure(name, quick, (out / f"{name}.svg").absolute(), device)
             click.echo(f"{name}: where the time goes: {out / f'{name}.svg'}")
     append(out / HISTORY, run)

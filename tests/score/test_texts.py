@@ -1,0 +1,69 @@
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from toolkit.lang.text import Normaliser
+from toolkit.score.align import (
+    DELETION,
+    INSERTION,
+    OPTIONAL_DELETION,
+    OPTIONAL_INSERTION,
+    SUBSTITUTION,
+    WEIGHTS,
+    pairs_of,
+)
+from toolkit.score.alternatives import Grammar
+from toolkit.score.normalise import TextNormaliser
+from toolkit.score.texts import align_texts
+from toolkit.score.wer import score
+
+MARKS = Grammar(fragments=True, optional=True)
+
+
+WORD = st.sampled_from(["a", "ab", "c", "(b)", "(ab)"])
+WORDS = st.lists(WORD, max_size=5).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "errors", "characters"),
+    [
+        ("so (uh) yes", "so uh yes", 0, 9),
+        ("so (uh) yes", "so yes", 0, 9),  # `sclite -c -D`: all right, and counted
+        ("so (uh) yes", "so um yes", 1, 9),
+        ("so (uh) yes", "", 6, 9),
+        ("so yes", "so (uh) yes", 0, 9),
+        ("so yes (uh)", "so yes", 0, 9),
+        ("(uh) so", "so", 0, 5),
+        ("so (uh) (um)", "(oh) so", 0, 11),
+        ("{ a (uh) / b } c", "a c", 0, 6),
+        ("wo- yes", "word yes", 2, 7),  # a fragment is none of characters, as in sclite
+    ],
+)
+def test_words_that_may_be_left_out_have_no_wrong_characters(ref, hyp, errors, characters):
+    found = score({"u": ref}, {"u": hyp}, unit="char", grammar=MARKS)
+    assert (found.errors, found.ref_units) == (errors, characters)
+
+
+@given(WORDS, WORDS, st.sampled_from(WEIGHTS))
+def test_characters_are_those_of_the_words_without_parentheses(ref, hyp, weights):
+    assume(ref)
+    grammar = Grammar(optional=True)
+    _, _, (path,) = align_texts(["u"], [ref], [hyp], "word", weights, grammar=grammar)
+    (said,), (heard,), (steps,) = align_texts(["u"], [ref], [hyp], "char", weights, grammar=grammar)
+    assert (said, heard) == tuple(t.replace("(", "").replace(")", "") for t in (ref, hyp))
+    gaps = (INSERTION, OPTIONAL_INSERTION), (DELETION, OPTIONAL_DELETION)
+    assert [sum(s not in gap for s in steps) for gap in gaps] == [len(said), len(heard)]
+    found = pairs_of(steps, said, heard)
+    right = (s not in (INSERTION, DELETION, SUBSTITUTION) for s in steps)
+    assert all((a == b) == same for (a, b), same in zip(found, right, strict=True))
+    left = sum(s == OPTIONAL_DELETION for s in path)
+    assert (steps.count(OPTIONAL_DELETION) > 0) == (left > 0)
+
+
+def test_characters_are_counted_as_removed_once_and_marks_are_none():
+    normalise = TextNormaliser("english")
+    texts = {"u1": "{ a 1 / @ } c*", "u2": "d 2"}
+    score(texts, texts, normalise=normalise, grammar=Grammar())
+    (remark,) = normalise.remarks()
+    assert f"the rules {Normaliser.id} removed 4 characters" in remark
+    assert "{" not in remark
