@@ -83,13 +83,28 @@ def test_states_in_any_order_dead_ends_and_lattices_without_paths(tmp_path):
     assert found["a"].times.tolist() == pytest.approx([0, 0.02, 0.03, 0.04])
 
 
+@pytest.mark.parametrize("form", ["text", "binary"])
+def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
+    text = (
+        "a \n0\t1\t3\tInfinity,2,1\n0\t1\t4\t1,2,1\n0\t2\t5\t1,inf,1_1\n1\t0.5,0,\n2\n\n"
+        "b \n0\t1\t3\t1,2,1\n1\tInfinity,Infinity,\n\n"
+    )
+    (tmp_path / "lat").write_bytes(of_text(text) if form == "binary" else text.encode())
+    found = dict(read_compact_lattices(tmp_path / "lat", SHIFT))
+    assert said(found["a"], found["a"].graph + found["a"].acoustic) == [((4,), -3.5)]
+    assert found["b"] is None
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"a \n0\t0\t1\t0,0,1\n0\n\n", "a: a cycle"),
         (b"a \n0\t1\t1\t0,0,1\n0\t1\t2\t0,0,1_1\n1\n\n", "a: paths of different lengths"),
-        (b"a \n0\t1\t1\t2\t0,0\n1\n\n", "a line of 5 fields"),
-        (b"a \n0\t1\t1\t0.5\n1\n\n", "unpack"),
+        (b"a \n0\t1\t1\t2\t0,0\n1\n\n", "a: a line of 5 fields"),
+        (b"a \n0\t1\t1\t0.5\n1\n\n", "a: .*unpack"),
+        (b"a \n0\t1\t1\tnan,0,1\n1\n\n", "a: costs that are no numbers"),
+        (b"a \n0\t1\t1\t0,-inf,1\n1\n\n", "a: costs that are no numbers"),
+        (b"a " + binary(1, [], {0: (float("nan"), 0, [])}), "a: costs that are no numbers"),
         (b"no lattice", "invalid literal"),
         (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "not there"),
         (b"a " + binary(2, [(0, 1, 1, 0, 0, [1])], {})[:-9], "unpack"),

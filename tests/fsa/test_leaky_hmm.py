@@ -1,5 +1,7 @@
 """Forward-backward with leaky HMM against the enumeration of paths, and k2."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,20 @@ def test_what_a_frame_shares_and_what_is_padding_does_not_matter():
     again, others = leaky_forward_backward(hmm, moved, lengths, 0.1)
     torch.testing.assert_close(others, posteriors)
     torch.testing.assert_close(again - totals, torch.tensor([4500.0, 900.0]).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_pdf_that_no_state_reads_does_not_matter_however_high_it_is(dtype):
+    hmm, lengths = drawn_denominator(8, pdfs=3), torch.tensor([6, 3])
+    hmm = replace(hmm, pdf=hmm.pdf + 1)
+    scores = drawn_scores(8, 2, 6, pdfs=5).to(dtype)
+    totals, posteriors = leaky_forward_backward(hmm, scores, lengths, 1e-5)
+    scores[:, :, [0, 4]] += 2000
+    again, others = leaky_forward_backward(hmm, scores, lengths, 1e-5)
+    assert torch.isfinite(again).all()
+    torch.testing.assert_close(again, totals)
+    torch.testing.assert_close(others, posteriors)
+    assert not others[:, :, [0, 4]].any()
 
 
 def test_threads_do_not_change_a_bit():

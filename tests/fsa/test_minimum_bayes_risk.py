@@ -1,6 +1,7 @@
 """Minimum Bayes risk against expected edit distances by enumeration."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.word_lattices import chain, distance, random_lattice, said
-from toolkit.fsa.minimum_bayes_risk import expected_errors, minimum_risk
+from toolkit.fsa.minimum_bayes_risk import best_path_in_bins, expected_errors, minimum_risk
 from toolkit.fsa.word_lattice import united, weighted
 
 
@@ -99,3 +100,16 @@ def test_words_below_zero_are_counted_and_never_chosen():
     outcome = minimum_risk(lattice, lattice.scores(1.0))
     assert [w.word for w in outcome.words] == [2]
     assert outcome.words[0].posterior == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 579, 2753, 5058])
+def test_words_of_the_best_path_that_are_aligned_with_others_have_no_posterior(seed):
+    lattice = random_lattice(seed)
+    lattice = replace(lattice, words=np.where(lattice.words == 3, -1, lattice.words))
+    scores = lattice.scores(0.3)
+    found = best_path_in_bins(lattice, scores)
+    assert [c.word for c in found] == [w for w in lattice.best_words(scores) if w > 0]
+    for candidate in found:
+        assert 0 <= candidate.posterior <= 1 + 1e-9
+        assert 0 <= candidate.begin <= candidate.end + 1e-9 <= lattice.times[-1] + 1e-6
+    assert any(c.posterior == 0 for c in found) == (seed > 1)

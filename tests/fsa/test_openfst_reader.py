@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.fsa.openfst import read_openfst
 from tests.fsa.transducers import agree, transducers, transductions
+from toolkit.fsa.epsilons import remove_epsilon
 from toolkit.fsa.files import GraphError
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.fsa.openfst import dump_openfst
@@ -52,6 +53,17 @@ def test_a_start_that_is_not_the_first_state_becomes_it(tmp_path):
     states = struct.pack("<fq", 1.5, 0) + struct.pack("<fq", float("inf"), 1) + arcs
     (tmp_path / "x.fst").write_bytes(header("vector", 0, 1, 2, 1) + states)
     assert transductions(load_openfst(tmp_path / "x.fst"), 2) == {((5,), (6,)): -1.75}
+
+
+def test_arcs_of_infinite_cost_are_on_no_path(tmp_path):
+    arcs = [(0, 1, 2, 7, -0.5), (0, 1, 0, 8, -9.5), (1, 2, 0, 4, 0.0), (1, 2, 3, 5, -9.5)]
+    content = dump_openfst(fst_from_arcs(arcs, {2: -2.0}))
+    content = content.replace(struct.pack("<f", 9.5), struct.pack("<f", float("inf")))
+    for made in (content, const(content, True)):
+        (tmp_path / "x.fst").write_bytes(made)
+        found = load_openfst(tmp_path / "x.fst")
+        assert found.num_arcs == 3
+        assert transductions(remove_epsilon(found), 5) == {((2,), (7, 4)): -2.5}
 
 
 WRITTEN = dump_openfst(GRAPH)

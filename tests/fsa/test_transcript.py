@@ -5,12 +5,21 @@ from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.transducers import agree, transductions
 from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
-from toolkit.fsa.transcript import unpack_label, weighted_transcript_graph
+from toolkit.fsa.transcript import (
+    MAX_PHONES,
+    MAX_WORDS,
+    TranscriptError,
+    pack_label,
+    transcript_graph,
+    unpack_label,
+    weighted_transcript_graph,
+)
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
@@ -63,3 +72,16 @@ def test_likelier_pronunciations_and_silences_win():
     (read, _), best = max(found.items(), key=lambda item: item[1])
     assert read == (SILENCE, LANG.phones["b"], LANG.phones["b"])
     assert np.isclose(best, math.log(0.9 * 1.0 * 0.8))
+
+
+@pytest.mark.parametrize("ids", [(MAX_PHONES, 0), (1, MAX_WORDS)])
+def test_a_lexicon_that_labels_have_no_room_for_is_refused(ids):
+    assert unpack_label(pack_label(MAX_PHONES - 1, MAX_WORDS - 1)) == (
+        MAX_PHONES - 1,
+        MAX_WORDS - 1,
+    )
+    largest = transcript_graph([MAX_WORDS - 1], [[[MAX_PHONES - 1]]], 1)
+    assert unpack_label(int(largest.words.max())) == (MAX_PHONES - 1, MAX_WORDS - 1)
+    phone, word = ids
+    with pytest.raises(TranscriptError, match="make the lexicon smaller"):
+        transcript_graph([word], [[[phone]]], 1)

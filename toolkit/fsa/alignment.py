@@ -26,13 +26,14 @@ class AlignConfig:
     retries: tuple[float, ...] = (4.0, 16.0)
     """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
     max_active: int = 2000
-    """States kept per frame at the first beam."""
+    """Of the first beam, see `toolkit.fsa.beam.Beam`."""
 
     def __post_init__(self) -> None:
         if not min(self.acoustic_scale, self.beam, *self.retries) > 0:
             raise ValueError("acoustic_scale, beam and retries must be positive")
         if self.max_active < 2:
             raise ValueError(f"max_active is {self.max_active}, needs to be 2 or more")
+        self.beams()
 
     def beams(self) -> list[Beam]:
         """The beams to try, in order."""

@@ -1,5 +1,6 @@
 """Beams: how much of the search space a search keeps."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,26 +35,26 @@ class Beam:
     output: float = 6.0
     """Score below the best path within which the lattice keeps alternatives."""
     min_active: int = 30
-    """States kept per frame at least."""
+    """States per frame below which the beam widens by a quarter with every frame."""
     max_active: int = 4000
-    """States kept per frame at most."""
+    """States per frame beyond which the beam narrows by a fifth with every frame, until there are
+    fewer: a frame may keep some more."""
 
     def __post_init__(self) -> None:
-        if self.search <= 0 or self.output <= 0:
+        if not (self.search > 0 and self.output > 0):
             raise ValueError("beams must be positive")
+        if math.isinf(self.search):
+            raise ValueError("search is infinite, which max_active could not narrow; try 100")
         if not 0 < self.min_active < self.max_active:
             raise ValueError("need 0 < min_active < max_active")
         if self.max_active > MOST_ACTIVE:
             raise ValueError(f"max_active must be at most {MOST_ACTIVE}")
 
     def widened(self, factor: float) -> "Beam":
-        """The same beam, `factor` times as wide: for a second try."""
-        return Beam(
-            self.search * factor,
-            self.output,
-            int(self.min_active * factor),
-            int(self.max_active * factor),
-        )
+        """The same beam, `factor` times as wide: for a second try; its numbers are kept valid."""
+        fewest = min(max(int(self.min_active * factor), 1), MOST_ACTIVE - 1)
+        most = min(max(int(self.max_active * factor), fewest + 1), MOST_ACTIVE)
+        return Beam(self.search * factor, self.output, fewest, most)
 
     def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
         """This beam, then the same widened by each of `factors`."""

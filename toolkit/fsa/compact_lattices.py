@@ -59,11 +59,12 @@ def read_compact_lattices(
             end = content.index(b" ", at, at + _LONGEST_KEY)
             key, at = content[at:end].decode(), end + 1
             is_binary = content[at : at + 1] == _FIRST_BYTE
-            at, start, arcs = (_binary if is_binary else _text)(content, at)
             try:
-                yield key, _lattice(start, arcs, frame_shift)
-            except ValueError as error:
+                at, start, arcs = (_binary if is_binary else _text)(content, at)
+                lattice = _lattice(start, arcs, frame_shift)
+            except (ValueError, struct.error) as error:
                 raise ValueError(f"{key}: {error}") from error
+            yield key, lattice
 
 
 def _binary(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
@@ -82,8 +83,7 @@ def _binary(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
     found = []
     for state in range(states):
         graph, acoustic, frames, at = _weight(content, at)
-        if np.isfinite(graph + acoustic):
-            found.append(_Arc(state, _END, NO_WORD, graph, acoustic, frames))
+        found.append(_Arc(state, _END, NO_WORD, graph, acoustic, frames))
         (count,) = struct.unpack_from("<q", content, at)
         at += 8
         for _ in range(count):
@@ -124,7 +124,14 @@ def _text(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
 
 
 def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | None:
-    """The lattice of the arcs that lie on paths from the start to an end."""
+    """The lattice of the arcs that lie on paths from the start to an end; infinite costs are none.
+
+    Raises:
+      ValueError: it has a cycle, states without a time, or costs that are no numbers.
+    """
+    if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
+        raise ValueError("costs that are no numbers")
+    arcs = [arc for arc in arcs if arc.graph + arc.acoustic < np.inf]
     leaving: dict[int, list[_Arc]] = {}
     entering: dict[int, list[_Arc]] = {}
     for arc in arcs:

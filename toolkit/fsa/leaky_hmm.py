@@ -35,6 +35,9 @@ def leaky_forward_backward(
     device, frames = scores.device, scores.shape[1]
     forwards, backwards, initial, pdf = _tables(denominator, scores.dtype, device)
     ends = lengths.to(device)
+    unread = _unread(denominator, scores.shape[2])
+    if unread.any():  # beside the far higher score of one of these all others would be 0
+        scores = scores.masked_fill(unread.to(device), -torch.inf)
     top = scores.amax(dim=2)
     likelihoods = (scores - top[:, :, None]).exp().permute(1, 2, 0).contiguous()  # [T, P, N]
     # The probabilities [S, N] after each frame, scaled to add up to 1, and what they added up to.
@@ -92,6 +95,12 @@ def _multiply(
             source, factor = x[column[entry]], weight[entry]
             for n in range(x.shape[1]):
                 product[row, n] += factor * source[n]
+
+
+@lru_cache(maxsize=4)
+def _unread(hmm: Denominator, pdfs: int) -> Tensor:
+    """[P] bool, on the CPU: the pdfs that no state reads when it is entered."""
+    return torch.from_numpy(~np.isin(np.arange(pdfs), hmm.pdf[hmm.target]))
 
 
 @lru_cache(maxsize=4)

@@ -86,10 +86,17 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
     """
     chosen = spoken_words(lattice, scores)
     bins = _bins_around(lattice, lattice.shares(scores), chosen).bins
-    return [
-        next(candidate for candidate in candidates if candidate.word == word)
-        for word, candidates in zip(chosen, bins[1::2], strict=True)
-    ]
+    return [_of_word(*each) for each in zip(chosen, bins[1::2], strict=True)]
+
+
+def _of_word(word: int, candidates: Sequence[Candidate]) -> Candidate:
+    """A word in a bin; one that is aligned with others has the posterior 0, and the bin's times."""
+    for candidate in candidates:
+        if candidate.word == word:
+            return candidate
+    begin = sum(candidate.posterior * candidate.begin for candidate in candidates)
+    end = sum(candidate.posterior * candidate.end for candidate in candidates)
+    return Candidate(word, 0.0, begin, end)
 
 
 def spoken_words(lattice: WordLattice, scores: Array) -> list[int]:

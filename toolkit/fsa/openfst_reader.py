@@ -26,8 +26,8 @@ def load_openfst(path: Path) -> Fst:
       path: the file.
 
     Returns:
-      Scores are negated costs. Its start is state 0, its states are in the order of the file else;
-      the final state is added.
+      Scores are negated costs; arcs of infinite cost, which are on no path, are left out. Its start
+      is state 0, its states are in the order of the file else; the final state is added.
 
     Raises:
       GraphError: naming the file.
@@ -108,6 +108,8 @@ def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) 
     ends = np.flatnonzero(np.isfinite(finals))
     if not len(ends):
         raise ValueError("no state in which it may end")
+    passable = table["cost"] != np.inf
+    source, table = source[passable], table[passable]
     silent = np.zeros(len(ends), np.int32)
     source = number[np.append(source, ends)]
     order = np.argsort(source, kind="stable")

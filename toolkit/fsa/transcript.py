@@ -3,17 +3,33 @@
 import math
 from collections.abc import Sequence
 
+from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import Arc, Fst, fst_from_arcs
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 
+
+class TranscriptError(ToolkitError):
+    """A lexicon that is too large for graphs of transcripts."""
+
+
 Pronunciations = Sequence[Sequence[int]]
 
-# Bound on phone ids, so that a word and a phone fit into one label.
-MAX_PHONES = 2048
+# Bounds on ids, so that a word and a phone fit into one label of 31 bits.
+MAX_PHONES, MAX_WORDS = 2048, 2**20
 
 
 def pack_label(phone: int, word: int = 0) -> int:
-    """The output label of an arc that enters a phone, and with its first phone a word."""
+    """The output label of an arc that enters a phone, and with its first phone a word.
+
+    Raises:
+      TranscriptError: an id that is too high.
+    """
+    if not (phone < MAX_PHONES and word < MAX_WORDS):
+        raise TranscriptError(
+            f"a lexicon with a phone {phone} and a word {word}: transcripts are aligned with fewer"
+            f" than {MAX_PHONES:,} phones and {MAX_WORDS:,} words; make the lexicon smaller"
+            " (`lang.words`, `lang.vocabulary_size`)"
+        )
     return word * MAX_PHONES + phone
 
 

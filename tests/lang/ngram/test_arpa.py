@@ -97,6 +97,25 @@ def test_dialects(tmp_path):
     assert model.logprob([]) == pytest.approx(-0.3 - 0.7)
 
 
+@pytest.mark.parametrize("highest", [3, 4, 6])
+def test_highest_orders_may_have_no_ngrams(tmp_path, highest):
+    orders = range(3, highest + 1)
+    header = "".join(f"\nngram {n}=0" for n in orders)
+    sections = "".join(f"\\{n}-grams:\n\n" for n in orders)
+    text = ODD.replace("ngram  2 = 2", "ngram 2=2" + header)
+    model = read(tmp_path, text.replace("\\end\\", sections + "\\end\\"))
+    assert model.order == 2
+    assert model.logprob(["B"]) == pytest.approx(-0.3)
+
+
+def test_ngrams_above_an_order_without_any_are_a_fault(tmp_path):
+    text = ODD.replace("ngram  2 = 2", "ngram 2=2\nngram 3=0\nngram 4=1")
+    sections = "\\3-grams:\n\n\\4-grams:\n-1 B B B B\n\n\\end\\"
+    text = text.replace("-0.1 <s> B", "-0.1 B B").replace("\\end\\", sections)
+    with pytest.raises(ArpaError, match=r"lm\.arpa:22: context 'B B B' is not a 3-gram"):
+        read(tmp_path, text)
+
+
 def test_only_white_space_of_ascii_ends_a_word(tmp_path):
     model = read(tmp_path, re.sub(r"\bB\b", "B\u00a0C", ODD))
     assert model.vocabulary == ("</s>", "<UNK>", "<s>", "B\u00a0C")
@@ -114,7 +133,9 @@ def test_only_white_space_of_ascii_ends_a_word(tmp_path):
         ("-0.4\tB", "nan B", 10, "out of range"),
         ("-0.4\tB", "-0.4 B C -1", 10, "expected a probability, 1 words"),
         ("-0.4\tB", "-0.4 <s>", 10, "'<s>' is listed twice"),
-        ("-0.7\t</s>", "-0.7 C", 13, "lack </s>"),
+        ("-0.7\t</s>", "-0.7 C", 13, "lack </s>: estimate it of sentences"),
+        ("-0.7\t</s>", "-0.7 </S>", 13, "lack </s>: write it so in place of </S>"),
+        ("-0.4\tB", "-0.4 <UNK>", 13, "have <UNK> twice, or <unk> too"),
         ("-0.1 <s> B", "-0.1 <s> Q", 15, "'Q' is not a 1-gram"),
         ("-0.1 <s> B", "-0.1 B </s>", 15, "'B </s>' is listed twice"),
         ("\\end\\\n", "", 16, r"expected `\end\`"),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
 from toolkit.lang.ngram.kneser_ney import NgramError, estimate
 from toolkit.lang.ngram.renormalise import ngrams
@@ -67,7 +68,7 @@ def test_words_that_a_model_lacks_are_impossible_there():
         assert mixed.distribution(history).sum() == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.5, 1.5]])
+@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.5, 1.5], [float("nan"), 0.5]])
 def test_weights_must_be_shares(weights):
     model = estimate([["A"]], {"A"}, 2)[0]
     with pytest.raises(NgramError, match="interpolation of 2 models"):
@@ -100,3 +101,22 @@ def test_weights_without_held_out_text_are_equal():
     models = [estimate([["A"]], {"A"}, 1)[0]] * 3
     assert mixture_weights(models, []) == pytest.approx([1 / 3] * 3)
     assert mixture_weights(models, [["Q"]])[0] == pytest.approx(1 / 3)
+
+
+@pytest.mark.timeout(20)
+def test_weights_of_text_that_all_models_find_all_but_impossible(tmp_path):
+    ngrams = "".join(f"\\{n}-grams:\n-1{' A' * n} -99\n\n" for n in (2, 3))
+    text = (
+        "\\data\\\nngram 1=3\nngram 2=1\nngram 3=1\nngram 4=1\n\n"
+        "\\1-grams:\n-1 <s> -99\n-99 </s>\n-1 A -99\n\n"
+        f"{ngrams}\\4-grams:\n-1 A A A A\n\n\\end\\\n"
+    )
+    models = []
+    for name, score in (("one", "-1"), ("other", "-0.5")):
+        (tmp_path / name).write_text(text.replace("-1 A A A A", f"{score} A A A A"))
+        models.append(read_arpa(tmp_path / name))
+        tokens = np.array(models[-1].word_ids(["<s>", *"AAAA", "</s>"]))
+        assert models[-1].token_logprobs(tokens)[-1] < -330  # 0 as a probability in float64
+    weights = mixture_weights(models, [list("AAAA")])
+    assert sum(weights) == pytest.approx(1)
+    assert weights[1] > weights[0]

@@ -161,7 +161,14 @@ class _Reader:
     def _set_vocabulary(self, words: list[str]) -> None:
         for symbol in (START, END):
             if symbol not in words:
-                raise self._fault(f"the 1-grams lack {symbol}")
+                spelt = next((word for word in words if word.lower() == symbol), None)
+                remedy = f"write it so in place of {spelt}" if spelt else "estimate it of sentences"
+                raise self._fault(f"the 1-grams lack {symbol}: {remedy}")
+        if words.count(UNKNOWN) > 1:
+            raise self._fault(
+                f"the 1-grams have {UNKNOWN} twice, or <unk> too, which is the same word here:"
+                " rename one of them in the model's text, or leave it out"
+            )
         self.vocabulary = sorted(set(words))
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
         if UNKNOWN in self.ids:

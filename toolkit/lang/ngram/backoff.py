@@ -79,16 +79,16 @@ class BackoffModel:
         """Look up n-grams.
 
         Args:
-          level: index of the level searched, from 0.
+          level: index of the level searched, from 0; one beyond the highest lists nothing.
           context: indices in the level below, [N]; -1 matches nothing.
           word: word ids, [N].
 
         Returns:
           Indices in the level, [N], -1 where the n-gram is not listed.
         """
-        keys = self._keys[level]
-        if not len(keys):
+        if level >= self.order or not len(self._keys[level]):
             return np.full(len(word), -1)
+        keys = self._keys[level]
         query = context * len(self.vocabulary) + word
         index = np.minimum(np.searchsorted(keys, query), len(keys) - 1)
         return np.where((keys[index] == query) & (context >= 0), index, -1)

@@ -25,7 +25,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
     Raises:
       NgramError: weights of another kind.
     """
-    if len(weights) != len(models) or min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
+    if len(weights) != len(models) or min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-6:
         raise NgramError(f"interpolation of {len(models)} models with weights {list(weights)}")
     vocabulary = sorted(set().union(*(model.vocabulary for model in models)))
     models = [_with_vocabulary(model, vocabulary) for model in models]
@@ -72,7 +72,9 @@ def mixture_weights(
     weights = np.full(len(models), 1 / len(models))
     if not columns:
         return weights.tolist()
-    probability = 10.0 ** np.array(columns)
+    logprob = np.array(columns)
+    # Relative to the best model's, since 10 to the power of some -99s is 0 in all models.
+    probability = 10.0 ** (logprob - logprob.max(axis=1, keepdims=True))
     while True:
         share = probability * weights
         share /= share.sum(axis=1, keepdims=True)

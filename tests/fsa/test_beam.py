@@ -1,0 +1,31 @@
+import math
+
+import pytest
+
+from toolkit.fsa.alignment import AlignConfig
+from toolkit.fsa.beam import MOST_ACTIVE, Beam
+
+
+@pytest.mark.parametrize("name", ["search", "output"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_beams_are_numbers_above_zero(name, value):
+    with pytest.raises(ValueError, match="must be positive"):
+        Beam(**{name: value})
+
+
+def test_a_search_without_a_beam_is_refused():
+    with pytest.raises(ValueError, match="search is infinite"):
+        Beam(search=math.inf)
+    with pytest.raises(ValueError, match="search is infinite"):
+        AlignConfig(beam=math.inf)
+
+
+def test_retries_keep_the_numbers_of_states_in_range():
+    first, wide, narrow = Beam(10.0, 5.0, 30, MOST_ACTIVE).with_retries((2.0, 1e-9))
+    assert first.max_active == MOST_ACTIVE
+    assert (wide.search, wide.min_active, wide.max_active) == (20.0, 60, MOST_ACTIVE)
+    assert (narrow.min_active, narrow.max_active) == (1, 2)
+    assert [beam.max_active for beam in AlignConfig(max_active=MOST_ACTIVE).beams()] == [
+        MOST_ACTIVE
+    ] * 3
+    assert Beam(10.0, 5.0, 30, 4000).widened(2.0) == Beam(20.0, 5.0, 60, 8000)
