@@ -31,7 +31,7 @@ class Data:
         self.loaded, self.closed = 0, False
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        assert (epoch, start, rank, world_size) == (0, 0, 0, 1)
+        assert (epoch, start, rank, world_size) == (2, 0, 0, 1)
         try:
             for x in self.inputs:
                 self.loaded += 1
@@ -53,7 +53,7 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
     for norm in (model.masked, model.plain):  # of another network
         norm.running_mean.fill_(7)
         norm.running_var.fill_(70)
-    assert estimate_statistics(model, data, torch.device("cpu"), lambda b: model(b.inputs)) == 5
+    assert estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs)) == 5
     assert not any(module.training for module in model.modules())
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
     assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
@@ -74,14 +74,14 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
 def test_no_more_batches_are_loaded_than_are_used(monkeypatch):
     monkeypatch.setattr(batch_statistics, "ENOUGH", 2)
     model, data = made_up(5)
-    assert estimate_statistics(model, data, torch.device("cpu"), lambda b: model(b.inputs)) == 2
+    assert estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs)) == 2
     assert data.loaded == 2
     assert data.closed
 
 
 def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
     data = made_up(2)[1]
-    assert estimate_statistics(nn.Linear(3, 3), data, torch.device("cpu"), None) == 0
+    assert estimate_statistics(nn.Linear(3, 3), data, 2, torch.device("cpu"), None) == 0
     assert data.loaded == 0
 
 
@@ -92,7 +92,7 @@ def test_momenta_are_restored_after_a_fault():
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        estimate_statistics(model, data, torch.device("cpu"), fail)
+        estimate_statistics(model, data, 2, torch.device("cpu"), fail)
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
     assert not model.plain.training
     assert data.closed

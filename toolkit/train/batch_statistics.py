@@ -17,6 +17,7 @@ ENOUGH = 200
 def estimate_statistics(
     model: nn.Module,
     data: DataSource,
+    epoch: int,
     device: torch.device,
     compute: Callable[[Batch], object],
 ) -> int:
@@ -30,6 +31,7 @@ def estimate_statistics(
     Args:
       model: in evaluation mode afterwards.
       data: training batches, of which no more than needed are loaded.
+      epoch: whose batches; not the first, where that begins with the shortest utterances.
       device: of the model.
       compute: runs the model on a batch.
 
@@ -45,7 +47,7 @@ def estimate_statistics(
     try:
         for norm in norms:
             norm.train()
-        with torch.no_grad(), closing(data.batches(0)) as batches:
+        with torch.no_grad(), closing(data.batches(epoch)) as batches:
             for batch in islice(batches, ENOUGH):
                 used += 1
                 for norm in norms:

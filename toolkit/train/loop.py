@@ -233,7 +233,8 @@ class Trainer:
         return held_out_means(self._model, batches, self._compute, self._strategy, self._epoch)
 
     def _measure_average(self) -> float:
-        estimate_statistics(self._model, self._data, self._device, self._compute)
+        last = self._config.epochs - 1
+        estimate_statistics(self._model, self._data, last, self._device, self._compute)
         return score_of(self._observer.measure(self))
 
     def _train_epoch(self) -> None:
