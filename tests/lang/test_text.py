@@ -1,7 +1,7 @@
 import gzip
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.lang.text import (
@@ -53,6 +53,10 @@ def test_quotation_marks_are_no_part_of_words(text, words):
     assert Normaliser().transcript(text) == words
 
 
+def test_accents_of_their_own_do_not_hide_the_letter_before_an_apostrophe():
+    assert Normaliser()("the cafe\u0301's 'cafe\u0301'") == "THE CAFE'S CAFE"
+
+
 def test_the_first_rules_leave_them():
     assert FirstNormaliser()("‘Hello’ he said, ''go''") == "'HELLO' HE SAID ''GO''"
 
@@ -63,6 +67,8 @@ def test_other_characters_are_removed_and_counted():
     assert normaliser.removed == {"1": 1, "9": 1, "8": 1, "4": 1, "5": 1, "£": 1, "Ж": 1}
 
 
+@example("0´A")
+@example("_'A")
 @given(st.text())
 def test_output_has_the_alphabet_alone_and_is_stable(text):
     words = Normaliser().words(text)

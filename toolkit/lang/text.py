@@ -39,7 +39,7 @@ _ELIDED = (
 )
 ELISIONS = frozenset(_ELIDED.split())
 """What English has words of with an apostrophe before it."""
-_MARKS = re.compile(r"((?<!\w)\w+|)('+)(?=(\w*))")  # with the letters before and behind them
+_MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*))")  # with the letters on both sides
 
 
 def without_quotes(text: str) -> str:
@@ -49,7 +49,7 @@ def without_quotes(text: str) -> str:
     punctuation; and behind a word the next one after an opening one, unless it may belong to the
     word (BOYS', GOIN').
     """
-    text = text.translate(QUOTES)
+    text = unicodedata.normalize("NFC", text.translate(QUOTES))  # é is a letter
     kept: list[str] = []
     done = 0
     opened = -1  # where the word begins before which an opening mark stands
@@ -110,7 +110,8 @@ class Normaliser:
         foreign = _FOREIGN.findall(text)
         if foreign and not keep_foreign:
             self.removed.update(foreign)
-            text = _FOREIGN.sub("", text)
+            # An apostrophe between a digit and a letter is a quotation mark without the digit.
+            text = self._unquoted(_FOREIGN.sub("", text))
         words = _PUNCTUATION.sub(" ", text).split()
         return [TITLES.get(word, word) for word in words if word.strip("'")]
 
