@@ -1,0 +1,27 @@
+import math
+
+import pytest
+
+from toolkit.decode.first_pass import DecodeConfig
+from toolkit.fsa.beam import Beam
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"scales": ()}, "scales and penalties need a value each"),
+        ({"acoustic_scale": 0.0}, "acoustic scales must be positive"),
+        ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\), need to be positive"),
+        ({"retries": (math.nan,)}, "positive factors"),
+        ({"retries": (math.inf,)}, "positive factors"),
+    ],
+)
+def test_settings_that_would_fail_in_the_search_are_refused_at_once(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        DecodeConfig(**wrong)
+
+
+def test_retries_are_factors_on_the_beam():
+    config = DecodeConfig(beam=Beam(search=8.0, max_active=1000), retries=(2.0, 4.0))
+    assert [beam.search for beam in config.beams()] == [8.0, 16.0, 32.0]
+    assert DecodeConfig(retries=()).beams() == [DecodeConfig().beam]
