@@ -1,11 +1,19 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 import toolkit.train.batch_statistics as batch_statistics
 from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.parallel.batch import Batch
 from toolkit.train.batch_statistics import estimate_statistics
+from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.config import TrainerConfig
+from toolkit.train.corpus import Corpus
+from toolkit.train.loop import Trainer
+from toolkit.train.objectives import CrossEntropy
 
 
 class Network(nn.Module):
@@ -53,7 +61,8 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
     for norm in (model.masked, model.plain):  # of another network
         norm.running_mean.fill_(7)
         norm.running_var.fill_(70)
-    assert estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs)) == 5
+    estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
+    assert data.loaded == 5
     assert not any(module.training for module in model.modules())
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
     assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
@@ -74,14 +83,14 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
 def test_no_more_batches_are_loaded_than_are_used(monkeypatch):
     monkeypatch.setattr(batch_statistics, "ENOUGH", 2)
     model, data = made_up(5)
-    assert estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs)) == 2
+    estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
     assert data.loaded == 2
     assert data.closed
 
 
 def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
     data = made_up(2)[1]
-    assert estimate_statistics(nn.Linear(3, 3), data, 2, torch.device("cpu"), None) == 0
+    estimate_statistics(nn.Linear(3, 3), data, 2, torch.device("cpu"), None)
     assert data.loaded == 0
 
 
@@ -96,3 +105,23 @@ def test_momenta_are_restored_after_a_fault():
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
     assert not model.plain.training
     assert data.closed
+
+
+@pytest.mark.parametrize("average_epochs", [1, 2])
+def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_path, average_epochs):
+    stores = make_stores([90, 40, 70, 100])
+    corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
+    data = Chunks(corpus, ChunkConfig(frames=8, batch=4), 0, seed=0)
+    torch.manual_seed(0)
+    model = TdnnfModel(
+        TdnnfConfig(12, 5, hidden=8, bottleneck=4, final=4, strides=(1, 0, 3), dropout=0.5)
+    )
+    config = TrainerConfig(
+        epochs=3, initial_rate=1e-2, final_rate=1e-3, average_epochs=average_epochs
+    )
+    Trainer(model, CrossEntropy(), data, config, tmp_path).run()
+    kept = {name: x.clone() for name, x in model.state_dict().items() if "running" in name}
+    estimate_statistics(model, data, 2, torch.device("cpu"), partial(CrossEntropy(), model))
+    own = all(torch.equal(model.state_dict()[name], x) for name, x in kept.items())
+    assert kept
+    assert own == (average_epochs == 2)  # the last step's are kept with the last step's weights

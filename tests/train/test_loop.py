@@ -2,7 +2,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -10,10 +9,8 @@ from safetensors import safe_open
 
 from toolkit.environment import has_bf16
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.strategy import SingleProcess
-from toolkit.train.batch_statistics import estimate_statistics
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus
@@ -48,13 +45,12 @@ def interrupt(_):
 
 @pytest.fixture
 def make_trainer(make_stores, tmp_path):
-    def make(name, objective=None, config=CONFIG, dropout=0.3, window=10_000, of=None, **options):
+    def make(name, objective=None, config=CONFIG, dropout=0.3, window=10_000, **options):
         stores = make_stores(LENGTHS)
         corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
         torch.manual_seed(1)
-        model = of or LstmModel(LstmConfig(12, 5, hidden=8, layers=2, dropout=dropout))
-        chunked, ahead = ChunkConfig(frames=8, batch=4, window=window), 0 if of else 3
-        chunks = Chunks(corpus, chunked, ahead, seed=0)
+        model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, dropout=dropout))
+        chunks = Chunks(corpus, ChunkConfig(frames=8, batch=4, window=window), 3, seed=0)
         options.setdefault("valid", WholeUtterances(corpus, 3))
         objective = objective or CrossEntropy()
         return model, Trainer(model, objective, chunks, config, tmp_path / name, **options)
@@ -366,23 +362,6 @@ def test_without_held_out_data_the_last_weights_are_kept(make_trainer, caplog):
     assert trainer.run()["score"] == 0.0
     assert torch.equal(kept["output.weight"], weights(model)["output.weight"])
     assert "kept epoch 3, nothing is held out" in caplog.messages
-
-
-@pytest.mark.parametrize("average_epochs", [1, 2])
-def test_averaged_weights_get_their_own_statistics_of_batches(make_trainer, average_epochs):
-    torch.manual_seed(0)
-    config = TdnnfConfig(12, 5, hidden=8, bottleneck=4, final=4, strides=(1, 0, 3), dropout=0.5)
-    training = replace(CONFIG, average_epochs=average_epochs)
-    model, trainer = make_trainer("run", config=training, of=TdnnfModel(config), valid=None)
-    trainer.run()
-    kept, objective = weights(model), CrossEntropy()
-    data = trainer._data
-    compute = partial(objective, model)
-    assert estimate_statistics(model, data, 2, trainer.device, compute) == data.steps(2)
-    means = {name: value for name, value in weights(model).items() if "running" in name}
-    own = all(torch.equal(kept[name], value) for name, value in means.items())
-    assert means
-    assert own == (average_epochs == 2)  # the last step's are kept with the last step's weights
 
 
 def test_reports(make_trainer, tmp_path, capfd, caplog):

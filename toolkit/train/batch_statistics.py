@@ -20,7 +20,7 @@ def estimate_statistics(
     epoch: int,
     device: torch.device,
     compute: Callable[[Batch], object],
-) -> int:
+) -> None:
     """Estimate the running means and variances of a model's batch normalisations anew.
 
     Those in an average of weights are averages of other networks' statistics. As in Kaldi's
@@ -34,27 +34,21 @@ def estimate_statistics(
       epoch: whose batches; not the first, where that begins with the shortest utterances.
       device: of the model.
       compute: runs the model on a batch.
-
-    Returns:
-      The number of batches used.
     """
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | MaskedBatchNorm)]
     model.eval()
-    used = 0
     if not norms:
-        return used
+        return
     momenta = [norm.momentum for norm in norms]
     try:
         for norm in norms:
             norm.train()
         with torch.no_grad(), closing(data.batches(epoch)) as batches:
-            for batch in islice(batches, ENOUGH):
-                used += 1
+            for number, batch in enumerate(islice(batches, ENOUGH), 1):
                 for norm in norms:
-                    norm.momentum = 1 / used  # the mean of all so far
+                    norm.momentum = 1 / number  # the mean of all so far
                 compute(batch.to(device))
     finally:
         model.eval()
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-    return used
