@@ -1,6 +1,5 @@
 """The search of one utterance: first pass and lattice rescoring."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -42,8 +41,6 @@ class DecodeConfig:
             raise ValueError("scales and penalties need a value each")
         if min(self.acoustic_scale, *self.scales) <= 0:
             raise ValueError("acoustic scales must be positive")
-        if not all(0 < factor < math.inf for factor in self.retries):
-            raise ValueError(f"retries are {self.retries}, need to be positive factors")
         self.beams()
 
     def beams(self) -> list[Beam]:

@@ -57,5 +57,12 @@ class Beam:
         return Beam(self.search * factor, self.output, fewest, most)
 
     def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
-        """This beam, then the same widened by each of `factors`."""
+        """This beam, then the same widened by each of `factors`.
+
+        Raises:
+          ValueError: a factor that is not positive and finite.
+        """
+        factors = tuple(factors)
+        if not all(0 < factor < math.inf for factor in factors):
+            raise ValueError(f"retries are {factors}, need to be positive factors")
         return [self, *(self.widened(factor) for factor in factors)]
