@@ -14,7 +14,7 @@ from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_s
 from toolkit.fsa.transcript import (
     MAX_PHONES,
     MAX_WORDS,
-    TranscriptError,
+    LexiconSizeError,
     pack_label,
     transcript_graph,
     unpack_label,
@@ -83,5 +83,5 @@ def test_a_lexicon_that_labels_have_no_room_for_is_refused(ids):
     largest = transcript_graph([MAX_WORDS - 1], [[[MAX_PHONES - 1]]], 1)
     assert unpack_label(int(largest.words.max())) == (MAX_PHONES - 1, MAX_WORDS - 1)
     phone, word = ids
-    with pytest.raises(TranscriptError, match="make the lexicon smaller"):
+    with pytest.raises(LexiconSizeError, match="make the lexicon smaller"):
         transcript_graph([word], [[[phone]]], 1)

@@ -8,7 +8,7 @@ from toolkit.fsa.fst import Arc, Fst, fst_from_arcs
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 
 
-class TranscriptError(ToolkitError):
+class LexiconSizeError(ToolkitError):
     """A lexicon that is too large for graphs of transcripts."""
 
 
@@ -22,10 +22,10 @@ def pack_label(phone: int, word: int = 0) -> int:
     """The output label of an arc that enters a phone, and with its first phone a word.
 
     Raises:
-      TranscriptError: an id that is too high.
+      LexiconSizeError: an id that is too high.
     """
     if not (phone < MAX_PHONES and word < MAX_WORDS):
-        raise TranscriptError(
+        raise LexiconSizeError(
             f"a lexicon with a phone {phone} and a word {word}: transcripts are aligned with fewer"
             f" than {MAX_PHONES:,} phones and {MAX_WORDS:,} words; make the lexicon smaller"
             " (`lang.words`, `lang.vocabulary_size`)"
