@@ -25,7 +25,7 @@ class Scorer:
             path=Path("dev"), num_frames=lambda name: 10, shards=[IDS[:40], IDS[40:]], ids=IDS
         )
 
-    def log_likelihoods(self, utterance, pdfs=None):
+    def log_likelihoods(self, utterance):
         return self.batch_log_likelihoods([utterance])[0]
 
     def batch_log_likelihoods(self, utterances):

@@ -35,7 +35,7 @@ class Scorer:
         self.store = Store(texts)
         self.recogniser = recogniser
 
-    def log_likelihoods(self, utterance, pdfs=None):
+    def log_likelihoods(self, utterance):
         lang, topology = self.recogniser.lang, self.recogniser.topology
         phones = [1]
         for word in self.store.texts[utterance].split():
@@ -52,7 +52,10 @@ class Scorer:
         scores[range(len(states)), states] = 0.0
         if utterance.startswith("doubt"):
             scores /= 20
-        return scores if pdfs is None else scores[:, pdfs]
+        return scores
+
+    def scores_of(self, utterance, pdfs):
+        return self.log_likelihoods(utterance)[:, pdfs]
 
 
 class Recogniser:

@@ -31,7 +31,7 @@ class Heard:
     def __init__(self, recogniser, store, model):
         self.store, self.model = store, model
 
-    def log_likelihoods(self, utterance, pdfs=None):
+    def log_likelihoods(self, utterance):
         return self.model.log_likelihoods(features(utterance))
 
 

@@ -59,7 +59,7 @@ def test_scores_are_the_cpus(system, device):
         expected = scorer.log_likelihoods(name)
         assert scores.device.type == "cpu"
         torch.testing.assert_close(scores, expected, rtol=0, atol=1e-3)
-        assert on(scorer, device).log_likelihoods(name, torch.tensor([2, 0])).shape[1] == 2
+        assert on(scorer, device).scores_of(name, torch.tensor([2, 0])).shape[1] == 2
 
 
 def test_the_words_are_the_cpus_whatever_the_number_of_threads(system, device, tmp_path):

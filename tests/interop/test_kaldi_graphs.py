@@ -177,7 +177,7 @@ def agree_on_model(topology, tree):
 class NoisyScorer(Scorer):
     """Log-likelihoods of noise with a little of the transcript."""
 
-    def log_likelihoods(self, utterance, pdfs=None):
+    def log_likelihoods(self, utterance):
         scores = super().log_likelihoods(utterance)
         generator = torch.Generator().manual_seed(len(utterance))
         noise = 20 * torch.randn(scores.shape, generator=generator)

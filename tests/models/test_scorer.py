@@ -44,7 +44,7 @@ def test_scores_are_posteriors_less_priors_behind_the_speakers_earlier_frames(sc
 def test_some_pdfs_alone_in_the_order_asked(scorer):
     scorer, expected = scorer
     pdfs = torch.tensor([4, 0, 3])
-    torch.testing.assert_close(scorer.log_likelihoods("u", pdfs), expected[:, [4, 0, 3]])
+    torch.testing.assert_close(scorer.scores_of("u", pdfs), expected[:, [4, 0, 3]])
 
 
 def test_a_scorer_pickles_as_paths(scorer):

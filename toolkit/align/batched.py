@@ -6,6 +6,7 @@ from torch import Tensor
 
 from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.fsa.alignment import AlignConfig, TrainingGraph, UtteranceAlignment, force_align_batch
+from toolkit.fsa.frame_rows import FrameScores
 
 # Frames searched at a time. It matters to k2 alone, whose overhead per frame the utterances share:
 # those of 10 s one by one take it 4.5 times as much processor time, 16 at a time no less than 4.
@@ -14,7 +15,7 @@ SEARCH_FRAMES = 4000
 
 def align_batched(
     transcripts: Iterable[tuple[str, Sequence[str]]],
-    log_likelihoods: Callable[[str, Tensor], Tensor],
+    log_likelihoods: Callable[[str, Tensor], FrameScores],
     compiler: TrainingGraphCompiler,
     config: AlignConfig,
 ) -> Iterator[tuple[str, UtteranceAlignment | None]]:
@@ -22,7 +23,7 @@ def align_batched(
 
     Args:
       transcripts: utterances with their words.
-      log_likelihoods: (utterance, pdfs [L]) -> [T, L].
+      log_likelihoods: (utterance, pdfs [L]) -> [T, L], all of them or computed where they are read.
       compiler: lexicon and HMMs.
       config: the search.
 
@@ -30,7 +31,7 @@ def align_batched(
       Each utterance, in the order given, with its alignment; None where no path leads through.
     """
     names: list[str] = []
-    scores: list[Tensor] = []
+    scores: list[FrameScores] = []
     graphs: list[TrainingGraph] = []
 
     def search() -> Iterator[tuple[str, UtteranceAlignment | None]]:

@@ -16,6 +16,7 @@ from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
 from toolkit.errors import ToolkitError
 from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment
+from toolkit.fsa.frame_rows import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 
@@ -118,8 +119,8 @@ def _align_shard(
     words = {u: tuple(text_of(scorer.store.cut(u)).split()) for u in ids}
     frames: dict[str, int] = {}
 
-    def score(utterance: str, pdfs: Tensor) -> Tensor:
-        scores = scorer.log_likelihoods(utterance, pdfs)
+    def score(utterance: str, pdfs: Tensor) -> FrameScores:
+        scores = scorer.scores_of(utterance, pdfs)
         frames[utterance] = len(scores)
         return scores
 

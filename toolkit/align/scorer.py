@@ -10,6 +10,8 @@ from torch import Tensor
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.gmm_features import GmmFeaturesError, load_transforms
 from toolkit.features.store import FeatureStore
+from toolkit.fsa.frame_rows import FrameScores
+from toolkit.hmm.demand import DemandedScores
 
 
 class Scorer(Protocol):
@@ -25,8 +27,11 @@ class Scorer(Protocol):
     def store(self) -> FeatureStore:
         """The features that are scored."""
 
-    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
-        """log p(x_t | pdf) up to a constant per frame: [T, P], or the columns `pdfs` of it."""
+    def log_likelihoods(self, utterance: str) -> Tensor:
+        """log p(x_t | pdf) up to a constant per frame: [T, P]."""
+
+    def scores_of(self, utterance: str, pdfs: Tensor) -> FrameScores:
+        """The columns `pdfs` of these, [T, len(pdfs)], for a search that may read a few."""
 
 
 @dataclass
@@ -58,9 +63,13 @@ class GmmScorer:
         """The features that are scored."""
         return self._system.features.store
 
-    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
-        """Log-densities of every pdf: [T, P], or of those in `pdfs`: [T, len(pdfs)]."""
-        return self._system.gmm.log_likelihoods(self._system.features.load(utterance), pdfs)
+    def log_likelihoods(self, utterance: str) -> Tensor:
+        """Log-densities of every pdf: [T, P]."""
+        return self._system.gmm.log_likelihoods(self._system.features.load(utterance))
+
+    def scores_of(self, utterance: str, pdfs: Tensor) -> DemandedScores:
+        """Log-densities of these pdfs, computed where they are read: [T, len(pdfs)]."""
+        return DemandedScores(self._system.gmm, self._system.features.load(utterance), pdfs)
 
     def __getstate__(self) -> dict:
         """Pickle the paths, without what was loaded from them."""

@@ -4,7 +4,7 @@ Also the E step along an alignment, the other half of training GMMs.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiHmmGmm
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.features.gmm_features import GmmFrontend
 from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align_batch
+from toolkit.fsa.frame_rows import FrameScores
+from toolkit.hmm.demand import DemandedScores
 from toolkit.hmm.gmm import GmmStatistics
 from toolkit.processes.threads import one_thread
 
@@ -122,10 +124,10 @@ class _Task:
         mean = torch.zeros(13)
         return [
             self.case(OURS, self._align),
-            self.case("scores alone", self._score),
+            self.case("all scores, of which a search reads a few", self._score),
             self.case("graphs alone", lambda: self._each(self._compile, self._transcripts)),
             self.case(SEARCH, lambda: self._search(self._scores)),
-            self.case(BOTH, lambda: self._search(self._score())),
+            self.case(BOTH, lambda: self._search(self._demanded())),
             self.case(SUMS, self._accumulate),
             self.case(
                 "cepstra to features (deltas, splicing, LDA)",
@@ -148,8 +150,12 @@ class _Task:
         )
         self.found = [path for _, path in found]
 
-    def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> Tensor:
-        return self.speech.gmm.log_likelihoods(self.features[int(utterance)], pdfs)
+    def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> DemandedScores:
+        return DemandedScores(self.speech.gmm, self.features[int(utterance)], pdfs)
+
+    def _demanded(self) -> list[DemandedScores]:
+        pairs = zip(self.features, self.graphs, strict=True)
+        return [DemandedScores(self.speech.gmm, x, graph.pdfs) for x, graph in pairs]
 
     def _score(self) -> list[Tensor]:
         pairs = zip(self.features, self.graphs, strict=True)
@@ -164,7 +170,7 @@ class _Task:
     def _compile(self, transcript: tuple[str, tuple[str, ...]]) -> object:
         return self._compiler.compile(transcript[1])
 
-    def _search(self, scores: list[Tensor]) -> None:
+    def _search(self, scores: Sequence[FrameScores]) -> None:
         for batch in self._batches:
             force_align_batch(
                 [scores[i] for i in batch],

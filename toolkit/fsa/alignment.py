@@ -9,6 +9,7 @@ from torch import Tensor
 
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import BestPath
+from toolkit.fsa.frame_rows import FrameScores
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.search import search_best_paths
 from toolkit.fsa.transcript import unpack_label
@@ -90,14 +91,14 @@ class UtteranceAlignment:
 
 
 def force_align(
-    log_likelihoods: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
+    log_likelihoods: FrameScores, graph: TrainingGraph, senones: Senones, config: AlignConfig
 ) -> UtteranceAlignment | None:
     """The best path of log_likelihoods[T, L] through a training graph; None if there is none."""
     return force_align_batch([log_likelihoods], [graph], senones, config)[0]
 
 
 def force_align_batch(
-    log_likelihoods: Sequence[Tensor],
+    log_likelihoods: Sequence[FrameScores],
     graphs: Sequence[TrainingGraph],
     senones: Senones,
     config: AlignConfig,

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from toolkit.fsa.frame_rows import frame_row, num_frames
 from toolkit.fsa.fst import Fst
-from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam, padded
+from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam
 from toolkit.fsa.tables import grown
+from toolkit.hmm.demand import MixtureArrays
 
 Array = np.ndarray
 
@@ -70,23 +72,28 @@ def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array
 
 @njit(nogil=True, cache=True)
 def viterbi(
-    graph: GraphArrays, scores: Array, limits: tuple[float, int, int]
+    graph: GraphArrays, scores: Array | MixtureArrays, limits: tuple[float, int, int]
 ) -> tuple[Array, float]:
-    """The best path of scores [T, P] float32 through a graph, pruned as `search_kernels.search`.
+    """The best path of scores through a graph, pruned as `search_kernels.search`.
 
     Keeps one arc per state and frame where a lattice keeps them all, and adds up in float64.
+
+    Args:
+      graph: its labels are column + 1.
+      scores: [T, P], see `toolkit.fsa.frame_rows.kernel_scores`.
+      limits: beam, fewest and most active states.
 
     Returns:
       The graph's arcs, one per frame and one to the final state (none if no path reaches it), and
       the path's score.
     """
-    frames = len(scores)
+    frames = num_frames(scores)
     place = np.full(len(graph.first) - 1, -1, np.int32)
     states, forward = np.zeros(1, np.int32), np.zeros(1, np.float64)
     previous, entry = np.full(1, -1), np.full(1, -1, np.int32)  # of all levels, one after the other
     begin, end, beam = 0, 1, np.float32(limits[0])
     for t in range(frames + 1):
-        row, room = padded(scores[min(t, frames - 1)], t == frames), 0
+        row, room = frame_row(scores, t, graph, states), 0
         for state in states:
             room += graph.first[state + 1] - graph.first[state]
         reached, tops = np.empty(room, np.float64), np.empty(len(states), np.float64)

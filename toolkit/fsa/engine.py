@@ -11,6 +11,7 @@ from torch import Tensor
 from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import BestPath
+from toolkit.fsa.frame_rows import FrameScores
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.native_engine import NativeEngine
 
@@ -22,7 +23,7 @@ class Engine(Protocol):
         """See `toolkit.fsa.search.search_lattice`."""
 
     def best_paths(
-        self, scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
+        self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
         """See `toolkit.fsa.search.search_best_paths`."""
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import BestPath, best_path
+from toolkit.fsa.frame_rows import FrameScores
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.pruning import prune
+from toolkit.hmm.demand import DemandedScores
 
 
 class K2Engine:
@@ -28,11 +30,12 @@ class K2Engine:
         return _lattices([scores], devices[scores.device], [graph], beam)[0]
 
     def best_paths(
-        self, scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
+        self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
         """See `toolkit.fsa.search.search_best_paths`."""
-        joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(scores[0].device)
-        found = _lattices(scores, joined, graphs, beam)
+        dense = [rows.dense() if isinstance(rows, DemandedScores) else rows for rows in scores]
+        joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(dense[0].device)
+        found = _lattices(dense, joined, graphs, beam)
         return [None if lattice is None else best_path(lattice) for lattice in found]
 
 

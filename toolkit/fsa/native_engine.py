@@ -7,6 +7,7 @@ from torch import Tensor
 
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import BestPath, path_of, viterbi
+from toolkit.fsa.frame_rows import FrameScores, kernel_scores
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.pruning import prune
 from toolkit.fsa.search_kernels import GraphArrays, Trellis, search
@@ -21,13 +22,13 @@ class NativeEngine:
         return lattice_of(search(graph_arrays(graph), rows_of(scores), limits, beam.output), graph)
 
     def best_paths(
-        self, scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
+        self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
         """See `toolkit.fsa.search.search_best_paths`."""
         limits = (beam.search, beam.min_active, beam.max_active)
         found: list[BestPath | None] = []
         for rows, graph in zip(scores, graphs, strict=True):
-            arcs, score = viterbi(graph_arrays(graph), rows_of(rows), limits)
+            arcs, score = viterbi(graph_arrays(graph), kernel_scores(rows), limits)
             found.append(path_of(graph, arcs, score) if len(arcs) else None)
         return found
 

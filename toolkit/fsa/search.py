@@ -7,6 +7,7 @@ from torch import Tensor
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import BestPath
 from toolkit.fsa.engine import engine
+from toolkit.fsa.frame_rows import FrameScores
 from toolkit.fsa.fst import Fst, Lattice
 
 
@@ -51,7 +52,7 @@ def search_with_retries(
 
 
 def search_best_paths(
-    scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
+    scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
 ) -> list[BestPath | None]:
     """The best path of each of several utterances through its own graph, without lattices.
 

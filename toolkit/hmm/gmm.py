@@ -145,6 +145,21 @@ class Gmm:
             found.append(torch.cat(by_pdf).T.index_select(1, back))
         return torch.cat(found)
 
+    def products(self, pdfs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return what the log-densities of single Gaussians are computed from.
+
+        That of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
+
+        Args:
+          pdfs: [L].
+
+        Returns:
+          The matrix [G, 2 D], the constants [G], and for each of the pdfs its first Gaussian and
+          the one behind its last.
+        """
+        first = self._first[pdfs]
+        return self._matrix, self._constant, first, first + self._sizes[pdfs]
+
     def posteriors(self, x: Tensor, pdfs: Tensor) -> Iterator[PdfFrames]:
         """Group the frames x[T, D], aligned to pdfs[T], by pdf, and compute Gaussian posteriors.
 

@@ -100,10 +100,13 @@ class NeuralScorer:
     def _model(self) -> NeuralModel:
         return NeuralModel(self.model, self.normaliser, self.device)
 
-    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
-        """Scaled likelihoods [T, P], or of `pdfs` only, given the speaker's earlier utterances."""
-        (scores,) = self.batch_log_likelihoods([utterance])
-        return scores if pdfs is None else scores[:, pdfs]
+    def log_likelihoods(self, utterance: str) -> Tensor:
+        """Scaled likelihoods [T, P], given the speaker's earlier utterances."""
+        return self.batch_log_likelihoods([utterance])[0]
+
+    def scores_of(self, utterance: str, pdfs: Tensor) -> Tensor:
+        """The columns `pdfs` of these, which are all computed: [T, len(pdfs)]."""
+        return self.log_likelihoods(utterance)[:, pdfs]
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
         """Scaled likelihoods of several utterances in one batch: [T, P] each, on the CPU."""

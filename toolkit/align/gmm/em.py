@@ -17,6 +17,7 @@ from toolkit.align.store import ADVICE, DamagedAlignmentsError
 from toolkit.features.gmm_features import GmmFeatures
 from toolkit.fsa.alignment import AlignConfig
 from toolkit.hmm.context import phone_contexts
+from toolkit.hmm.demand import DemandedScores
 from toolkit.hmm.gmm import GmmStatistics
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -135,10 +136,10 @@ def _lang(folder: Path) -> Lang:
 def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignConfig) -> list[str]:
     compiler = TrainingGraphCompiler(_lang(lang), system.senones)
 
-    def log_likelihoods(utterance: str, pdfs: Tensor) -> Tensor:
-        return system.gmm.log_likelihoods(system.features.load(utterance), pdfs)
+    def scores(utterance: str, pdfs: Tensor) -> DemandedScores:
+        return DemandedScores(system.gmm, system.features.load(utterance), pdfs)
 
-    found = align_batched(partition.transcripts, log_likelihoods, compiler, config)
+    found = align_batched(partition.transcripts, scores, compiler, config)
     aligned = {utterance: path.states for utterance, path in found if path is not None}
     partition.save(aligned)
     return [u for u, _ in partition.transcripts if u not in aligned]

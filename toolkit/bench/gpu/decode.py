@@ -116,9 +116,11 @@ class _Network:
             name: torch.randn(len(rows), config.input_dim) for name, rows in scores.items()
         }
 
-    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
-        (scores,) = self.batch_log_likelihoods([utterance])
-        return scores if pdfs is None else scores[:, pdfs]
+    def log_likelihoods(self, utterance: str) -> Tensor:
+        return self.batch_log_likelihoods([utterance])[0]
+
+    def scores_of(self, utterance: str, pdfs: Tensor) -> Tensor:
+        return self.log_likelihoods(utterance)[:, pdfs]
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
         if self.computes:
