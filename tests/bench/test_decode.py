@@ -42,7 +42,7 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
         assert [row.rate for row in theirs] == [narrow.rate, wide.rate]
         assert f"k2, beam 16 {1 / wide.rate:.5f}" in rates
     else:
-        assert "'k2', which is not installed" in without_k2[0]
+        assert without_k2[0].startswith("k2: not installed")  # no variable asked for it
     assert "2 utterances of synthetic sentences of 100 words" in about
     assert "pip install 'kaldi-decoder==" in missing
     assert f"ours, beam 16 {1 / wide.rate:.5f}" in rates

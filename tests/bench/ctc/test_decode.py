@@ -5,12 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.optional import load_torchaudio
 from toolkit.bench.ctc.decode import (
     FLASHLIGHT,
     OURS,
     Row,
+    command,
     compare_with_others,
     measure,
     text_score,
@@ -102,3 +104,10 @@ def test_verdicts_compare_like_with_like():
     assert "by our width 8, 0.02" in wide
     assert "no width of ours scores as well" in better
     assert "missed" in missed
+
+
+@pytest.mark.parametrize("option", ["--words", "--utterances", "--width", "--rounds"])
+def test_numbers_below_one_are_refused(option):
+    result = CliRunner().invoke(command, [option, "0"])
+    assert result.exit_code == 2, result.output
+    assert option in result.output

@@ -177,3 +177,18 @@ def test_makes_records_up_without_a_folder(monkeypatch):
     like = CtcTrainingConfig()
     for name in ("threads", "amp", "optimizer", "initial_rate"):
         assert getattr(seen.training, name) == getattr(like, name)
+
+
+@pytest.mark.parametrize(
+    "option", ["--batch", "--max-batch", "--max-readers", "--buffer", "--pad-to"]
+)
+def test_sizes_below_one_are_refused(option):
+    result = CliRunner().invoke(command, [option, "0"])
+    assert result.exit_code == 2, result.output
+    assert option in result.output
+
+
+def test_a_largest_batch_below_the_first_is_refused():
+    result = CliRunner().invoke(command, ["--max-batch", "23"])
+    assert result.exit_code == 2
+    assert "--max-batch 23 is below --batch 24" in result.output

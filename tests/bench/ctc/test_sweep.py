@@ -117,3 +117,10 @@ def test_without_posteriors_it_says_what_to_run(run, tmp_path, arguments):
     result = CliRunner().invoke(command, [str(run), *arguments])
     assert result.exit_code == 1
     assert "decoding stage" in result.output
+
+
+@pytest.mark.parametrize("option", ["--width", "--jobs"])
+def test_numbers_below_one_are_refused(option, run):
+    result = CliRunner().invoke(command, [str(run), option, "0"])
+    assert result.exit_code == 2, result.output
+    assert option in result.output

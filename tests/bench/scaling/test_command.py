@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.scaling.command import command
 from toolkit.bench.scaling.frontier import Frontier, Reach, Trained
 from toolkit.bench.scaling.inputs import audio_hours, table1_inputs
@@ -238,3 +239,25 @@ def test_command_writes_what_it_is_asked_for(tmp_path):
     assert averaged[2] == pytest.approx(8, rel=0.05)
     assert averaged[5] < 0.9 * averaged[4]  # some of those drawn at random are busy
     assert averaged[6] == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--first", "1", "--largest", "4"], "first is 1"),  # its half more is 1 again
+        (["--first", "15"], "first is 15"),
+        (["--first", "24", "--largest", "23"], "largest is 23"),
+        (["--epochs", "0"], "epochs"),
+    ],
+)
+def test_batches_that_cannot_be_tried_are_refused(options, told, tmp_path):
+    result = CliRunner().invoke(command, ["frontier", "--out", str(tmp_path / "out"), *options])
+    assert result.exit_code == 2, result.output
+    assert told in result.output
+
+
+def test_a_batch_of_more_than_all_frames_is_refused():
+    task = FrameTask(*synthetic_frames(SyntheticConfig(frames=256, valid_frames=20)), hidden=(8,))
+    study = Frontier(first=256, largest=768, epochs=2, seeds=1)
+    with pytest.raises(BenchmarkError, match="768, is more than the 512 frames"):
+        list(study.trained(task, print))

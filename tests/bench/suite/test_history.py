@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from toolkit.bench.instruments.harness import BenchmarkError, Row, Table
@@ -62,3 +64,15 @@ def test_only_runs_of_the_same_size_and_machine_are_compared():
     others = [run(9.0, quick=True), run(9.0, cpu="6502"), SuiteRun("", False, {}, {"train": "no"})]
     assert quantities([*others, run(1.0)])[0].earlier == ()
     assert quantities([*others, run(2.0), run(1.0)])[0].earlier == (2.0,)
+
+
+def test_ratios_to_another_baseline_are_not_compared():
+    """Where kaldifeat is installed, features are compared with it instead of torch's."""
+    before, after = run(1.0), run(0.5)
+    table = after.measured["train"].table
+    rows = (replace(table.rows[0], name="other limit"), table.rows[1])
+    table = replace(table, baseline="other limit", rows=rows)
+    after.measured["train"] = replace(after.measured["train"], table=table)
+    ours = quantities([before, after])[0]
+    assert (ours.name, ours.earlier, ours.worse) == ("ours", (), False)
+    assert quantities([before, after, run(0.5)])[0].earlier == (1.0,)

@@ -153,3 +153,14 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(monkey
     done = CliRunner().invoke(bench, ["all", "--only", "train", "--out", str(tmp_path / "file")])
     assert isinstance(done.exception, FileExistsError)
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_log_file_has_the_targets_in_full(capsys):
+    """Columns that do not fit into its lines would end in an ellipsis: bounds first."""
+    found = run(0.5)
+    found.measured["align"] = found.measured["train"]
+    page.targets_table(found).print()
+    printed = capsys.readouterr().out
+    assert all(target.what in printed for target in TARGETS)
+    assert "at most 0.001" in printed
+    assert "\u2026" not in printed

@@ -59,3 +59,9 @@ def test_targets_are_the_papers_in_its_order():
         *(("cer", 10.0), ("cer", 8.0), ("cer", 7.0)),
         *(("wer", 22.0), ("wer", 20.2), ("wer", 19.2)),
     ]
+
+
+def test_the_hardest_target_comes_last_whatever_the_order_given():
+    """The page's first sentence is about the last one that all platforms reached."""
+    targets = TtaConfig(cer=(7, 10, 8), wer=(20, 22)).targets
+    assert targets == [("cer", 10), ("cer", 8), ("cer", 7), ("wer", 22), ("wer", 20)]

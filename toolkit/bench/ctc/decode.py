@@ -199,9 +199,16 @@ def _at_equal_score(own: dict[int, Row], other: Row) -> str:
 
 
 @click.command("ctc-decode")
-@click.option("--words", default=50_000, show_default=True, help="Size of the dictionary.")
+@click.option(
+    "--words",
+    type=click.IntRange(1),
+    default=50_000,
+    show_default=True,
+    help="Size of the dictionary.",
+)
 @click.option(
     "--utterances",
+    type=click.IntRange(1),
     default=6,
     show_default=True,
     help=f"Number of utterances, of {FRAMES} frames each.",
@@ -209,11 +216,13 @@ def _at_equal_score(own: dict[int, Row], other: Row) -> str:
 @click.option(
     "--width",
     "widths",
-    type=int,
+    type=click.IntRange(1),
     multiple=True,
     help="Beam width, may be repeated; by default 1, 8, 64, 256 and 512.",
 )
-@click.option("--rounds", default=3, show_default=True, help="Timed repetitions.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed repetitions."
+)
 @click.option("--json", "json_file", type=JSON_OUT, help="Also write the rows to this file.")
 def command(
     words: int, utterances: int, widths: tuple[int, ...], rounds: int, json_file: Path | None

@@ -131,15 +131,33 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     show_default=True,
     help="Optimizer of training.",
 )
-@click.option("--batch", default=24, show_default=True, help="First batch size, in utterances.")
 @click.option(
-    "--max-batch", type=int, help="Largest batch size to try; by default 8 times --batch."
+    "--batch",
+    type=click.IntRange(1),
+    default=24,
+    show_default=True,
+    help="First batch size, in utterances.",
 )
-@click.option("--max-readers", type=int, help="Largest number of readers; by default two per CPU.")
-@click.option("--buffer", default=40, show_default=True, help="Size of the buffer in batches.")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1),
+    help="Largest batch size to try; by default 8 times --batch.",
+)
+@click.option(
+    "--max-readers",
+    type=click.IntRange(1),
+    help="Largest number of readers; by default two per CPU.",
+)
+@click.option(
+    "--buffer",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="Size of the buffer in batches.",
+)
 @click.option(
     "--pad-to",
-    type=int,
+    type=click.IntRange(1),
     help="Pad all utterances to this many frames, such as 1670; by default to the longest.",
 )
 @click.option(
@@ -198,6 +216,8 @@ def command(
     """
     import psutil
 
+    if max_batch is not None and max_batch < batch:
+        raise click.UsageError(f"--max-batch {max_batch} is below --batch {batch}")
     limit = psutil.virtual_memory().available * 0.8 if memory is None else memory * 1e9
     config = ReaderConfig(batch, buffer=buffer, pad_to=pad_to, order=order)
     training = TrainerConfig(optimizer=optimizer, initial_rate=None, amp=amp, threads=threads)

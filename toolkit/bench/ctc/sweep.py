@@ -173,11 +173,13 @@ class Task:
 @click.option(
     "--width",
     "widths",
-    type=int,
+    type=click.IntRange(1),
     multiple=True,
     help="Beam width, may be repeated; by default 1 to 4096.",
 )
-@click.option("--jobs", default=1, show_default=True, help="Number of threads.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of threads."
+)
 @click.option("--json", "json_file", type=JSON_OUT, help="Also write the rows to this file.")
 def command(
     run: Path,

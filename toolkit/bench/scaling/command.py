@@ -60,7 +60,13 @@ STUDIES = (*SIMULATED, "validate")
     show_default=True,
     help="frontier: learning rate at batch 64.",
 )
-@click.option("--epochs", default=8, show_default=True, help="frontier: number of epochs.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="frontier: number of epochs.",
+)
 @click.option("--first", default=512, show_default=True, help="frontier: smallest batch.")
 @click.option("--largest", default=24_576, show_default=True, help="frontier: largest batch.")
 @click.option(
@@ -180,6 +186,17 @@ def command(
         raise click.BadParameter(
             f"{', '.join(sorted(unknown))}: known are {', '.join(METHODS)}", param_hint="--method"
         )
+    try:
+        study = Frontier(
+            optimizer=optimizer,
+            rate=rate,
+            epochs=epochs,
+            first=first,
+            largest=largest,
+            seeds=seeds,
+        )
+    except ValueError as error:
+        raise click.UsageError(f"frontier: {error}") from error
     chosen = studies or SIMULATED
     with one_thread():
         shares = measured_shares()
@@ -202,14 +219,6 @@ def command(
         if "stragglers" in chosen:
             results.stragglers(stragglers(shares))
         if "frontier" in chosen:
-            study = Frontier(
-                optimizer=optimizer,
-                rate=rate,
-                epochs=epochs,
-                first=first,
-                largest=largest,
-                seeds=seeds,
-            )
             results.frontier(study, list(study.trained(task, click.echo)))
         if "batches" in chosen:
             tuned = TunedBatches(shares=shares)

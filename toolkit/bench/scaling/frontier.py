@@ -7,6 +7,7 @@ from math import inf, isnan
 from statistics import median
 from typing import Literal
 
+from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.scaling.studies import Report
 from toolkit.parallel.simulator.optimizer import OptimizerName
 from toolkit.parallel.simulator.run import Outcome, Scenario
@@ -73,6 +74,14 @@ class Frontier:
     """Number of trainings of each kind, with different initial weights and data orders."""
     methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
 
+    def __post_init__(self) -> None:
+        if self.first < LEARNERS:
+            raise ValueError(
+                f"first is {self.first}, needs to be a sample for each of {LEARNERS} learners"
+            )
+        if self.largest < self.first:
+            raise ValueError(f"largest is {self.largest}, needs to be at least first: {self.first}")
+
     def batches(self) -> list[int]:
         """List the batch sizes tried."""
         found, batch, factors = [], self.first, cycle([(3, 2), (4, 3)])
@@ -83,7 +92,17 @@ class Frontier:
         return found
 
     def trained(self, task: FrameTask, report: Report) -> Iterator[Trained]:
-        """Train the baseline, then every method with every batch, with every seed."""
+        """Train the baseline, then every method with every batch, with every seed.
+
+        Raises:
+          BenchmarkError: a batch is larger than all epochs of the task's frames together.
+        """
+        most = self.epochs * task.frames
+        if max(self.batches()) > most:
+            raise BenchmarkError(
+                f"the largest batch, {max(self.batches())}, is more than the {most} frames of"
+                f" {self.epochs} epochs: lower --largest or train more epochs"
+            )
         for seed in range(self.seeds):
             own = task.reseeded(seed)
             yield self._train("ssgd", self.smallest, own, seed)

@@ -37,13 +37,19 @@ class SuiteRun:
     """What was asked for: `cuda`, ...; None: each measured what it does without."""
 
     def like(self, other: "SuiteRun", name: str) -> bool:
-        """Whether a benchmark of two runs had the same size, device and kind of machine."""
+        """Whether a benchmark of two runs had the same size, device, kind of machine and baseline.
+
+        The baseline differs where another engine, installed since, is what is compared with.
+        """
         if name not in self.measured or name not in other.measured:
             return False
         if (self.quick, self.device) != (other.quick, other.device):
             return False
-        ours, theirs = (run.measured[name].table.machine for run in (self, other))
-        return all(ours.get(key) == theirs.get(key) for key in ("cpu", "cpus", "system", "gpu"))
+        ours, theirs = (run.measured[name].table for run in (self, other))
+        if ours.baseline != theirs.baseline:
+            return False
+        kinds = ("cpu", "cpus", "system", "gpu")
+        return all(ours.machine.get(key) == theirs.machine.get(key) for key in kinds)
 
 
 @dataclass(frozen=True)
