@@ -77,6 +77,21 @@ def test_the_log_has_every_state(ctc_toy, tmp_path):
     assert 0.3 * log.seconds < known <= log.seconds + 0.01
 
 
+def test_the_log_has_the_last_iterations_of_an_epoch(ctc_toy, tmp_path):
+    config = replace(ctc_toy.config, log_every=4)  # 3 epochs of 6 iterations
+    headline = ctc_toy.train(tmp_path / "four", config, evaluator="swap")
+    log = read_run_log(tmp_path / "four")
+    assert [(e.step, e.epoch) for e in log.of(Step)] == [
+        (4, 1), (6, 1), (8, 2), (12, 2), (16, 3), (18, 3)
+    ]  # fmt: skip
+    assert log.examples == 18 * ctc_toy.data.batch
+    first = log.of(Evaluated)[0]
+    assert sum(e.examples for e in log.of(Step) if e.seconds <= first.seconds) == 6 * 4
+    assert headline["examples_per_second"] > 0
+    config = replace(ctc_toy.config, log_every=100)  # more than there are
+    assert ctc_toy.train(tmp_path / "all", config)["examples_per_second"] > 0
+
+
 class OneOfTwo(SingleProcess):
     """A process that trains on half of the batches."""
 

@@ -45,7 +45,7 @@ class CtcStates:
 
     Args:
       config: intervals and evaluator.
-      log_every: iterations between two `step` events.
+      log_every: iterations between two `step` events; each epoch ends with one.
       log: the run log.
       created: first event of the log.
       recognition: decoders and scoring.
@@ -125,7 +125,9 @@ class CtcStates:
         self._tick = monotonic()
 
     def after_epoch(self, trainer: Training) -> None:
-        """See `Observer`; writes the checkpoint that evaluation starts from."""
+        """See `Observer`; logs the last iterations, and writes the checkpoint to evaluate from."""
+        if self._interval["examples"]:
+            self._log_step(trainer)
         for _ in self.machine.after_epoch():
             self._save(trainer)
 

@@ -60,7 +60,8 @@ class CtcTrainingConfig(TrainerConfig):
     utterance should agree; 0.2 in its paper. It needs masks and doubles the computation of a step.
     0: one view."""
     log_every: int = 10
-    """Iterations between two `step` events (loss, throughput) of the run log (A27, A35, A37)."""
+    """Iterations between two `step` events (loss, throughput) of the run log (A27, A35, A37); each
+    epoch ends with one as well."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
