@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -148,6 +149,18 @@ def test_file_that_cannot_be_written_is_named(files):
     assert result.exit_code == 1
     assert "Error: " in result.stderr
     assert str(files / "ref") in result.stderr
+
+
+def test_a_full_disk_is_told_with_the_file(files, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = files / "errors.txt"
+    result = run("score", "--ref", files / "ref", "--hyp", files / "hyp", "--alignments", out)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"Error: {out}: No space left on device\n")
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("arguments", [["scroe"], ["score"], ["transcribe", "--model", "m"]])

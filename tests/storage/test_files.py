@@ -6,6 +6,7 @@ import pytest
 
 from toolkit.storage import files
 from toolkit.storage.files import (
+    NO_ROOM,
     create_atomically,
     link_atomically,
     open_atomically,
@@ -86,6 +87,43 @@ def test_a_full_disk_is_no_file_that_is_there(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         create_atomically(tmp_path / "file", b"")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", sorted(NO_ROOM))
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch, number):
+    """Written or synced, the operating system names no file."""
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match="full") as written, open_atomically(path):
+        raise OSError(number, "full")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(number, "full")))
+    with pytest.raises(OSError, match="full") as synced:
+        write_atomically(path, "content")
+    with pytest.raises(OSError, match="full") as created:
+        create_atomically(path, b"content")
+    assert {error.value.filename for error in (written, synced, created)} == {str(path)}
+    assert os.listdir(tmp_path) == []
+
+
+def test_errors_of_other_files_and_streams_keep_their_names(tmp_path):
+    for error in (
+        BrokenPipeError(errno.EPIPE, "Broken pipe"),
+        FileNotFoundError(errno.ENOENT, "no such file", "other"),
+        OSError(errno.ENOSPC, "No space left on device", "other"),
+    ):
+        name = error.filename
+        with (
+            pytest.raises(type(error), match=error.strerror) as raised,
+            open_atomically(tmp_path / "file"),
+        ):
+            raise error
+        assert raised.value is error
+        assert error.filename == name
+
+
+def test_a_folder_in_place_of_the_file_is_named(tmp_path):
+    with pytest.raises(IsADirectoryError) as raised:
+        write_atomically(tmp_path, "content")
+    assert raised.value.filename == str(tmp_path)
 
 
 def test_a_link_takes_the_place_of_what_was_there(tmp_path):

@@ -15,6 +15,8 @@ LONGEST = 240
 """Bytes of a file's name that its temporary file has too; file systems allow 255 in all."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """How a file system without hard links answers."""
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""How a full disk, or a limit on the size of files, answers: to writes alone, and without names."""
 _writes = True
 
 
@@ -46,11 +48,12 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with _named(path, temporary):
+            with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -75,13 +78,14 @@ def create_atomically(path: Path, content: bytes) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        _write_new(temporary, content)
-        try:
-            os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            _write_new(path, content)
+        with _named(path, temporary):
+            _write_new(temporary, content)
+            try:
+                os.link(temporary, path)
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                _write_new(path, content)
     except FileExistsError:
         return False
     finally:
@@ -128,6 +132,18 @@ def remove_temporaries(folder: Path) -> None:
 def _temporary(path: Path) -> Path:
     name = os.fsdecode(os.fsencode(path.name)[:LONGEST])
     return path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+@contextmanager
+def _named(path: Path, temporary: Path) -> Iterator[None]:
+    """Let errors in writing name the file, not its temporary one or, of a full disk, none."""
+    try:
+        yield
+    except OSError as error:
+        full = error.filename is None and error.errno in NO_ROOM
+        if full or str(error.filename) == str(temporary):
+            error.filename = str(path)
+        raise
 
 
 def _write_new(path: Path, content: bytes) -> None:
