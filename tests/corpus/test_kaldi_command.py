@@ -108,6 +108,11 @@ def test_alignments_out_and_in(features, tmp_path):
             u: s.tolist() for u, s in states.items()
         }
     run("import-alignments", times, *system, "--out", tmp_path / "x", status=2)
+    (tmp_path / "empty.ark").write_bytes(b"")
+    done = run(
+        "import-alignments", tmp_path / "empty.ark", *system, "--out", tmp_path / "x", status=1
+    )
+    assert f"{tmp_path / 'empty.ark'} holds no alignment" in done.stderr
 
 
 def test_numbers_that_mean_nothing_are_refused(features, tmp_path):

@@ -168,6 +168,14 @@ def test_transcripts_vote_without_times(tmp_path):
     assert not (tmp_path / "out/words.ctm").exists()
 
 
+def test_systems_without_utterances_write_nothing(tmp_path):
+    (tmp_path / "empty").write_text("")
+    command = ["combine", "--out", str(tmp_path / "out"), str(tmp_path / "empty")]
+    done = CliRunner().invoke(cli.main, command)
+    assert (done.exit_code, done.stderr) == (1, f"Error: no utterance in {tmp_path / 'empty'}\n")
+    assert not (tmp_path / "out").exists()
+
+
 def test_words_of_an_earlier_combination_do_not_stay(ctms, tmp_path):
     out, command = tmp_path / "out", ["combine", "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(cli.main, [*command, *map(str, ctms)]).exit_code == 0

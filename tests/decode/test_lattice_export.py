@@ -90,3 +90,17 @@ def test_an_import_leaves_nothing_of_an_earlier_one(decoded, tmp_path):
     name = both[0].split()[0]
     (tmp_path / "ref").write_text(f"{name} TWO\n")
     assert "\n1 lattices, " in run("oracle", tmp_path / "again", "--ref", tmp_path / "ref")
+
+
+def test_nothing_to_import_or_to_compare_is_an_error(decoded, tmp_path):
+    (tmp_path / "lat.txt").write_text("")
+    (tmp_path / "words.txt").write_text("<eps> 0\n")
+    (tmp_path / "ref").write_text("other-1 ONE\n")
+    archive, out = str(tmp_path / "lat.txt"), str(tmp_path / "out")
+    words = ["--words", str(tmp_path / "words.txt")]
+    done = CliRunner().invoke(cli.main, ["lattice", "import", archive, *words, "--out", out])
+    assert (done.exit_code, done.stderr) == (1, f"Error: no lattice with a path in {archive}\n")
+    reference = ["--ref", str(tmp_path / "ref")]
+    done = CliRunner().invoke(cli.main, ["lattice", "oracle", str(decoded), *reference])
+    assert done.exit_code == 1
+    assert f"{decoded} has no lattice of an utterance in {tmp_path / 'ref'}" in done.stderr

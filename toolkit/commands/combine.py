@@ -73,6 +73,8 @@ def combine(
     how = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     words = Words()
     read = [read_system(system, words) for system in systems]
+    if not any(system.ids for system in read):
+        raise click.ClickException(f"no utterance in {', '.join(map(str, systems))}")
     references = read_transcripts(ref).plain_texts() if ref else {}
     if tune:
         rules = RULES if rule is None else (rule,)

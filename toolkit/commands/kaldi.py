@@ -312,7 +312,10 @@ def import_alignments(
     from toolkit.align.kaldi.alignments import import_phone_times
 
     if table.suffix != ".ctm":
-        click.echo(f"{out}: {read(table, system, out, model)} utterances")
+        number = read(table, system, out, model)
+        click.echo(f"{out}: {number} utterances")
+        if not number:
+            raise click.ClickException(f"{table} holds no alignment")
         return
     from toolkit.align.ctm import read_ctm
     from toolkit.features.store import FeatureStore

@@ -182,7 +182,7 @@ def decode(
                 file.write(f"{utterance} {text or ''}".rstrip() + "\n")
     except GraphMismatchError as error:
         if model is not None:
-            raise
+            raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(
             f"{graph} and {table}: {error}; or its labels are transition ids, as in the graphs of"
             " Kaldi: give their --model then, such as final.mdl or 0.trans_mdl"

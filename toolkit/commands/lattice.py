@@ -67,7 +67,7 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     references = read_transcripts(ref).plain_texts()
     texts, arcs, seconds = oracle_texts(folder, references)
     if not texts:
-        raise click.UsageError(f"{folder} has no lattice of an utterance in {ref}")
+        raise click.ClickException(f"{folder} has no lattice of an utterance in {ref}")
     result = score(references, texts)
     if as_json:
         print_json({**numbers(result), "lattices": len(texts), "arcs_per_second": arcs / seconds})
@@ -121,3 +121,5 @@ def import_(
     click.echo(f"{out}: {done} lattices")
     for utterance in failed:
         click.echo(f"Note: {utterance}: its lattice has no path.", err=True)
+    if not done:
+        raise click.ClickException(f"no lattice with a path in {', '.join(map(str, archives))}")

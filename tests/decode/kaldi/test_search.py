@@ -47,6 +47,20 @@ def test_transition_ids_without_their_model_are_told(recogniser, tmp_path):
     assert "give their --model" in done.output
 
 
+def test_log_likelihoods_of_another_model_are_named(recogniser, tmp_path):
+    pytest.importorskip("kaldi_native_io")
+    folder = recogniser.folder
+    export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path, "transitions")
+    graph, table = tmp_path / "HCLG.fst", tmp_path / "narrow.ark"
+    table.write_text("u  [\n  0.5 ]\n")
+    command = ["kaldi", "decode", graph, table, "--words", tmp_path / "words.txt"]
+    command += ["--model", tmp_path / "0.trans_mdl"]
+    done = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {graph} and {table}: the graph has ")
+    assert "transition ids" not in done.stderr
+
+
 def test_files_that_do_not_belong_together_are_named(recogniser, tmp_path):
     folder = recogniser.folder
     export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path)

@@ -1,0 +1,42 @@
+"""The audio formats that transcribe.md promises are those that are read."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from toolkit.corpus.audio_file import UNREAD
+from toolkit.decode.sources import Inputs
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = " ".join((ROOT / "docs/transcribe.md").read_text(encoding="utf-8").split())
+READ = {
+    "WAV": ("a.wav", "WAV", None),
+    "FLAC": ("a.flac", "FLAC", None),
+    "MP3": ("a.mp3", "MP3", None),
+    "Vorbis": ("a.ogg", "OGG", "VORBIS"),
+    "Opus": ("a.opus", "OGG", "OPUS"),
+    "AIFF": ("a.aiff", "AIFF", None),
+    "SPHERE": ("a.sph", "NIST", None),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_format_that_the_page_promises_is_found_in_a_folder_and_read(tmp_path, name):
+    file, container, subtype = READ[name]
+    told = re.search(r"WAV, [^.]* are read;", PAGE)
+    assert told
+    assert name in told[0]
+    tone = 0.1 * np.sin(np.arange(16000) / 10)
+    soundfile.write(tmp_path / file, tone, 16000, format=container, subtype=subtype)
+    (source,) = Inputs().sources([str(tmp_path)], None, tmp_path)
+    blocks = list(source.blocks(16000, 0.1))
+    assert abs(sum(map(len, blocks)) - 16000) <= 2000  # codecs pad
+
+
+def test_formats_that_the_page_says_are_not_read_are_known_as_such():
+    told = PAGE.partition(" are read; ")[2].partition(" and films are not: convert them")[0]
+    assert told.split(", ") == ["M4A", "AAC", "WMA"]
+    assert {f".{name.lower()}" for name in told.split(", ")} <= set(UNREAD)
