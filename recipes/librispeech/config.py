@@ -96,9 +96,11 @@ class Config(HybridConfig):
         acoustic_scale=1.0,
         scales=(0.7, 0.85, 1.0, 1.2, 1.4),
         penalties=(-2.0, -1.0, 0.0, 1.0),
+        untuned_within=2.0,
         beam=Beam(search=15.0, output=8.0, max_active=7000),
     )
-    """Decoding with the network of `chain`, whose scores are log-likelihoods without a factor."""
+    """Decoding with the network of `chain`, whose scores are log-likelihoods without a factor: its
+    criterion weighs them as the search does."""
     bundle: System | None = None
     """The system that the bundle holds; None: that with the fewest errors on the development
     splits."""

@@ -1,13 +1,14 @@
 """Tuning against made-up numbers of errors."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.decode.first_pass import DecodeConfig
-from toolkit.decode.tuning import MOST_SEARCHES, MOST_WIDENINGS, Grid, tune
+from toolkit.decode.tuning import MOST_SEARCHES, MOST_WIDENINGS, Count, Grid, Untuned, tune
 from toolkit.fsa.lattice import Weights
 
 SCALES, PENALTIES = (0.2, 0.3, 0.4), (-2.0, -1.0, 0.0)
@@ -21,7 +22,7 @@ class Landscape:
 
     def __call__(self, scale, grid):
         self.scales.append(scale)
-        return [(self.errors(scale, pair), 1000) for pair in grid.pairs()]
+        return [Count.of([self.errors(scale, pair)], 1000) for pair in grid.pairs()]
 
 
 def valley(scale, penalty):
@@ -86,7 +87,7 @@ def test_what_only_lattices_promise_does_not_count():
     found, scales = tuned(errors)
     assert 0.2 in scales
     assert found.best.acoustic_scale == 0.3
-    assert found.tried[Weights(0.2, 0.0)] == (0.2, (50, 1000))
+    assert found.tried[Weights(0.2, 0.0)] == (0.2, Count.of([50], 1000))
 
 
 def test_a_set_without_differences_leaves_the_scale_where_it_was():
@@ -114,3 +115,62 @@ def test_of_all_searched_at_their_own_scale_none_is_better(seed, start):
     assert found.best.acoustic_scale in scales
     assert found.best in found.grid.pairs()
     assert len(scales) <= MOST_SEARCHES
+
+
+class Utterances:
+    """Errors of 100 utterances, one in each; certain weights save some of them."""
+
+    def __init__(self, weights, saved, spoiled):
+        self.weights, self.scales = weights, []
+        self.better = [0] * saved + [2] * spoiled + [1] * (100 - saved - spoiled)
+
+    def __call__(self, scale, grid):
+        self.scales.append(scale)
+        return [
+            Count.of(self.better if pair == self.weights else [1] * 100, 1000)
+            for pair in grid.pairs()
+        ]
+
+
+@pytest.mark.parametrize(
+    ("saved", "spoiled", "significant"),
+    # The difference, 2 or 8 errors, and twice its standard error, by the variance of -1, 0 and 1.
+    [(2, 0, False), (3, 0, False), (5, 0, True), (20, 12, False), (30, 10, True)],
+)
+def test_other_weights_count_where_they_save_more_than_chance_would(saved, spoiled, significant):
+    mean = (saved - spoiled) / 100
+    deviation = math.sqrt((saved + spoiled - 100 * mean**2) / 99)
+    assert (100 * mean > 2 * 10 * deviation) == significant
+    searched, other = Utterances(Weights(0.4, -1.0), saved, spoiled), Weights(0.4, -1.0)
+    untuned = Untuned(Weights(0.3, 0.0), standard_errors=2.0)
+    found = tune(searched, 0.3, Grid(SCALES, PENALTIES), untuned)
+    assert found.best == (other if significant else untuned.weights)
+    # The search that others would need is not even made.
+    assert set(searched.scales) == ({0.3, 0.4} if significant else {0.3})
+    assert tune(searched, 0.3, Grid(SCALES, PENALTIES)).best == other
+
+
+def test_without_standard_errors_ties_alone_stay_untuned():
+    untuned = Untuned(Weights(0.3, -1.0), standard_errors=0.0)
+    for saved, best in ((0, untuned.weights), (1, Weights(0.2, 0.0))):
+        searched = Utterances(Weights(0.2, 0.0), saved, 0)
+        assert tune(searched, 0.3, Grid(SCALES, PENALTIES), untuned).best == best
+
+
+def test_one_utterance_tells_nothing_of_chance():
+    one, other = Count.of([3], 10), Count.of([0], 10)
+    assert not other.significantly_below(one, 1.0)
+    assert other.significantly_below(one, 0.0)
+    assert not one.significantly_below(other, 0.0)
+    assert not Count.of([], 0).significantly_below(Count.of([], 0), 0.0)
+
+
+def test_settings_name_the_weights_that_are_kept():
+    config = DecodeConfig(acoustic_scale=1.0, scales=(0.7, 1.4), penalties=(-2.0, 1.0))
+    assert config.untuned is None
+    assert 1.0 not in config.grid.scales
+    kept = replace(config, untuned_within=2.0)
+    assert kept.untuned == Untuned(Weights(1.0, 1.0), 2.0)
+    assert kept.grid == Grid((0.7, 1.0, 1.4), (-2.0, 1.0))
+    with pytest.raises(ValueError, match="untuned_within"):
+        replace(config, untuned_within=-1.0)

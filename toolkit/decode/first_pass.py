@@ -1,16 +1,19 @@
 """The search of one utterance: first pass and lattice rescoring."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
 
 from toolkit.align.scored import Scored
+from toolkit.config.settings import older_runs
+from toolkit.decode.tuning import Grid, Untuned
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
+from toolkit.fsa.lattice import Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
@@ -27,6 +30,10 @@ class DecodeConfig:
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
+    untuned_within: float | None = field(default=None, metadata=older_runs(None))
+    """Keep `acoustic_scale`, and the penalty nearest to none, unless others make fewer errors by
+    more than so many standard errors of the difference. For networks whose criterion has a scale of
+    its own; None: the fewest errors decide."""
     # LDA + MLLT on the demo, dev and test: 122 errors with 15 and 7,000, 96 with these, 90 with 19
     # and 24,000 in twice the time; SAT 72 and 68.
     beam: Beam = Beam(search=17.0, output=4.0, max_active=12_000)
@@ -41,11 +48,31 @@ class DecodeConfig:
             raise ValueError("scales and penalties need a value each")
         if min(self.acoustic_scale, *self.scales) <= 0:
             raise ValueError("acoustic scales must be positive")
+        if self.untuned_within is not None and not self.untuned_within >= 0:
+            raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
         self.beams()
 
     def beams(self) -> list[Beam]:
         """Return the beams to try, in order."""
         return self.beam.with_retries(self.retries)
+
+    @property
+    def first_weights(self) -> Weights:
+        """Those of the first search, and of what cannot be tuned."""
+        return Weights(self.acoustic_scale, min(self.penalties, key=abs))
+
+    @property
+    def untuned(self) -> Untuned | None:
+        """What tuning keeps, see `untuned_within`."""
+        if self.untuned_within is None:
+            return None
+        return Untuned(self.first_weights, self.untuned_within)
+
+    @property
+    def grid(self) -> Grid:
+        """Scales and penalties to begin with."""
+        grid = Grid(self.scales, self.penalties)
+        return grid if self.untuned is None else grid.including(self.first_weights)
 
 
 @dataclass(frozen=True)

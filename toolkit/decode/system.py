@@ -14,7 +14,7 @@ from toolkit.decode.first_pass import (
     Decoder,
     real_time_factor,
 )
-from toolkit.decode.tuning import Grid, Tuning, percent, tune
+from toolkit.decode.tuning import Count, Grid, Tuning, percent, tune
 from toolkit.fsa.lattice import Weights
 from toolkit.score.results import Result, record_results
 from toolkit.score.split import can_be_scored, score_split, write_texts
@@ -73,14 +73,12 @@ def decode_passes(
         for split, scorer in scorers.items()
     }
     searches = _Searches(decoder, scorers, out, jobs)
-    grid = Grid(config.scales, config.penalties)
-    untuned = Weights(config.acoustic_scale, min(config.penalties, key=abs))
-    grid = grid.if_tunable(words_of(references, tune_on), untuned)
+    grid = config.grid.if_tunable(words_of(references, tune_on), config.first_weights)
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
         errors = partial(_errors, searches, number, {s: references[s] for s in tune_on})
-        tuning = tune(errors, config.acoustic_scale, grid)
+        tuning = tune(errors, config.acoustic_scale, grid, config.untuned)
         _write_tuning(tuning, decoding_pass.out)
         tunings.append(tuning)
 
@@ -190,20 +188,21 @@ def _errors(
     references: Mapping[str, Mapping[str, str]],
     scale: float,
     grid: Grid,
-) -> list[tuple[int, int]]:
-    """Word errors and words of a pass on all splits of `references`, for each pair of the grid."""
+) -> list[Count]:
+    """Word errors of a pass on all splits of `references`, for each pair of the grid."""
     pairs = grid.pairs()
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
     pooled = {f"{s}/{u}": text for s, found in references.items() for u, text in found.items()}
     if not any(text.split() for text in pooled.values()):
-        return [(0, 0)] * len(pairs)
+        return [Count.of([], 0)] * len(pairs)
     counts = []
     for i in range(len(pairs)):
         texts = {
             f"{s}/{d.utterance}": d.hypotheses[i] for s, found in decoded.items() for d in found
         }
         counted = score(pooled, texts)
-        counts.append((counted.errors, counted.ref_units))
+        errors = [utterance.errors for utterance in counted.utterances]
+        counts.append(Count.of(errors, counted.ref_units))
     return counts
 
 
@@ -211,7 +210,7 @@ def _write_tuning(tuning: Tuning, out: Path) -> None:
     lines = ["acoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
     lines += [
         f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{percent(e, n):.2f}\t{scale:g}"
-        for w, (scale, (e, n)) in sorted(tuning.tried.items())
+        for w, (scale, (e, n, _)) in sorted(tuning.tried.items())
     ]
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
     write_atomically(out / "tuned.json", json.dumps(asdict(tuning.best), indent=1))

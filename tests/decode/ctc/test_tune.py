@@ -15,6 +15,8 @@ REFERENCES = {"u1": "A B", "u2": "C"}
 class Told:
     """Gives the texts that a table has for a weight and a bonus."""
 
+    config = WordsConfig()
+
     def __init__(self, table):
         self._table = table
 
@@ -44,6 +46,8 @@ def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
 def test_the_grid_grows_where_the_best_lies_at_its_end(tmp_path):
     class Formula:
         """Fewest errors at a weight of 0.05 and a bonus of 3: a word lacks per step away."""
+
+        config = WordsConfig()
 
         def texts(self, utterances, pairs, jobs=1):
             for weight, bonus in pairs:
@@ -96,3 +100,29 @@ def test_too_few_words_tune_nothing(text, tmp_path, caplog):
 def test_an_empty_grid_is_refused():
     with pytest.raises(ValueError, match="value each"):
         TuneConfig(lm_weights=())
+
+
+@pytest.mark.parametrize(("wrong", "chosen"), [(2, (0.5, 1.0)), (9, (2.0, 0.0))])
+def test_the_own_weights_are_left_where_others_make_significantly_fewer_errors(
+    tmp_path, wrong, chosen
+):
+    """Of ten utterances the decoder's own weights, which the grid lacks, have some wrong."""
+    names = [f"u{n}" for n in range(10)]
+
+    class Own:
+        config = WordsConfig(lm_weight=0.5, word_bonus=1.0)
+
+        def texts(self, utterances, pairs, jobs=1):
+            for weight, bonus in pairs:
+                errors = {(2.0, 0.0): 0, (0.5, 1.0): wrong}.get((weight, bonus), 10)
+                yield ["A" if n >= errors else "B" for n in range(10)]
+
+    config = TuneConfig(lm_weights=(1.0, 2.0, 3.0), word_bonuses=(0.0, 2.0), untuned_within=2.0)
+    best = tune(Own(), dict.fromkeys(names), dict.fromkeys(names, "A"), config, tmp_path)
+    assert (best.lm_weight, best.word_bonus) == chosen
+    assert best.errors == (wrong if chosen == (0.5, 1.0) else 0)
+
+
+def test_standard_errors_are_not_negative():
+    with pytest.raises(ValueError, match="untuned_within"):
+        TuneConfig(untuned_within=-1.0)

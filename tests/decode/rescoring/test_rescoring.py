@@ -19,7 +19,7 @@ from toolkit.decode.rescoring.lists import NeuralRescoringConfig
 from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights, neural_scores
 from toolkit.decode.rescoring.system import rescore_system
 from toolkit.decode.rescoring.tuning import tune_rescoring
-from toolkit.decode.tuning import Grid
+from toolkit.decode.tuning import Count, Grid, Untuned
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import Hypothesis
@@ -83,7 +83,8 @@ def test_the_neural_model_counts_as_much_as_it_helps():
 
     def counted(neural, scale, grid):
         asked.append((neural, scale))
-        return [(errors[neural] + (pair.acoustic_scale != 2.0), 10) for pair in grid.pairs()]
+        wrong = [errors[neural] + (pair.acoustic_scale != 2.0) for pair in grid.pairs()]
+        return [Count.of([one, 0, 0], 10) for one in wrong]
 
     tuning = tune_rescoring(counted, (1.0, 0.0, 0.5, 0.25), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)))
     assert tuning.best == RescoringWeights(0.25, 2.0, 0.0)
@@ -91,6 +92,11 @@ def test_the_neural_model_counts_as_much_as_it_helps():
     errors[0.0] = 3
     again = tune_rescoring(counted, tuple(errors), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)))
     assert again.best.neural == 0.0
+    asked.clear()
+    untuned = Untuned(Weights(1.0, 0.0), standard_errors=2.0)
+    kept = tune_rescoring(counted, tuple(errors), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)), untuned)
+    assert kept.best == RescoringWeights(0.0, 1.0, 0.0)
+    assert {scale for _, scale in asked} == {1.0}
 
 
 class Preference:

@@ -78,5 +78,5 @@ def rescore_ctc(
     )
     references = {split: data.references for split, data in splits.items()}
     speakers = {split: data.speakers for split, data in splits.items()}
-    best = tune_lists(lists, references, tune_on, before, grid, config, out)
+    best = tune_lists(lists, references, tune_on, before, grid, None, config, out)
     return score_lists(lists, best, references, speakers, out, named, progress)

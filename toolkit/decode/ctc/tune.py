@@ -4,14 +4,15 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Protocol
 
 from toolkit.config.convert import read_plain
+from toolkit.config.settings import older_runs
 from toolkit.decode.ctc.decoder import CtcDecodeError, LogProbs
-from toolkit.decode.tuning import FEWEST_WORDS
+from toolkit.decode.tuning import FEWEST_WORDS, Count
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 
@@ -56,12 +57,17 @@ class TuneConfig:
     """Factors on the language model's log-probability."""
     word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
     """Scores added per word; positive means more words."""
+    untuned_within: float | None = field(default=None, metadata=older_runs(None))
+    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
+    standard errors of the difference; None: the fewest errors decide."""
 
     def __post_init__(self) -> None:
         if not self.lm_weights or not self.word_bonuses:
             raise ValueError("lm_weights and word_bonuses need a value each")
         if not min(self.lm_weights) > 0:
             raise ValueError(f"lm_weights are {self.lm_weights}, need to be above 0")
+        if self.untuned_within is not None and not self.untuned_within >= 0:
+            raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ def tune(
     """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
+    The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`.
     With fewer than `FEWEST_WORDS` words the decoder's own pair is returned, and a warning says so.
 
     Args:
@@ -106,35 +113,44 @@ def tune(
         return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
     weights, bonuses = sorted(set(config.lm_weights)), sorted(set(config.word_bonuses))
     words = sum(len(text.split()) for text in references.values())
+    own = decoder.config.lm_weight, decoder.config.word_bonus
+    if config.untuned_within is not None:
+        weights, bonuses = sorted({*weights, own[0]}), sorted({*bonuses, own[1]})
     if words < FEWEST_WORDS:
-        own = decoder.config
         logger.warning(
             "NOT TUNED: the development splits have %d words, less than %d; language model weight"
             " %g and word bonus %g stay as they are",
-            *(words, FEWEST_WORDS, own.lm_weight, own.word_bonus),
+            *(words, FEWEST_WORDS, *own),
         )
-        weights, bonuses = [own.lm_weight], [own.word_bonus]
-    tried: dict[Pair, Tuned] = {}
+        weights, bonuses = [own[0]], [own[1]]
+    tried: dict[Pair, Count] = {}
     for _ in range(1 + EXTENSIONS):
         pairs = [pair for pair in product(weights, bonuses) if pair not in tried]
         found = decoder.texts(list(log_probs.values()), pairs, jobs)
         for pair, texts in zip(pairs, found, strict=True):
             hypotheses = dict(zip(log_probs, texts, strict=True))
-            errors = score(references, hypotheses).errors if words else 0
-            tried[pair] = Tuned(*pair, errors, words)
-        best = min(tried.values(), key=lambda t: (t.errors, abs(t.word_bonus), t.lm_weight))
-        more = _beyond(weights, best.lm_weight, lambda w: w / 2, lambda w: 1.5 * w)
-        more += _beyond(bonuses, best.word_bonus, lambda b: b - 1, lambda b: b + 1)
+            scored = score(references, hypotheses).utterances if words else ()
+            tried[pair] = Count.of([utterance.errors for utterance in scored], words)
+        best = _chosen(tried, own, config.untuned_within)
+        more = _beyond(weights, best[0], lambda w: w / 2, lambda w: 1.5 * w)
+        more += _beyond(bonuses, best[1], lambda b: b - 1, lambda b: b + 1)
         if not more:
             break
     lines = ["lm_weight\tword_bonus\terrors\twords\twer"]
     lines += [
-        f"{t.lm_weight:g}\t{t.word_bonus:g}\t{t.errors}\t{t.words}\t"
-        f"{100 * t.errors / max(1, t.words):.2f}"
-        for _, t in sorted(tried.items())
+        f"{weight:g}\t{bonus:g}\t{errors}\t{words}\t{100 * errors / max(1, words):.2f}"
+        for (weight, bonus), (errors, *_) in sorted(tried.items())
     ]
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    write_atomically(stored, json.dumps(asdict(best), indent=1) + "\n")
+    chosen = Tuned(*best, tried[best].errors, words)
+    write_atomically(stored, json.dumps(asdict(chosen), indent=1) + "\n")
+    return chosen
+
+
+def _chosen(tried: Mapping[Pair, Count], own: Pair, within: float | None) -> Pair:
+    best = min(tried, key=lambda pair: (tried[pair].errors, abs(pair[1]), pair[0]))
+    if within is not None and not tried[best].significantly_below(tried[own], within):
+        return own
     return best
 
 

@@ -11,7 +11,7 @@ from toolkit.decode.rescoring.candidates import Candidates
 from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights, neural_scores
 from toolkit.decode.rescoring.tuning import RescoringTuning, tune_rescoring
 from toolkit.decode.system import words_of
-from toolkit.decode.tuning import FEWEST_WORDS, Count, Grid, percent
+from toolkit.decode.tuning import FEWEST_WORDS, Count, Grid, Untuned, percent
 from toolkit.fsa.lattice import Weights
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.score.align import align
@@ -47,8 +47,8 @@ class RescoredLists:
     """[K] log-probabilities by the neural model, in the same order."""
     real_time_factor: float
     """Seconds of one core, of the search and of the neural model, per second of speech."""
-    errors: dict[tuple[str, str], Count] = field(default_factory=dict)
-    """By utterance and hypothesis, as they were counted."""
+    errors: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """Errors and words by utterance and hypothesis, as they were counted."""
 
     @classmethod
     def of(
@@ -83,15 +83,14 @@ class RescoredLists:
 
     def count(self, references: Mapping[str, str], weights: RescoringWeights) -> Count:
         """Word errors and words; every hypothesis is compared once."""
-        errors = words = 0
+        found = []
         for utterance, text in self.best(weights).items():
             if (utterance, text) not in self.errors:
                 reference = references[utterance].split()
                 wrong = sum(a != b for a, b in align(reference, text.split()))
                 self.errors[utterance, text] = wrong, len(reference)
-            more = self.errors[utterance, text]
-            errors, words = errors + more[0], words + more[1]
-        return errors, words
+            found.append(self.errors[utterance, text])
+        return Count.of([wrong for wrong, _ in found], sum(words for _, words in found))
 
 
 ListsAt = Callable[[str, float], RescoredLists]
@@ -106,6 +105,7 @@ def tune_lists(
     tune_on: Sequence[str],
     before: Weights,
     grid: Grid,
+    within: float | None,
     config: NeuralRescoringConfig,
     out: Path,
 ) -> RescoringWeights:
@@ -117,6 +117,8 @@ def tune_lists(
       tune_on: the splits.
       before: the weights without the neural model.
       grid: scales and penalties to begin with.
+      within: `before` is kept unless others make fewer errors by more than so many standard errors
+        of the difference; None: the fewest errors decide.
       config: weights of the neural model.
       out: the folder that gets `weights.json` and `grid.tsv`.
     """
@@ -127,13 +129,17 @@ def tune_lists(
         for pair in pairs.pairs():
             weights = RescoringWeights.of(neural, pair)
             counts = [one.count(references[split], weights) for split, one in found.items()]
-            totals.append((sum(e for e, _ in counts), sum(n for _, n in counts)))
+            each = [e for count in counts for e in count.by_utterance]
+            totals.append(Count.of(each, sum(count.words for count in counts)))
         return totals
 
     words = words_of(references, tune_on)
+    untuned = None
+    if within is not None:
+        untuned, grid = Untuned(before, within), grid.including(before)
     grid = grid.if_tunable(words, before)
     tried = config.weights if words >= FEWEST_WORDS else [min(config.weights)]
-    tuning = tune_rescoring(counted, tried, before.acoustic_scale, grid)
+    tuning = tune_rescoring(counted, tried, before.acoustic_scale, grid, untuned)
     _write_grid(tuning, out / "grid.tsv")
     tuning.best.save(out / WEIGHTS)
     return tuning.best
@@ -184,6 +190,6 @@ def _write_grid(tuning: RescoringTuning, path: Path) -> None:
         f"{neural:g}\t{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t"
         f"{percent(e, n):.2f}\t{s:g}"
         for neural, one in tuning.tried.items()
-        for w, (s, (e, n)) in sorted(one.tried.items())
+        for w, (s, (e, n, _)) in sorted(one.tried.items())
     ]
     write_atomically(path, "\n".join(lines) + "\n")

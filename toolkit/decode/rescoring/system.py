@@ -76,8 +76,10 @@ def rescore_system(
         return RescoredLists.of(found, model, sum(audio), sum(spent))
 
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
-    grid = Grid(decoder.config.scales, decoder.config.penalties)
-    best = tune_lists(lists, references, tune_on, before, grid, config, out)
+    search = decoder.config
+    grid = Grid(search.scales, search.penalties)
+    within = search.untuned_within
+    best = tune_lists(lists, references, tune_on, before, grid, within, config, out)
     at_best = [(lists(split, best.acoustic_scale), references[split]) for split in tune_on]
     _calibration(at_best, best).save(out / "calibration.json")
     speakers = {

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from toolkit.decode.rescoring.rescorer import RescoringWeights
-from toolkit.decode.tuning import Count, Grid, Tuning, tune
+from toolkit.decode.tuning import Count, Grid, Tuning, Untuned, tune
 
 Counted = Callable[[float, float, Grid], Sequence[Count]]
-"""(weight of the neural model, acoustic scale of the search, grid) -> errors and words by pair."""
+"""(weight of the neural model, acoustic scale of the search, grid) -> the count of each pair."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,11 @@ class RescoringTuning:
 
 
 def tune_rescoring(
-    counted: Counted, neural: Sequence[float], start: float, grid: Grid
+    counted: Counted,
+    neural: Sequence[float],
+    start: float,
+    grid: Grid,
+    untuned: Untuned | None = None,
 ) -> RescoringTuning:
     """Tune scale and penalty for each weight of the neural model, see `toolkit.decode.tuning.tune`.
 
@@ -33,6 +37,7 @@ def tune_rescoring(
       neural: weights to try, 0 to 1.
       start: the acoustic scale of the first search.
       grid: scales and penalties to begin with.
+      untuned: see `toolkit.decode.tuning.tune`.
     """
     tried = {}
     for weight in sorted(set(neural)):
@@ -40,6 +45,6 @@ def tune_rescoring(
         def at_weight(scale: float, pairs: Grid, weight: float = weight) -> Sequence[Count]:
             return counted(weight, scale, pairs)
 
-        tried[weight] = tune(at_weight, start, grid)
-    chosen = min(tried, key=lambda w: (tried[w].tried[tried[w].best][1][0], w))
+        tried[weight] = tune(at_weight, start, grid, untuned)
+    chosen = min(tried, key=lambda w: (tried[w].tried[tried[w].best][1].errors, w))
     return RescoringTuning(RescoringWeights.of(chosen, tried[chosen].best), tried)
