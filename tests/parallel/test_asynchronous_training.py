@@ -218,6 +218,7 @@ def test_a_killed_worker_is_named_and_the_same_command_continues(
     if method == "delayed":  # keeps all in step, so nothing depends on time
         for name, value in uninterrupted["weights"].items():
             assert np.array_equal(value, results[0]["weights"][name])
+        assert results[0]["history"] == uninterrupted["history"]  # with the bytes sent
 
 
 @pytest.mark.parametrize("method", ["adpsgd", "delayed", "hadpsgd", "asgd"])

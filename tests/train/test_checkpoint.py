@@ -70,6 +70,19 @@ def test_the_newest_is_read_and_old_ones_are_removed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["other.safetensors"]
 
 
+def test_what_more_workers_write_at_lower_steps_is_the_newest(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in (78, 80):
+        checkpoints.save(1, step, {"at": step})
+    for step in (45, 50, 55):  # of twice as many workers, who went on from 40
+        checkpoints.save(1, step, {"at": step})
+        assert checkpoints.latest() == {"at": step}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "epoch-0001-step-00000050.safetensors",
+        "epoch-0001-step-00000055.safetensors",
+    ]
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path):
     Checkpoints(tmp_path).save(0, 1, {"x": torch.ones(100)})
     (path,) = tmp_path.iterdir()

@@ -257,6 +257,8 @@ class Adpsgd(Asynchronous):
                     self._learner.averagings, self._averager.asked = own[0]["averagings"]
                 weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
             self._take(weights)
+        if own:  # without what is sent to go on: a mean under way was counted before
+            self.workers.sent = own[0]["counts"]["sent"]
 
     def report(self) -> dict[str, float]:
         """See `Strategy`; `averagings`: those with a neighbour, and `host_copies`, per step."""

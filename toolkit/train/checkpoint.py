@@ -52,10 +52,14 @@ class Checkpoints:
         self._folder = Path(folder)
 
     def save(self, epoch: int, step: int, state: dict[str, Any]) -> None:
-        """Write the state after `step` steps of `epoch`, then remove old checkpoints."""
+        """Write the state after `step` steps of `epoch`, then remove old checkpoints.
+
+        Those of later steps are old, too: with more workers a training goes on from a lower step.
+        """
         write_state(self._folder / f"{_stem(epoch, step)}.safetensors", state)
         found = self._found(_NAME)
-        kept = {position for position, _ in found[-KEPT:]}
+        reached = [position for position, _ in found if position <= (epoch, step)]
+        kept = set(reached[-KEPT:])
         for position, path in found + self._found(_OWN):
             if position not in kept:
                 path.unlink(missing_ok=True)

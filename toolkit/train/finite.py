@@ -67,12 +67,20 @@ class FiniteCheck:
         return None if math.isfinite(value.item()) else batch
 
 
-def not_finite(batch: Batch, path: Path, epoch: int) -> str:
-    """Tell of a bad batch that was saved as `path`; `epoch` is counted from 1."""
+def not_finite(batch: Batch, path: Path, epoch: int, workers: int) -> str:
+    """Tell of a bad batch that was saved as `path`; `epoch` is counted from 1.
+
+    Several workers share gradients or weights, so that a bad batch of one spoils those of all, and
+    each tells of its own.
+    """
     names = sorted(set(batch.ids))
     listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+    others = (
+        " or in what the other workers computed with then (bad_batch*.safetensors beside it), since"
+        " what is not finite spreads to all,"
+    )
     return (
         f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
-        f" saved as {path}. Look for broken features or alignments there, or lower initial_rate or"
-        " max_gradient_norm"
+        f" saved as {path}. Look for broken features or alignments there,"
+        f"{others if workers > 1 else ''} or lower initial_rate or max_gradient_norm"
     )

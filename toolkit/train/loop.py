@@ -277,7 +277,7 @@ class Trainer:
         name = "bad_batch" if self._rank == 0 else f"bad_batch-{self._rank}"
         path = self._out / "checkpoints" / f"{name}.safetensors"
         batch.save(path)
-        raise TrainingError(not_finite(batch, path, self._epoch + 1))
+        raise TrainingError(not_finite(batch, path, self._epoch + 1, self._world_size))
 
     def _finish_epoch(self, monitor: EpochMonitor) -> None:
         """Validate, then store the epoch's record, weights and checkpoint."""

@@ -16,8 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def score_of(means: dict[str, float], prefix: str = "") -> float:
-    """Return the score, higher is better: the accuracy, else minus the loss, else 0."""
-    return means.get(f"{prefix}accuracy", -means.get(f"{prefix}loss", 0.0))
+    """Return the score, higher is better: accuracy, else objective, else minus the loss, else 0."""
+    scores = (means.get(f"{prefix}{name}") for name in ("accuracy", "objective"))
+    loss = means.get(f"{prefix}loss", 0.0)
+    return next((score for score in scores if score is not None), -loss)
 
 
 class EpochModels:

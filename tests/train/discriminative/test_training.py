@@ -145,6 +145,15 @@ def test_other_criteria(toy, train, tmp_path, criterion, score):
     assert ("valid_accuracy" in history(tmp_path)[0]) == (criterion != "mmi")
 
 
+def test_the_criterion_of_mmi_is_told_without_its_smoothing(toy, train, tmp_path):
+    config = replace(CONFIG, criterion=Criterion("mmi", 0.5), smoothing=0.3)
+    headline = train(toy(), tmp_path, config)
+    records = history(tmp_path)
+    found = [(0.3 * r["valid_cross_entropy"] - r["valid_loss"]) / 0.7 for r in records]
+    assert headline["before"] == pytest.approx(found[0])
+    assert headline["after"] == pytest.approx(max(found))
+
+
 def test_an_epoch_that_hurts_is_told_and_the_network_given_kept(
     toy, train, trained, tmp_path, caplog
 ):

@@ -10,9 +10,9 @@ from toolkit.train.discriminative.data import SequenceBatch
 class SequenceObjective:
     """Negative lattice criterion, smoothed with cross entropy (f-smoothing, the H-criterion).
 
-    `stats`: `weight`, the number of frames; `accuracy`, their expected accuracy over the lattice,
-    not for MMI; `cross_entropy`; `missing`, the number of frames whose reference is not in the
-    lattice.
+    `stats`: `weight`, the number of frames; the criterion as `accuracy`, their expected accuracy
+    over the lattice, or for MMI as `objective`; `cross_entropy`; `missing`, the number of frames
+    whose reference is not in the lattice.
 
     Args:
       criterion: the criterion to maximise.
@@ -51,7 +51,6 @@ class SequenceObjective:
             "weight": torch.full((), float(sum(lengths)), device=logits.device),
             "cross_entropy": cross_entropy.detach(),
             "missing": value.missing.sum(),
+            "objective" if self._criterion.kind == "mmi" else "accuracy": objective.detach(),
         }
-        if self._criterion.kind != "mmi":
-            stats["accuracy"] = objective.detach()
         return loss, stats
