@@ -174,6 +174,18 @@ def test_a_run_that_is_not_done_is_listed_with_what_it_has_decoded(recipe):
     assert found["best"] == {"dev": [4.0, "b"]}
 
 
+def test_what_was_decoded_since_the_last_stage_replaces_its_row(recipe):
+    run(recipe)
+    rows = json.loads((recipe / "exp/demo/results.json").read_text())
+    again, unlisted = {**rows[0], "wer": 1.5}, {**rows[0], "system": "z", "wer": 0.5}
+    for row in (again, unlisted):
+        folder = recipe / "exp/demo/decode" / row["system"]
+        folder.mkdir(parents=True)
+        (folder / "rows.json").write_text(json.dumps([row]))
+    (found,) = json.loads(toolkit("runs", recipe, "--json").output)
+    assert found["best"][rows[0]["split"]] == [1.5, rows[0]["system"]]
+
+
 def test_a_run_of_which_no_stage_is_done_is_listed(recipe):
     source = (recipe / "run.py").read_text()
     (recipe / "run.py").write_text(source.replace('run.make("fbank")', 'run.need("nothing")'))

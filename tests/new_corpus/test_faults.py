@@ -49,3 +49,24 @@ def test_ids_and_speakers():
     assert found["no-speaker"].startswith("1 no-speaker, first d: line 5 ")
     assert found["two-speakers"].startswith("1 two-speakers, first c: ann, not ben ")
     assert "'Ann' and 'ann'" in found["like-speakers"]
+
+
+def test_the_same_id_in_two_splits_is_left_out_of_neither():
+    found = find_faults([cut("1"), cut("2"), cut("2")], [cut("1"), cut("3")], [cut("1")])
+    assert found.keys() == {"duplicate-id", "shared-id"}
+    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2 ")
+    assert found["shared-id"].startswith("1 shared-id, first 1: in 3 splits (fix: see whether")
+
+
+def piece(id, start, end, number=0):
+    return make_cut(id, dummy_recording(number, duration=9.0), "a word", "s", start, end)
+
+
+def test_pieces_of_a_recording_that_lack_an_end():
+    pieces = [piece("a", 0.0, 2.5), piece("b", 2.5, 5.0), piece("c", 5.0, 9.0)]
+    whole = [piece("d", 0.0, None, 1), piece("e", 0.0, None, 1)]
+    assert find_faults([*pieces, *whole]).keys() == set()
+    endless = [piece(id, start, None) for id, start in (("a", 0.5), ("b", 2.5), ("c", 5.0))]
+    text = find_faults(endless[:1], endless[1:])["no-end"]
+    assert text.startswith("2 utterances last to the end of the recording although others begin")
+    assert "first a: 0.5 to 9 s (fix: give each an end" in text

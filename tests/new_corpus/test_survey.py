@@ -121,3 +121,11 @@ def test_a_corpus_without_audio_is_refused_with_the_reason():
         survey({"train": [cut]}, CorpusConfig("table"))
     with pytest.raises(ManifestError, match="there is no utterance"):
         survey({"train": []}, CorpusConfig("table"))
+
+
+def test_parts_may_number_their_utterances_alike():
+    again = utterances({"s": 5}), utterances({"s": 5})
+    found = survey({"train_a": again[0], "train_b": again[1]}, CorpusConfig("table"))
+    assert found.faults.keys() == {"duplicate-id"}  # both parts are merged to train
+    parts = {name: utterances({"s": 5}) for name in ("train", "dev", "test")}
+    assert survey(parts, CorpusConfig("table")).faults.keys() == {"shared-id"}

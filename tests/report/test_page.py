@@ -1,4 +1,7 @@
+import re
 from html.parser import HTMLParser
+
+import pytest
 
 from toolkit.report.page import Cell, Column, Page, Row, Section, Table, csv_text, legend
 
@@ -70,6 +73,29 @@ def test_a_table_prints(capsys):
     shown = capsys.readouterr().out
     for text in ("Times", "a & b", "12.3 (100 %)", "CER 10 %", "A note."):
         assert text in shown
+
+
+def _plain(shown):
+    """Without the codes of colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
+
+
+@pytest.mark.parametrize("columns", [80, 60, 30])
+def test_narrow_terminals_wrap_text_and_cut_no_number(monkeypatch, capsys, columns):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
+    monkeypatch.setenv("COLUMNS", str(columns))
+    numbers = [Column(f"long heading {n}", "relative to") for n in range(5)]
+    cells = [Cell(f"{n}2345.678", f"{n} %") for n in range(5)]
+    head = [Column("what"), *numbers, Column("why", text=True)]
+    row = Row([Cell("words that go on and on"), *cells, Cell("since it is so " * 4)])
+    Table("Times", head, [row]).print()
+    shown = _plain(capsys.readouterr().out)
+    assert all(f"{cell.text} ({cell.detail})" in shown for cell in cells)
+    assert "…" not in shown
+    assert shown.count("since") == 4
+    if columns == 80:
+        Table("Times", [*head[:4], head[-1]], [Row([*row.cells[:4], row.cells[-1]])]).print()
+        assert all(len(line) <= 80 for line in _plain(capsys.readouterr().out).splitlines())
 
 
 def test_a_single_line_needs_no_key():

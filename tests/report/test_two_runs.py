@@ -77,6 +77,15 @@ def test_settings_that_differ_are_named(page):
     ]
 
 
+def test_long_settings_that_differ_at_their_ends_are_named(runs, tmp_path):
+    for run, last in zip(runs, ("LETTER", "OTHER"), strict=True):
+        settings = {"check": {"alphabet": 300 * "A" + last, "same": 300 * "B"}}
+        marker(2, "Write", parameters=settings).write(run.root / "stages/02.json")
+    write_comparison(runs[0].root, runs[1].root, tmp_path / "page.html")
+    (row,) = text_rows((tmp_path / "page.html").read_text(encoding="utf-8"), "settings")
+    assert row == ["check.alphabet", f'…{50 * "A"}LETTER"', f'…{50 * "A"}OTHER"']
+
+
 def test_utterances_that_changed_are_shown_with_both_texts(page):
     assert "dev, by mono: 1 better" in page
     assert "dev, by mono: 1 worse" in page

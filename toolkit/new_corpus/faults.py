@@ -16,23 +16,35 @@ REMEDIES = {
     " them anew, as UTF-8",
 }
 """Of what the check of a corpus does not look for."""
+SAME_TIME = 1e-3
+"""Seconds by which two times of a recording may differ, as they are rounded."""
 
 
-def find_faults(cuts: Iterable[MonoCut]) -> dict[str, str]:
+def find_faults(*splits: Iterable[MonoCut]) -> dict[str, str]:
     """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
 
-    The kinds are some of `toolkit.corpus.check.findings.KINDS`, those of `REMEDIES`, and
-    "like-speakers".
+    The kinds are some of `toolkit.corpus.check.findings.KINDS`, those of `REMEDIES`,
+    "like-speakers" and "no-end".
+
+    Args:
+      splits: the cuts of each split; of those with the same id in a split only the first is used.
     """
-    cuts = list(cuts)
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
-    copies: Counter[str] = Counter()
-    for cut in cuts:
-        copies[cut.id] += 1
-        for kind, detail in _faults(cut, copies[cut.id]):
-            counts[kind] += 1
-            first.setdefault(kind, f"{cut.id}: {detail}" if detail else cut.id)
+    owners: Counter[str] = Counter()
+    cuts = []
+    for split in map(list, splits):
+        cuts += split
+        copies: Counter[str] = Counter()
+        for cut in split:
+            copies[cut.id] += 1
+            for kind, detail in _faults(cut, copies[cut.id]):
+                counts[kind] += 1
+                first.setdefault(kind, f"{cut.id}: {detail}" if detail else cut.id)
+        owners.update(copies.keys())
+    if shared := [id for id, number in owners.items() if number > 1]:
+        counts["shared-id"] = len(shared)
+        first["shared-id"] = f"{shared[0]}: in {owners[shared[0]]} splits"
     texts = {}
     for kind, count in sorted(counts.items()):
         known = KINDS.get(kind)
@@ -41,7 +53,7 @@ def find_faults(cuts: Iterable[MonoCut]) -> dict[str, str]:
         left_out = ", left out" if known is not None and known.severity == ERROR else ""
         fix = known.fix if known is not None else REMEDIES[kind]
         texts[kind] = f"{count} {what}{left_out}, first {first[kind]} (fix: {fix})"
-    return texts | _like_speakers(cuts)
+    return texts | _like_speakers(cuts) | _without_end(cuts)
 
 
 def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
@@ -84,4 +96,28 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
     return {
         "like-speakers": f"speakers whose names differ in case alone: {names} (fix: write the name "
         "of a speaker alike everywhere, or splits may share the speaker)"
+    }
+
+
+def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
+    """Find pieces that last to the end of their recording although another one begins later."""
+    last: dict[str, list[MonoCut]] = {}
+    for cut in cuts:
+        if cut.duration > 0 and abs(cut.end - cut.recording.duration) < SAME_TIME:
+            last.setdefault(cut.recording.sources[0].source, []).append(cut)
+    found = [
+        cut
+        for pieces in last.values()
+        for begin in [max(piece.start for piece in pieces)]
+        for cut in pieces
+        if cut.start < begin - SAME_TIME
+    ]
+    if not found:
+        return {}
+    one = found[0]
+    last_to = "1 utterance lasts" if len(found) == 1 else f"{len(found)} utterances last"
+    return {
+        "no-end": f"{last_to} to the end of the recording although others begin later, first "
+        f"{one.id}: {one.start:g} to {one.end:g} s (fix: give each an end, in seconds from the "
+        "recording's beginning, in `segments` or a column `end`; a column of durations is not read)"
     }

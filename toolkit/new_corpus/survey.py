@@ -71,7 +71,8 @@ def survey(
     """
     chosen = choose_parts(parts)
     cuts = [cut for names in chosen.values() for name in names for cut in parts[name]]
-    faults = find_faults(cuts)
+    held = [parts[name] for purpose in ("dev", "test") for name in chosen[purpose]]
+    faults = find_faults([cut for name in chosen["train"] for cut in parts[name]], *held)
     kinds = {cut.custom["fault"] for cut in cuts if "fault" in (cut.custom or {})}
     if not any(cut.duration > 0 for cut in cuts):
         raise ManifestError(

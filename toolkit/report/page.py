@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
 
 from toolkit.report.chart import Chart
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 STYLE = Path(__file__).with_name("page.css")
 WIDE, NARROW, HALF = (1040.0, 330.0), (350.0, 290.0), (500.0, 330.0)
 """Sizes of figures in pixels: page width, phone width, half of the page width."""
 FEW_COLUMNS = 6
 """Tables of fewer columns are not stretched to the page width."""
+_ROOMY = 10_000
+"""Characters that no table needs."""
 
 
 @dataclass(frozen=True)
@@ -84,25 +91,41 @@ class Table:
         )
 
     def print(self) -> None:
-        """Print the table to standard output."""
+        """Print the table to standard output; where it is too wide, text wraps, but no number."""
         from rich.console import Console
-        from rich.markup import escape as plain
-        from rich.table import Table as RichTable
 
         console = Console()
         if not console.is_terminal:
             console.width = 120  # a log file has room
+        roomy = console.options.update(width=_ROOMY)
+        table = self._printed()
+        if console.measure(table, options=roomy).minimum > console.width:
+            table = self._printed(fold_headings=True)
+        # Lines that a terminal continues below can be read, numbers that are cut off cannot.
+        console.width = max(console.width, console.measure(table, options=roomy).minimum)
+        console.print(table)
+
+    def _printed(self, fold_headings: bool = False) -> "RichTable":
+        """Return the table for a terminal, headings of numbers in one line or in several."""
+        from rich.cells import cell_len
+        from rich.markup import escape as plain
+        from rich.table import Table as RichTable
+
+        texts = [[_in_line(cell) for cell in row.cells] for row in self.rows]
         table = RichTable(title=plain(self.title), caption=plain(self.note))
         for number, column in enumerate(self.columns):
-            left = number == 0 or column.text
             name = " ".join(filter(None, [column.group.removesuffix(" at most"), column.title]))
-            table.add_column(plain(name), justify="left" if left else "right", no_wrap=True)
-        for row in self.rows:
-            cells = (
-                f"{cell.text} ({cell.detail})" if cell.detail else cell.text for cell in row.cells
-            )
-            table.add_row(*map(plain, cells))
-        console.print(table)
+            if number == 0 or column.text:
+                table.add_column(plain(name), overflow="fold")
+                continue
+            widest = max((cell_len(row[number]) for row in texts), default=0)
+            if fold_headings:
+                name = fill(name, max(widest, 1), break_long_words=False)
+            widest = max(widest, *map(cell_len, name.split("\n")))
+            table.add_column(plain(name), justify="right", no_wrap=True, min_width=widest)
+        for row in texts:
+            table.add_row(*map(plain, row))
+        return table
 
     def _groups(self) -> str:
         if not any(column.group for column in self.columns):
@@ -136,6 +159,10 @@ class Table:
     def _detailed(self) -> list[bool]:
         """For each column after the first, whether any of its cells has small print."""
         return [any(row.cells[n].detail for row in self.rows) for n in range(1, len(self.columns))]
+
+
+def _in_line(cell: Cell) -> str:
+    return f"{cell.text} ({cell.detail})" if cell.detail else cell.text
 
 
 def _heading(column: Column) -> str:

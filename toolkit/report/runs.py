@@ -122,11 +122,16 @@ def _text(value: Any) -> str:
 
 
 def _best(root: Path) -> dict[str, tuple[float, str]]:
-    """The results of the run, or, before its last stage, of what it has decoded."""
+    """The results of the run, or, before its last stage, of what it has decoded.
+
+    What was decoded again since the last stage replaces the row in the results.
+    """
     results = root / "results.json"
-    paths = [results] if results.exists() else sorted(root.glob("decode/*/rows.json"))
+    decoded = [row for path in sorted(root.glob("decode/*/rows.json")) for row in _rows(path)]
+    newest = {row.key: row for row in decoded}
+    listed = _rows(results) if results.exists() else decoded
     best: dict[str, tuple[float, str]] = {}
-    for row in (row for path in paths for row in _rows(path)):
+    for row in (newest.get(row.key, row) for row in listed):
         if row.split not in best or row.wer < best[row.split][0]:
             best[row.split] = (row.wer, row.system)
     return best

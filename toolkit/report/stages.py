@@ -1,7 +1,9 @@
 """The stages of a run, with states derived from markers, tracebacks and the log."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 
 from toolkit.report.folder import RunFolder
@@ -72,8 +74,8 @@ def _view(
     marker = markers.get(number)
     title = marker.title if marker else titles.get(number, "")
     spent = marker.seconds if marker else 0.0
-    if number in failed:
-        text = run.text(run.directory.failure(number)) or ""
+    text = (run.text(run.directory.failure(number)) or "") if number in failed else ""
+    if number in failed and not (marker and _passed_over(text, number, markers)):
         return StageView(
             number, title, "failed", text.partition("\n")[0], marker, spent, text[-TRACE:]
         )
@@ -86,6 +88,21 @@ def _view(
         return StageView(number, title, "stale", "its marker cannot be read")
     why = _stale(run, marker, [other for other in markers.values() if other])
     return StageView(number, title, "stale" if why else "done", why, marker, spent)
+
+
+def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]) -> bool:
+    """Whether a later stage was started after a failure, whose time is in the third line.
+
+    An attempt with other settings may fail and leave the outputs of the one before as they are. The
+    run goes on with these where its settings are theirs again.
+    """
+    lines = failure.splitlines()
+    later = [marker.started for n, marker in markers.items() if n > number and marker]
+    try:
+        when = datetime.fromisoformat(lines[2])
+        return any(datetime.fromisoformat(started) > when for started in later)
+    except (IndexError, ValueError, TypeError):  # not a time, or one without a zone
+        return False
 
 
 def _stale(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:

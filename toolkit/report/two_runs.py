@@ -118,7 +118,8 @@ def _settings_table(first: Sequence[StageView], second: Sequence[StageView]) -> 
     sides = _flat(_settings(first)), _flat(_settings(second))
     names = [name for name in sorted({**sides[0], **sides[1]}) if _differ(name, *sides)]
     rows = [
-        Row([Cell(name), *(Cell(side.get(name, "not read")) for side in sides)]) for name in names
+        Row([Cell(name), *map(Cell, _shown(*(side.get(name, "not read") for side in sides)))])
+        for name in names
     ]
     columns = [Column("setting"), Column("A", text=True), Column("B", text=True)]
     if not rows:
@@ -144,8 +145,20 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
             _flat(inner, f"{name}.{key}" if name else str(key)) for key, inner in value.items()
         )
         return {key: text for part in parts for key, text in part.items()}
-    text = json.dumps(value, ensure_ascii=False)
-    return {name: text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"}
+    return {name: json.dumps(value, ensure_ascii=False)}
+
+
+def _shown(*sides: str) -> list[str]:
+    """Cut the texts of a setting that differs; long ones begin shortly before they differ."""
+    skipped = 0
+    if max(map(len, sides)) > MOST_CHARACTERS:
+        letters = enumerate(zip(*sides, strict=False))
+        differing = (place for place, each in letters if len(set(each)) > 1)
+        skipped = max(0, next(differing, min(map(len, sides))) - MOST_CHARACTERS // 4)
+    texts = [f"{'…' if skipped else ''}{side[skipped:]}" for side in sides]
+    return [
+        text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…" for text in texts
+    ]
 
 
 def _changes(first: Decodes, second: Decodes) -> list[str]:
