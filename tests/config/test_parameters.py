@@ -1,11 +1,15 @@
 """`-` in place of a file of text, and numbers."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import toolkit
 from toolkit.config.parameters import TEXT_IN, TEXT_OUT, Number
 
 
@@ -81,6 +85,45 @@ def test_what_is_written_is_printed_at_the_end(tmp_path):
 )
 def test_its_name_tells_readers_the_format(content, name):
     assert run("--other", "-", stdin=content).output.split()[0] == name
+
+
+@pytest.mark.parametrize(
+    ("redirection", "told"),
+    [("<&-", "is closed"), ("0>x", "cannot be read: Bad file descriptor")],
+)
+def test_standard_input_that_cannot_be_read_is_told(tmp_path, redirection, told):
+    command = f"{sys.executable} -m toolkit score --ref ref --hyp - {redirection}"
+    environment = os.environ | {"PYTHONPATH": str(Path(toolkit.__file__).parents[1])}
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"Invalid value for '--hyp': standard input {told}" in done.stderr
+
+
+def test_bytes_that_cannot_be_printed_are_told():
+    script = (
+        "import click\nfrom toolkit.cli import main\n"
+        "from toolkit.config.parameters import TEXT_OUT\n"
+        "@main.command()\n@click.option('--out', type=TEXT_OUT)\n"
+        "def written(out): out.write_bytes(b'x')\n"
+        "type(main).get_command = click.Group.get_command; main(['written', '--out', '-'])"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: standard output cannot be written (No space left on device)\n"
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "1e999"])

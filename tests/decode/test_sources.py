@@ -266,6 +266,13 @@ def test_what_tells_two_files_apart_is_advised(tmp_path, ids, way):
     twice = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="give each once"):
         check_ids(twice, "path")
+    twice = inputs.sources(["x/../s.wav", "s.wav"], io.BytesIO(), tmp_path)
+    with pytest.raises(SourceError, match="the same file: give each once"):
+        check_ids(twice, ids)
+    for kind in (ids, "path"):
+        spaced = Inputs(ids=kind).sources(["x y/a b.wav", "x y/a_b.wav"], io.BytesIO(), tmp_path)
+        with pytest.raises(SourceError, match="rename one"):
+            check_ids(spaced, kind)
     (tmp_path / "wav.scp").write_text("u1 a.wav\nu1 b.wav\n")
     listed = inputs.sources([str(tmp_path / "wav.scp")], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="id u1: rename one"):
@@ -281,6 +288,31 @@ def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
     assert len(read(path)[str(path)]) == 8000
     (record,) = caplog.records
     assert f"{path}: truncated, its last 0.50 s are missing" in record.getMessage()
+
+
+def test_channels_that_cancel_are_told(read, tmp_path, caplog):
+    path, noise = tmp_path / "x.wav", np.random.default_rng(0)
+    one, other = noise.uniform(-0.5, 0.5, (2, 16000))
+
+    def told(*channels, **options):
+        caplog.clear()
+        soundfile.write(path, np.stack(channels, axis=1), 16000)
+        read(path, **options)
+        return [record.getMessage() for record in caplog.records]
+
+    (message,) = told(one, -one + other / 1000)
+    assert message.startswith(f"{path}: its channels cancel")
+    assert "--channel" in message
+    assert not told(one, -one, channel=0)
+    for channels in ((one, other), (one, one), (0 * one, 0 * one), (one, 0 * one), (one, -one / 2)):
+        assert not told(*channels)
+
+
+def test_files_are_read_where_standard_input_is_closed(audio, tmp_path):
+    path = audio(tmp_path / "x.wav")
+    assert len(Inputs().sources([str(path)], None, tmp_path)) == 1
+    with pytest.raises(SourceError, match="standard input is closed"):
+        Inputs().sources(["-"], None, tmp_path)
 
 
 def test_faults_of_standard_input_name_it(audio, read, tmp_path, caplog):

@@ -199,6 +199,16 @@ def test_faulty_plans_are_refused(place, changes, error, message):
         read_plan(path)
 
 
+def test_an_argument_is_not_called_an_option(place):
+    for name in ("missing.yaml", "laek.yaml"):
+        if name == "laek.yaml":
+            write_plan(place, "out", name=name, laek="x")
+        with pytest.raises(ConfigError) as told:
+            read_plan(place / name)
+        assert str(place / name) in str(told.value)
+        assert "--config" not in str(told.value)
+
+
 def test_paths_are_beside_the_plan_and_urls_stay(place):
     plan = read_plan(write_plan(place, "s3://bucket/out", name="paths.yaml", steps=["features"]))
     assert (plan.lake, plan.out) == (str(place / "lake"), "s3://bucket/out")

@@ -106,7 +106,7 @@ def command(
         exp/demo/data/dev.jsonl
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
-        sources = Inputs().sources(audio, sys.stdin.buffer, Path(work))
+        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
         bundle = find_system(model, system)
         widths = measure(bundle, sources, read_transcripts(ref).texts)
     for line in table(widths):

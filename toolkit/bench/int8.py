@@ -59,7 +59,7 @@ def command(model: Path, ref: Path, rounds: int, audio: tuple[str, ...]) -> None
         exp/ctc-demo/data/dev.jsonl
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
-        sources = Inputs().sources(audio, sys.stdin.buffer, Path(work))
+        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
         rows = measure(find_system(model), sources, read_transcripts(ref).texts, rounds)
     for line in table(rows):
         click.echo(line)

@@ -124,12 +124,14 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
       toolkit kaldi export-lang --lang exp/demo/lang --lm exp/demo/lm/lm.arpa --out data/local
     """
     from toolkit.decode.kaldi.lang_dir import write_lang_dir
+    from toolkit.fsa.grammar import grammar_acceptor
     from toolkit.lang.kaldi.dict_dir import write_dict
     from toolkit.lang.lang import Lang
 
     lang = Lang.load(folder)
+    grammar = None if lm is None else grammar_acceptor(lm, lang.words)  # before all is written
     entries = write_dict(lang, out / "dict")
-    write_lang_dir(lang, out / "lang", lm)
+    write_lang_dir(lang, out / "lang", grammar)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {entries} pronunciations")
 
 

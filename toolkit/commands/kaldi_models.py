@@ -159,7 +159,8 @@ def decode(
     """Search in a graph of Kaldi with log-likelihoods of Kaldi.
 
     GRAPH is an HCLG.fst, TABLE an scp file or an archive of log-likelihoods, as nnet3-compute and
-    gmm-compute-likes write them. Without --model the graph reads columns of the matrices.
+    gmm-compute-likes write them. Without --model the graph reads columns of the matrices. The exit
+    status is 1 where no path of any utterance survives.
 
     \b
     Example:
@@ -174,9 +175,11 @@ def decode(
     found = decode_table(
         table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
     )
+    survived = False
     try:
         with open_atomically(out) as file:
             for utterance, text in found:
+                survived |= text is not None
                 if text is None:
                     click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
                 file.write(f"{utterance} {text or ''}".rstrip() + "\n")
@@ -187,3 +190,5 @@ def decode(
             f"{graph} and {table}: {error}; or its labels are transition ids, as in the graphs of"
             " Kaldi: give their --model then, such as final.mdl or 0.trans_mdl"
         ) from error
+    if not survived:
+        raise click.ClickException(f"{table}: no path of any utterance survives")

@@ -187,7 +187,8 @@ def transcribe(
     # One thread, as worker processes have: on busy cores several wait for each other, four times as
     # long as one computes, on idle ones two gain nothing.
     with tempfile.TemporaryDirectory() as work, one_thread():
-        sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
+        stdin = None if sys.stdin is None else sys.stdin.buffer
+        sources = inputs.sources(audio, stdin, Path(work))
         _check_number(len(sources), form, apart)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         if stream:

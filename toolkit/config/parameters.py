@@ -68,7 +68,12 @@ class _TextIn(click.Path):
         if meta.get(__name__):
             self.fail("standard input can be read only once", param, ctx)
         meta[__name__] = True
-        content = sys.stdin.buffer.read()
+        if sys.stdin is None:
+            self.fail("standard input is closed", param, ctx)
+        try:
+            content = sys.stdin.buffer.read()
+        except OSError as error:
+            self.fail(f"standard input cannot be read: {error.strerror}", param, ctx)
         path = _folder(ctx) / f"standard-input{_suffix(content)}"
         path.write_bytes(content)
         meta[_READ] = path

@@ -64,23 +64,29 @@ def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Con
     return _apply(config, values, base)
 
 
-def load_yaml(config: Config, path: Path) -> Config:
+def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
     """Return `config` with the values of a YAML file; paths are relative to the file's folder.
+
+    Args:
+      config: the settings to change.
+      path: the file.
+      option: what stands before its name in messages; empty where it is an argument.
 
     Raises:
       ConfigError: names the file and the key.
     """
+    named = f"{option}{path}"
     try:
         mapping = read_yaml(path)
     except OSError as error:
-        raise ConfigError(f"cannot read --config {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {named}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"--config {path} is {error}") from error
+        raise ConfigError(f"{named} is {error}") from error
     if mapping is None:
         return config
     if not isinstance(mapping, Mapping):
         found = reprlib.repr(mapping)
-        raise ConfigError(f"--config {path}: expected `key: value` lines, found {found}")
+        raise ConfigError(f"{named}: expected `key: value` lines, found {found}")
     try:
         values: dict[str, Any] = {}
         for key, value in _leaves(config, mapping):
@@ -89,7 +95,7 @@ def load_yaml(config: Config, path: Path) -> Config:
             values[key] = value
         return _apply(config, values, Path(path).absolute().parent)
     except ConfigError as error:
-        raise ConfigError(f"--config {path}: {error}") from error
+        raise ConfigError(f"{named}: {error}") from error
 
 
 def resolve_paths(config: Config, base: Path) -> Config:

@@ -41,7 +41,6 @@ _AS_CUTS = "`toolkit kaldi import-data {} --out data.jsonl`, and transcribe data
 _WAYS_OUT: dict[Ids, str] = {
     "stem": "name files by their paths with --ids relative, below a folder, or --ids path",
     "relative": "name files by their paths with --ids path",
-    "path": "give each once",
 }
 
 logger = logging.getLogger(__name__)
@@ -105,13 +104,13 @@ class Inputs:
     ids: Ids = "stem"
     """The ids of files; those of wav.scp and of cuts are their own."""
 
-    def sources(self, arguments: Sequence[str], stdin: BinaryIO, work: Path) -> list[Source]:
+    def sources(self, arguments: Sequence[str], stdin: BinaryIO | None, work: Path) -> list[Source]:
         """List the recordings that the arguments name, in their order.
 
         Args:
           arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
             (*.scp); lhotse's cuts (*.jsonl, *.jsonl.gz); `-` for standard input.
-          stdin: standard input.
+          stdin: standard input; None: it is closed.
           work: a folder for the audio from commands and standard input; it must exist until all
             recordings have been read.
 
@@ -133,9 +132,11 @@ class Inputs:
             )
         return [replace(s, speaker=n or s.speaker) for s, n in zip(found, named, strict=True)]
 
-    def _sources(self, name: str, stdin: BinaryIO, work: Path) -> list[Source]:
+    def _sources(self, name: str, stdin: BinaryIO | None, work: Path) -> list[Source]:
         path = Path(name)
         if name == "-":
+            if stdin is None:
+                raise SourceError("standard input is closed")
             return self._stdin(stdin, work)
         if path.is_dir():
             return self._folder(path)
@@ -154,8 +155,7 @@ class Inputs:
         blocks = partial(audio_blocks, path, channel=self.channel)
         if name is None:
             name = {"stem": path.stem, "relative": key, "path": str(path)}[self.ids]
-            # lines of text separate the id from the words at white space
-            return Source("_".join(name.split()), safe_name(key), blocks, origin=str(path))
+            return Source(_as_id(name), safe_name(key), blocks, origin=str(path))
         return Source(name, safe_name(key), blocks)
 
     def _folder(self, folder: Path) -> list[Source]:
@@ -257,8 +257,22 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
         if other is not source:
             raise SourceError(
                 f"{other.called} and {source.called} would both have the id {source.name}: "
-                + (_WAYS_OUT[ids] if source.origin else "rename one, or transcribe them apart")
+                + _way_out(other, source, ids)
             )
+
+
+def _way_out(one: Source, other: Source, ids: Ids) -> str:
+    """What gives two recordings of the same id different ones."""
+    if one.origin and os.path.abspath(one.origin) == os.path.abspath(other.origin):
+        return "they are the same file: give each once"
+    if ids in _WAYS_OUT and other.origin and _as_id(one.called) != _as_id(other.origin):
+        return _WAYS_OUT[ids]
+    return "rename one, or transcribe them apart"
+
+
+def _as_id(name: str) -> str:
+    """Put `_` for white space, at which lines of text separate the id from the words."""
+    return "_".join(name.split())
 
 
 def check_keys(sources: Sequence[Source], suffix: str) -> None:

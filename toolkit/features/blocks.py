@@ -17,6 +17,10 @@ from toolkit.features.resample import Resampler
 
 logger = logging.getLogger(__name__)
 
+CANCELLED = 0.01
+"""Energy of the mean of all channels, as a share of theirs in the mean, below which they cancel:
+20 dB. Of n channels that have nothing in common it is 1 / n."""
+
 
 def audio_blocks(
     path: Path,
@@ -78,6 +82,7 @@ def _file_blocks(
     file: soundfile.SoundFile, name: str, length: int, seconds: float, channel: int | None
 ) -> Iterator[np.ndarray]:
     size, done = max(1, round(seconds * file.samplerate)), 0
+    energy = own = 0.0  # of the mean of all channels, and of the channels in the mean
     while done < length:
         samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
         if not len(samples):
@@ -90,7 +95,16 @@ def _file_blocks(
         mono = samples.mean(axis=1) if mixed else samples[:, channel or 0]
         if not np.isfinite(mono).all():
             raise AudioError(f"{name}: holds values that are not numbers")
+        if mixed:
+            energy += float(np.vdot(mono, mono))
+            own += float(np.vdot(samples, samples)) / samples.shape[1]
         yield mono
+    if energy < CANCELLED * own:
+        logger.warning(
+            "%s: its channels cancel when they are mixed (one has the opposite sign of another):"
+            " take one of them with --channel",
+            name,
+        )
 
 
 def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) -> Iterator[Tensor]:

@@ -17,7 +17,9 @@ class GrammarError(ToolkitError):
     """An ARPA file that cannot be turned into a graph."""
 
 
-def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None) -> Fst:
+def grammar_acceptor(
+    arpa: Path, words_table: Path | SymbolTable, max_order: int | None = None
+) -> Fst:
     """G from an ARPA file.
 
     As Kaldi's arpa2fst with `--disambig-symbol=#0`: a state per context, back-off arcs that read
@@ -26,14 +28,16 @@ def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None
 
     Args:
       arpa: the n-gram model.
-      words_table: `words.txt`; n-grams with other words are left out, as arpa2fst does.
+      words_table: `words.txt`, or its content; n-grams with other words are left out, as arpa2fst
+        does.
       max_order: use only n-grams up to this order; as in kaldilm, the longest left keep the
         back-off weights that they have for longer ones.
 
     Raises:
       GrammarError: naming the file.
     """
-    table = SymbolTable.read(words_table)
+    given = isinstance(words_table, SymbolTable)
+    table = words_table if given else SymbolTable.read(words_table)
     try:
         model = read_arpa(arpa)
     except ArpaError as error:
@@ -49,8 +53,9 @@ def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None
     fst = connect(_Contexts(model, ids, max_order).acceptor(ids, backoff))
     if not len(fst.words):
         raise GrammarError(
-            f"{arpa}: no n-gram is left after dropping those with words that {words_table} lacks;"
-            " do both spell words alike (upper case)?"
+            f"{arpa}: no n-gram is left after dropping those with words that "
+            f"{'the lexicon' if given else words_table} lacks; do both spell words alike (upper"
+            " case)?"
         )
     return fst
 

@@ -78,7 +78,7 @@ def read_plan(path: Path) -> RunPlan:
       ConfigError: a setting is unknown or not valid; names the file and the key.
       RunPlanError: a setting is missing.
     """
-    plan = load_yaml(RunPlan(), path)
+    plan = load_yaml(RunPlan(), path, option="")
     needed = ["lake", "out"]
     if "targets" in plan.steps:
         needed += ["teacher", "normaliser"]

@@ -16,14 +16,19 @@ class OutputError(ToolkitError):
 
 
 class _Stream:
-    """A text stream that passes errors on to a function."""
+    """A stream, of text or of the bytes below it, that passes errors on to a function."""
 
     def __init__(
-        self, stream: TextIO, name: str, failed: Callable[[str, OSError], None], bars: bool
+        self, stream: Any, name: str, failed: Callable[[str, OSError], None], bars: bool
     ) -> None:
         self._stream, self._name, self._failed, self._bars = stream, name, failed, bars
 
-    def write(self, text: str) -> int:
+    @property
+    def buffer(self) -> "_Stream":
+        """The stream of bytes, which click prints bytes to."""
+        return _Stream(self._stream.buffer, self._name, self._failed, self._bars)
+
+    def write(self, text: str | bytes) -> int:
         try:
             return self._stream.write(text)
         except OSError as error:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from tests.decode.kaldi.rules import lang_faults
 from tests.fsa.openfst import fst_of
 from tests.fsa.transducers import agree, silent, transductions
+from toolkit import cli
 from toolkit.decode.graph import make_lexicon
 from toolkit.decode.kaldi.lang_dir import write_lang_dir
 from toolkit.fsa.grammar import grammar_acceptor
@@ -45,7 +47,7 @@ def exported(folder, kind="marked"):
     """The vocabulary and its directory."""
     lang = vocabulary(kind)
     write_arpa(estimate(TEXT, lang.vocabulary, 2, (1,))[0], folder / "lm.arpa")
-    write_lang_dir(lang, folder / "lang", folder / "lm.arpa")
+    write_lang_dir(lang, folder / "lang", grammar_acceptor(folder / "lm.arpa", lang.words))
     return lang, folder / "lang"
 
 
@@ -137,6 +139,16 @@ def test_an_export_without_a_grammar_leaves_none_of_an_earlier_one(tmp_path):
     assert not (folder / "G.fst").exists()
     assert lang_faults(folder) == []
     assert read_lang(folder)[0].lexicon == lang.lexicon
+
+
+def test_a_model_that_cannot_be_read_leaves_nothing_behind(tmp_path):
+    vocabulary("plain").save(tmp_path / "lang")
+    (tmp_path / "empty").touch()
+    command = ["kaldi", "export-lang", "--lang", tmp_path / "lang", "--lm", tmp_path / "empty"]
+    done = CliRunner().invoke(cli.main, [*map(str, command), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert f"{tmp_path / 'empty'}:1: no line" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_word_with_a_no_break_space_is_refused(tmp_path):

@@ -30,8 +30,14 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     (tmp_path / "short.ark").write_text("short  [ ]\n")
     command[3] = tmp_path / "short.ark"
     done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert (done.exit_code, done.stdout) == (0, "short\n")
+    assert (done.exit_code, done.stdout) == (1, "short\n")
     assert "short: no path survives" in done.stderr
+    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in done.stderr
+    scores = (tmp_path / "loglikes.scp").read_text()
+    (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")
+    command[3] = tmp_path / "one.scp"
+    done = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "short")
 
 
 def test_transition_ids_without_their_model_are_told(recogniser, tmp_path):

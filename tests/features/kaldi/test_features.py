@@ -1,3 +1,5 @@
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from toolkit.features.kaldi.features import (
     export_features,
     import_features,
 )
-from toolkit.features.kaldi.tables import entries, read_matrix
+from toolkit.features.kaldi.tables import KaldiIoError, entries, read_matrix
 from toolkit.features.shards import write_shard
 from toolkit.features.store import FeatureStore
 
@@ -44,6 +46,21 @@ def test_features_come_back_bit_for_bit(small_store, tmp_path, name, text):
 def test_text_archives_cannot_be_compressed(small_store, tmp_path):
     with pytest.raises(ToolkitError, match="leave one of the two out"):
         export_features(small_store.path, tmp_path, compress=True, text=True)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_full_disk_is_told_and_leaves_no_archive(small_store, tmp_path, text):
+    export_features(small_store.path, tmp_path / "out", text=text)
+    size = (tmp_path / "out/feats.000000.ark").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    try:
+        with pytest.raises(KaldiIoError, match=r"feats.000000.ark: cannot be written"):
+            export_features(small_store.path, tmp_path / "out", text=text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not left & {"feats.000000.ark", ".feats.000000.scp", "feats.scp"}
 
 
 def test_kaldi_reads_what_is_written(small_store, tmp_path):

@@ -189,3 +189,13 @@ def test_places_that_specifiers_cannot_name_are_refused(tmp_path, name):
     with pytest.raises(ToolkitError, match="choose another folder"):
         writer_path(tmp_path / name / "x.ark")
     assert not (tmp_path / name).exists()
+
+
+def test_objects_beyond_the_end_of_an_archive_are_told(tmp_path):
+    """An archive that was cut short, and an scp file that was not."""
+    (tmp_path / "x.ark").write_bytes(b"a ")
+    (tmp_path / "x.scp").write_text(f"a {tmp_path}/x.ark:2\nb {tmp_path}/x.ark:90\n")
+    found = entries(tmp_path / "x.scp")
+    for read in (read_header, read_matrix, read_vector):
+        with pytest.raises(ToolkitError, match=r"b: .*x.ark has no byte 90"):
+            read(found["b"])

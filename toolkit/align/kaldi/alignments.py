@@ -12,6 +12,7 @@ from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.store import AlignmentStore, Outcome, write_alignments, write_table
 from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.archive_writer import ArchiveWriter
 from toolkit.features.kaldi.tables import native, writer_path
 from toolkit.hmm.kaldi.model import KaldiTransitions
 from toolkit.hmm.topology import Topology
@@ -54,7 +55,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
 
     def written() -> Iterator[CtmEntry]:
         """Write the states of each utterance, and yield its phones: none is kept in memory."""
-        with native().Int32VectorWriter(f"ark,scp:{ark},{writer_path(out / 'ali.scp')}") as writer:
+        with ArchiveWriter(native().Int32VectorWriter, ark, out / "ali.scp") as writer:
             for utterance in ids:
                 states = store.load(utterance)
                 _check_states(utterance, states, topology)

@@ -6,7 +6,6 @@ import numpy as np
 
 from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.fst import EPSILON, Fst
-from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.openfst import dump_openfst
 from toolkit.hmm.kaldi.topology import topology_text
 from toolkit.hmm.topology import Topology
@@ -15,7 +14,7 @@ from toolkit.lang.lang import Lang
 from toolkit.storage.files import write_atomically
 
 
-def write_lang_dir(lang: Lang, folder: Path, arpa: Path | None = None) -> None:
+def write_lang_dir(lang: Lang, folder: Path, grammar: Fst | None = None) -> None:
     """Write a lang directory that Kaldi's validate_lang.pl accepts.
 
     Besides what `write_lang` writes: `topo`, the HMMs of the toolkit's GMMs; L.fst and
@@ -25,12 +24,11 @@ def write_lang_dir(lang: Lang, folder: Path, arpa: Path | None = None) -> None:
     Args:
       lang: the vocabulary.
       folder: the directory to write.
-      arpa: the language model of G.fst; None: there is none, and that of an earlier export is
-        removed.
+      grammar: G, with the ids of `lang.words`; None: there is none, and that of an earlier export
+        is removed.
 
     Raises:
       KaldiDictError: a word that Kaldi refuses.
-      GrammarError: no grammar can be made of `arpa`.
     """
     folder = Path(folder)
     write_lang(lang, folder)
@@ -40,11 +38,10 @@ def write_lang_dir(lang: Lang, folder: Path, arpa: Path | None = None) -> None:
     spoken = _without_symbols(lexicon, lang.phones["#0"], lang.words["#0"])
     write_atomically(folder / "L.fst", dump_openfst(spoken, by_output=True))
     write_atomically(folder / "L_disambig.fst", dump_openfst(lexicon, by_output=True))
-    if arpa is None:
+    if grammar is None:
         (folder / "G.fst").unlink(missing_ok=True)
-        return
-    grammar = grammar_acceptor(arpa, folder / "words.txt")
-    write_atomically(folder / "G.fst", dump_openfst(grammar))
+    else:
+        write_atomically(folder / "G.fst", dump_openfst(grammar))
 
 
 def _without_symbols(lexicon: Fst, phone_disambig: int, word_disambig: int) -> Fst:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from toolkit.align.scorer import Scorer
+from toolkit.features.kaldi.archive_writer import ArchiveWriter
 from toolkit.features.kaldi.features import check_key
-from toolkit.features.kaldi.tables import native, writer_path
+from toolkit.features.kaldi.tables import native
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
 
@@ -23,13 +24,15 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
 
     Raises:
       KaldiFeaturesError: an id that Kaldi's tables cannot hold.
+      KaldiIoError: the archive cannot be written.
     """
     kaldi, out = native(), Path(out)
     ids = sorted(scorer.store.ids, key=str.encode)
     for utterance in ids:
         check_key(utterance)
-    part = writer_path(out / f".{NAME}.scp")
-    with kaldi.FloatMatrixWriter(f"ark,scp:{writer_path(out / NAME)}.ark,{part}") as writer:
+    part = out / f".{NAME}.scp"
+    (out / f"{NAME}.scp").unlink(missing_ok=True)  # it would name other bytes of the new archive
+    with ArchiveWriter(kaldi.FloatMatrixWriter, out / f"{NAME}.ark", part) as writer:
         for utterance in Bar(ids, unit="utt", desc="likelihoods"):
             writer.write(utterance, scorer.log_likelihoods(utterance).cpu().numpy())
     write_atomically(out / f"{NAME}.scp", part.read_text("utf-8"))

@@ -11,13 +11,13 @@ import torch
 from toolkit.corpus.kaldi.export import RENAMED
 from toolkit.errors import ToolkitError
 from toolkit.features.extract import remove_strays
+from toolkit.features.kaldi.archive_writer import ArchiveWriter
 from toolkit.features.kaldi.tables import (
     Entry,
     entries,
     native,
     read_header,
     read_matrix,
-    writer_path,
 )
 from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
@@ -68,21 +68,23 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
     Raises:
       KaldiFeaturesError: text is to be compressed, an id cannot stand in a table of Kaldi, or
         `utt_map` is of other utterances.
+      KaldiIoError: an archive cannot be written, see `ArchiveWriter`.
     """
     if text and compress:
         raise KaldiFeaturesError("text archives cannot be compressed: leave one of the two out")
     store = FeatureStore(features)
-    mode = "ark,scp,t" if text else "ark,scp"
     kaldi, out = native(), Path(out)
     keys = _keys(store, out / RENAMED)
+    # First: that of an earlier export would name other bytes of the new archives.
+    (out / "feats.scp").unlink(missing_ok=True)
     lines: dict[str, str] = {}
     with Bar(total=len(store), unit="utt", desc="features") as bar:
         for number, ids in enumerate(store.shards):
             name = f"feats.{number:06d}"
-            part = writer_path(out / f".{name}.scp")
+            part = out / f".{name}.scp"
             make = kaldi.CompressedMatrixWriter if compress else kaldi.FloatMatrixWriter
             how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
-            with make(f"{mode}:{writer_path(out / name)}.ark,{part}") as writer:
+            with ArchiveWriter(make, out / f"{name}.ark", part, text) as writer:
                 for id in ids:
                     check_key(keys[id])
                     writer.write(keys[id], store.load(id).numpy(), *how)

@@ -204,12 +204,9 @@ def read_header(entry: Entry) -> Header:
       KaldiIoError: it is of another kind, or the file is shorter than it says.
     """
     with opened(entry.path) as file:
-        try:
-            file.seek(entry.offset)
-        except OSError as error:
-            raise KaldiIoError(
-                f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}"
-            ) from error
+        if entry.offset > os.fstat(file.fileno()).st_size:
+            raise KaldiIoError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
+        file.seek(entry.offset)
         try:
             return _header(entry.path, file)
         except KaldiIoError as error:

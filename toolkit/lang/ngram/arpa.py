@@ -84,7 +84,7 @@ class _Reader:
             yield line.strip(ASCII_SPACE)
 
     def _fault(self, message: str, number: int | None = None) -> ArpaError:
-        return ArpaError(f"{self.path}:{number or self.number}: {message}")
+        return ArpaError(f"{self.path}:{number or self.number or 1}: {message}")
 
     def read(self) -> BackoffModel:
         for line in self.lines:
