@@ -3,7 +3,7 @@ import math
 import pytest
 
 from toolkit.pipeline.plan import Cluster, PlanError, nodes_for, plan, planned_figures
-from toolkit.pipeline.plan_report import PlanReport, plan_page
+from toolkit.pipeline.plan_report import PlanReport, plan_page, print_plan
 from toolkit.pipeline.rates import Rates, RatesError, StepRate
 
 RATES = Rates(
@@ -118,6 +118,16 @@ def test_the_page_has_every_step_and_what_a_day_takes():
     nodes = nodes_for(1.0, report.plan, rates)
     assert f"{nodes:,} such nodes would take at most a day, for up to {nodes * 48:,}." in page
     assert "a core as fast as one of A core (2026-11-26)" in page
+
+
+def test_a_narrow_terminal_cuts_no_cell(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
+    monkeypatch.setenv("COLUMNS", "60")
+    report = PlanReport(plan(1e6, Cluster(price=2.0), RATES), None, RATES)
+    print_plan(report)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(cell in shown for cells in report.rows() for cell in cells)
 
 
 def test_what_no_number_of_nodes_can_do_is_told():

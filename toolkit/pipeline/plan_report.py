@@ -103,7 +103,7 @@ class PlanReport:
 
 
 def print_plan(report: PlanReport) -> None:
-    """Print a plan beside the paper's figures."""
+    """Print a plan beside the paper's figures; on a narrow terminal it continues lines below."""
     from rich.console import Console
     from rich.table import Table
 
@@ -115,6 +115,8 @@ def print_plan(report: PlanReport) -> None:
         table.add_column(name, justify="left" if name in LEFT else "right")
     for cells in report.rows():
         table.add_row(*cells)
+    room = console.options.update(width=10_000)  # more than any table needs
+    console.width = max(console.width, console.measure(table, options=room).maximum)
     console.print(table)
     for sentence in report.sentences():
         console.print(sentence)
