@@ -94,7 +94,9 @@ class Config:
     @property
     def scope(self) -> Scope:
         """What features are normalised with, see `normalisation`."""
-        return self.normalisation or ("whole" if self.train.model.bidirectional else "causal")
+        # A network of one's own need not say that it is bidirectional.
+        both_ways = getattr(self.train.model, "bidirectional", False)
+        return self.normalisation or ("whole" if both_ways else "causal")
 
     def __post_init__(self) -> None:
         if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:

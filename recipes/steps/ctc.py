@@ -1,7 +1,8 @@
 """Steps of the CTC recipe: units, records, training, decoding, time to accuracy."""
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.repeats import TrainingPlan, train_by_plan
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
+from toolkit.corpus.letters import is_tag
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.ctc.evaluation import EvaluationPlan
@@ -38,6 +40,7 @@ from toolkit.train.ctc.records import count_too_long, write_records
 
 RESCORED = "decode/ctc_lstm_lm"
 """The folder of the search whose lists the LSTM language model has rescored."""
+logger = logging.getLogger(__name__)
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -60,10 +63,41 @@ def prepare_units(run: Run) -> dict[str, float]:
     units.save(run.make("units"))
     words = {word for text in train.values() for word in text.split()}
     rules = run.config.normaliser or EnglishText.id
+    if run.config.normaliser is None and lm.arpa is None:
+        _tell_what_is_not_english(words)
     words |= most_frequent(word_weights(lm, rules) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
     found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune, rules=rules)
     return {"units": units.size, "words": len(words)} | found
+
+
+def _tell_what_is_not_english(words: Collection[str]) -> None:
+    """Tell which words, taken as they are, the English language model cannot know.
+
+    Raises:
+      ToolkitError: it would know none.
+    """
+    spoken = sorted(word for word in words if not is_tag(word))
+    english = EnglishText()
+    lost = [word for word in spoken if english.words(word) != [word]]
+    if not lost:
+        return
+    first = " ".join(english.words(lost[0])) or "nothing"
+    remedy = (
+        f"the English rules of its text make {first} of {lost[0]}: set normaliser=letters-upper-1"
+        " for another language, with its letters in check.alphabet, or"
+        f" normaliser={EnglishText.id} to write transcripts by these rules too"
+    )
+    if len(lost) == len(spoken):
+        raise ToolkitError(
+            "the language model would know no word of the training transcripts, since " + remedy
+        )
+    logger.warning(
+        "the language model does not know %d of %d words of the training transcripts, since %s",
+        len(lost),
+        len(spoken),
+        remedy,
+    )
 
 
 def most_frequent(weights: Mapping[str, float], number: int) -> set[str]:

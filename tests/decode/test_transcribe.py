@@ -7,6 +7,7 @@ import pytest
 import soundfile
 import torch
 
+from toolkit.decode.bundle.folder import load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.segmenter import SegmentConfig
@@ -157,6 +158,10 @@ def test_older_bundles_recognise_but_give_no_times(bundle, babble, save, tmp_pat
 def test_what_is_no_bundle_is_said(bundle, tmp_path):
     with pytest.raises(BundleError, match="is not a bundle"):
         Recogniser(tmp_path)
+    with pytest.raises(BundleError, match="is not a bundle"):
+        load_recogniser(tmp_path, int8=True)
+    with pytest.raises(BundleError, match="only CTC networks on the CPU"):
+        load_recogniser(bundle(), int8=True)
     broken = bundle()
     (broken / "recogniser.json").write_text('{"frontend": 3}')
     with pytest.raises(BundleError, match=r"recogniser.json"):

@@ -10,11 +10,16 @@ GREEK = ("Το κλειδί, χθες!", "Ο γιατρός τραγούδησε
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
-    """Type a command for a corpus of Greek sentences, spoken as noise; return what it says."""
+def sentences():
+    return GREEK
+
+
+@pytest.fixture
+def run(sentences, tmp_path, capsys):
+    """Type a command for a corpus of sentences, spoken as noise; return what it says."""
     rows = ["audio,text,speaker,split"]
     for split, speaker in (("train", "ann"), ("train", "ben"), ("dev", "dora"), ("test", "emil")):
-        for number, text in enumerate(GREEK):
+        for number, text in enumerate(sentences):
             noise(tmp_path / f"{speaker}/{number}.wav", len(rows), seconds=2.0)
             rows.append(f'{speaker}/{number}.wav,"{text}",{speaker},{split}')
     (tmp_path / "table.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -53,5 +58,20 @@ def test_characters_of_another_alphabet(run, tmp_path):
 
 
 def test_without_the_rules_transcripts_stay_as_they_are(run, tmp_path):
-    assert run()[0] == 1
+    code, said = run()
+    assert code == 1
+    assert "would know no word of the training transcripts" in said
+    assert "set normaliser=letters-upper-1" in said
     assert "ΧΘΕΣ!" in (tmp_path / "exp/data/train.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("sentences", [("grün ist gut", "grün, gut [lachen]", "gut", "ist gut")])
+def test_words_that_the_english_rules_change_are_told(run):
+    code, said = run()
+    assert code == 0, said
+    assert "does not know 2 of 4 words of the training transcripts" in said
+    assert "make GRUN of GRÜN" in said
+    assert "normaliser=letters-upper-1" in said
+    code, said = run("normaliser=letters-upper-1")
+    assert code == 0, said
+    assert "the training transcripts" not in said

@@ -76,6 +76,31 @@ def test_everything_in_a_folder(files):
     assert "Sum/Avg" in (files / "o/per_speaker.txt").read_text()
 
 
+@pytest.mark.parametrize("read", ["--ref", "--hyp", "--map"])
+def test_what_is_read_is_not_overwritten(files, read):
+    given = {"--ref": "ref", "--hyp": "hyp", "--map": "x.glm"}
+    arguments = [part for option, name in given.items() for part in (option, files / name)]
+    one = files / given[read]
+    before = one.read_bytes()
+    result = run(*arguments, "--alignments", one)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{one} is also read" in result.stderr
+    assert one.read_bytes() == before
+
+
+def test_a_folder_whose_texts_are_scored_is_not_written_to(files):
+    result = run("--ref", files / "ref", "--hyp", files / "hyp", "--out", files / "out")
+    assert result.exit_code == 0, result.output
+    trn = files / "out/hyp.trn"
+    before = trn.read_bytes()
+    arguments = ["--ref", files / "ref", "--hyp", trn, "--drop", "cat"]
+    result = run(*arguments, "--out", files / "out")
+    assert result.exit_code == 2
+    assert f"{trn} is also read" in result.stderr
+    assert trn.read_bytes() == before
+    assert run(*arguments, "--out", files / "other").exit_code == 0
+
+
 def test_several_sets_are_scored_apart_and_together(files):
     pair = ["--ref", files / "x.stm", "--hyp", files / "x.ctm"]
     (files / "d").mkdir()

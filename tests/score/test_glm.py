@@ -100,6 +100,9 @@ def test_settings(glm):
     ("rules", "text", "message"),
     [
         (";;\nA B\n", "", "x.glm:2: no => in the rule 'A B'"),
+        ("cat => feline\n", "", "x.glm:1: .* put a line ;; above it"),
+        ("[A] => [B]\n[C] => [D]\n", "", "x.glm:1: .* put a line ;; above it"),
+        ("r1 A 0.1 0.2 word\n", "", "x.glm:1: .* put a line ;; above it"),
         (";;\n* NAME\n", "", "x.glm:2: a setting without a value"),
         ("", "", "there is no rule"),
         (RULES, "(a", "do not match"),
@@ -109,6 +112,10 @@ def test_settings(glm):
 def test_faults(glm, rules, text, message):
     with pytest.raises(ToolkitError, match=message):
         glm(rules)(text)
+
+
+def test_a_rule_may_be_commented_out_in_the_first_line(glm):
+    assert glm(";; [A] => [B]\n[C] => [D]\n").rules == (Rule("C", "D"),)
 
 
 def test_the_command_scores_as_hubscr_does(glm, tmp_path):

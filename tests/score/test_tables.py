@@ -4,6 +4,7 @@ import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.score.tables import (
+    FILES,
     kaldi_lines,
     kaldi_speaker_lines,
     numbers,
@@ -82,6 +83,7 @@ def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
         "per_utt", "per_utterance.tsv", "ref.trn",
         "report.txt", "score.json", "wer.txt",
     ]  # fmt: skip
+    assert names == sorted(FILES)
     assert "Normaliser: basic-3; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()
     assert json.loads((tmp_path / "score.json").read_text()) == json.loads(
         json.dumps(numbers(result))
@@ -98,6 +100,17 @@ def test_characters_have_no_kaldi_tables(tmp_path):
     write_folder(score(REFS, HYPS, "char"), tmp_path)
     assert not (tmp_path / "per_utt").exists()
     assert (tmp_path / "per_utterance.tsv").read_text().startswith("utterance\tspeaker\tchars")
+
+
+@pytest.mark.parametrize(("unit", "speakers"), [("word", None), ("char", SPEAKERS)])
+def test_a_folder_has_no_tables_of_an_earlier_score(tmp_path, unit, speakers):
+    other = score(REFS, HYPS, unit, speakers=speakers)
+    write_folder(score(REFS, HYPS, speakers=SPEAKERS), tmp_path / "again")
+    (tmp_path / "again/notes").write_text("mine")
+    write_folder(other, tmp_path / "again")
+    write_folder(other, tmp_path / "once")
+    again, once = ({path.name for path in (tmp_path / n).iterdir()} for n in ("again", "once"))
+    assert again == once | {"notes"}
 
 
 def test_words_that_are_marks_in_trn_files_are_noted():

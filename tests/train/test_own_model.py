@@ -94,6 +94,9 @@ def test_the_profiles_of_the_page_fit_the_recipes(conv):
         config = names[name]()
         part = config.ce if name == "conv" else config.train
         assert part.model.hidden == 128
+    assert config.scope == "causal"
+    both_ways = type("BothWays", (conv.ConvCtcConfig,), {"bidirectional": True})(hidden=128)
+    assert replace(config, train=replace(config.train, model=both_ways)).scope == "whole"
 
 
 def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path):

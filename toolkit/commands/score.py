@@ -199,6 +199,7 @@ def score(
         )
     from toolkit.score.report import write_report
     from toolkit.score.tables import (
+        FILES,
         all_numbers,
         speaker_lines,
         trn_remarks,
@@ -206,6 +207,8 @@ def score(
         write_folder,
     )
 
+    written = ([] if alignments is None else [alignments]) + [out / name for name in FILES if out]
+    _refuse_to_overwrite([*refs, *hyps], _Method(**method), written)
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     if per_speaker and not result.by_speaker():
         raise click.UsageError("--per-speaker needs --speakers: the references name none")
@@ -281,6 +284,25 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
             click.echo(line)
         for remark in comparison.remarks():
             click.echo(f"Note: {remark}.", err=True)
+
+
+def _refuse_to_overwrite(texts: Sequence[Path], method: _Method, written: Sequence[Path]) -> None:
+    """Refuse to write to a file that is read.
+
+    Raises:
+      UsageError: names the file.
+    """
+    from toolkit.score.inputs import BY_ID
+
+    speakers = [Path(name) for name in (method.speakers,) if name not in (None, BY_ID)]
+    given = [*texts, *speakers, *filter(None, (method.mapping, method.glm))]
+    read = [path for path in given if path.is_file()]
+    for path in written:
+        if path.is_file() and any(path.samefile(one) for one in read):
+            raise click.UsageError(
+                f"{path} is also read, and would be overwritten: give --out or --alignments"
+                " another name"
+            )
 
 
 def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) -> "Score":

@@ -72,6 +72,12 @@ class Glm:
         if not held:
             raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
         comment = re.findall(r"[!-~]*", held[0][1])[0]
+        rule = "=>" in held[0][1] and any(map(str.isalnum, comment))
+        if rule or comment[:1].isalnum():
+            raise GlmError(
+                f"{path}:{held[0][0]}: the first word of the rules' file marks its comments, and"
+                f" {quoted(comment)} is none: put a line ;; above it"
+            )
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
         for number, line in held[1:]:
             line = line.rstrip()

@@ -27,6 +27,12 @@ _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
 _LETTER |= {OPTIONAL_DELETION: "C", OPTIONAL_INSERTION: "C"}
 _SCLITE = {"sgml": sgml_lines, "pra": pra_lines, "raw": raw_lines, "sys": sys_lines}
+_NOT_ALWAYS = ("per_utt", *(f"hyp.{form}" for form in _SCLITE), "per_speaker.txt", "per_spk")
+FILES = (
+    *("wer.txt", "score.json", "report.txt", "per_utterance.tsv", "ref.trn", "hyp.trn"),
+    *_NOT_ALWAYS,
+)
+"""Names of the files that `write_folder` may write."""
 
 
 def speaker_lines(score: Score) -> Iterator[str]:
@@ -135,6 +141,7 @@ def write_folder(score: Score, folder: Path) -> None:
     (confusions and alignments), and the texts as they were compared, `ref.trn` and `hyp.trn`, for
     sclite; with known speakers also `per_speaker.txt` and Kaldi's `per_spk`; with words as units
     also Kaldi's `per_utt`, and `hyp.sgml`, `hyp.pra`, `hyp.raw` and `hyp.sys` in sclite's forms.
+    Those of them that an earlier score has left and this one lacks are removed.
 
     Raises:
       TranscriptError: an id or a text cannot stand in a trn file; nothing is written then.
@@ -155,6 +162,8 @@ def write_folder(score: Score, folder: Path) -> None:
     if score.by_speaker():
         tables["per_speaker.txt"] = speaker_lines(score)
         tables["per_spk"] = kaldi_speaker_lines(score)
+    for name in set(_NOT_ALWAYS) - tables.keys():
+        (folder / name).unlink(missing_ok=True)
     for name, lines in tables.items():
         with open_atomically(folder / name) as file:
             file.writelines(f"{line}\n" for line in lines)

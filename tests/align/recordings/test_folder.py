@@ -249,6 +249,18 @@ def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
     assert np.abs(errors(tmp_path / "out", starts)[:2]).max() < 0.1
 
 
+def test_words_in_brackets_are_not_said(bundle, corpus, tmp_path):
+    audio, text, _ = corpus({"u": ["BED", "ACE"], "v": ["BED"]})
+    text.write_text("u <s> bed [noise] ace & </s>\nv <unk>\n")
+    align_folder(bundle, audio, text, tmp_path / "out")
+    assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["BED", "ACE"]
+    reasons = {name: row["reason"] for name, row in table(tmp_path / "out").items()}
+    assert reasons == {
+        "u": "left out of the text: </s> <s> [noise] &",
+        "v": "no word in its text",
+    }
+
+
 def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
     audio, text, _ = corpus({"u": ["BED", "ACE"]})
     text.write_text("u bed xylophone ace\n")

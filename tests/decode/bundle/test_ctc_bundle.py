@@ -321,6 +321,16 @@ def test_a_folder_is_aligned(bundle, audio, tmp_path):
     assert [path.stem for path in (tmp_path / "o").rglob("*.TextGrid")] == ["one"]
 
 
+def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):
+    (tmp_path / "text").write_text("one <s> a [noise] dog </s>\ntwo <unk>\n")
+    found = align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "o")
+    assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["A", "DOG"]
+    assert [(one.utterance, one.reason) for one in found] == [
+        ("one", "left out of the text: </s> <s> [noise]"),
+        ("two", "no word in its text"),
+    ]
+
+
 def test_speakers_that_change_nothing_are_told(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\ntwo an ox\n")
     (tmp_path / "utt2spk").write_text("one ann\ntwo ann\n")

@@ -57,7 +57,8 @@ def align_folder(
     Args:
       model: an aligner bundle, or the `final` folder that has one.
       audio: a folder of audio, see `read_inputs` for this and the next.
-      text: a Kaldi text file or a folder of .txt and .lab files.
+      text: a Kaldi text file or a folder of .txt and .lab files. Words in brackets, such as
+        [laughter] and <unk>, are left out.
       out: gets `words.ctm`, `phones.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
       speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
         adapting system adapted, together.
@@ -96,15 +97,13 @@ def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], lis
     tasks: list[Task] = []
     outcomes = []
     for recording in recordings:
-        rule_set = normaliser(rules)
-        words = tuple(rule_set.words(recording.text))
+        words, left_out = recording.spoken(normaliser(rules))
         fault = recording.fault or ("" if words else "no word in its text")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
             continue
-        left_out = "".join(sorted(rule_set.removed))
         name, speaker = recording.utterance, recording.speaker
-        tasks.append(Task(len(tasks), name, recording.audio, words, speaker, left_out))
+        tasks.append(Task(len(tasks), name, recording.audio, tuple(words), speaker, left_out))
     return tasks, outcomes
 
 

@@ -1,12 +1,15 @@
 """Audio files and their texts, from a folder of each or a list."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from unicodedata import normalize
 
 from toolkit.corpus.audio_file import UNREAD, unread_container
+from toolkit.corpus.letters import is_tag
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
 from toolkit.storage.folders import visible_files
@@ -28,6 +31,16 @@ TEXT = frozenset({".txt", ".lab"})
 """Suffixes of transcripts in a folder of them."""
 
 
+class Rules(Protocol):
+    """Rules that turn a text into words."""
+
+    removed: Counter[str]
+    """The characters left out."""
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text."""
+
+
 class InputError(ToolkitError):
     """Texts, audio or speakers that cannot be found or read."""
 
@@ -47,8 +60,22 @@ class Recording:
     fault: str = ""
     """Why it cannot be aligned; empty when it can."""
 
+    def spoken(self, rules: Rules) -> tuple[list[str], str]:
+        """Return the words that are said, normalised by new rules, and what was left out.
 
-def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[Recording]:
+        Words in brackets are heard and not said, such as [laughter], or no words, such as <unk>.
+        """
+        written = self.text.split()
+        words = rules.words(" ".join(word for word in written if not is_tag(word)))
+        left_out = sorted(set(filter(is_tag, written)))
+        if rules.removed:
+            left_out.append("".join(sorted(rules.removed)))
+        return words, " ".join(left_out)
+
+
+def read_inputs(
+    audio: Path, text: Path, speakers: Path | None = None, adapts: bool = True
+) -> list[Recording]:
     """Pair audio files with their texts; what has no partner is a recording with a fault.
 
     A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
@@ -61,6 +88,7 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
         whose names are their paths below it.
       speakers: a file of `utterance speaker`. An utterance that it lacks (or any, without it) has
         its folder's name as its speaker, or its own name if it lies in `audio` itself.
+      adapts: whether models adapt to speakers, so that many recordings of one are told.
 
     Returns:
       Recordings, sorted by utterance.
@@ -114,7 +142,8 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
     if clash := first_clash(files):
         one, other = (recordings[position].utterance for position in clash)
         raise InputError(f"the results of {one} and {other} would be at one place: rename one")
-    if speakers is None and len(recordings) >= MANY and len({r.speaker for r in recordings}) == 1:
+    together = speakers is None and len({r.speaker for r in recordings}) == 1
+    if adapts and together and len(recordings) >= MANY:
         logger.warning(
             "all %d recordings count as one speaker's, as a folder does; if they are not, name the"
             " speakers with --speakers: the models adapt to each",

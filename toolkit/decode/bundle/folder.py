@@ -138,9 +138,11 @@ def load_recogniser(
     Raises:
       BundleError: the folder is no bundle, or its network cannot compute in 8 bits there.
     """
-    if int8 and not (is_ctc(bundle) and device == "cpu"):
+    ctc = is_ctc(bundle)
+    settings = None if ctc else read_settings(bundle)
+    if int8 and not (ctc and device == "cpu"):
         raise BundleError(f"{bundle}: only CTC networks on the CPU compute in 8 bits (--int8)")
-    if is_ctc(bundle):
+    if settings is None:
         return CtcRecogniser(bundle, device, fast, int8)
-    kind = SpeakerRecogniser if read_settings(bundle).by_speaker else Recogniser
+    kind = SpeakerRecogniser if settings.by_speaker else Recogniser
     return kind(bundle, device, fast)

@@ -44,7 +44,8 @@ def align_folder_by_ctc(
     Args:
       bundle: of a CTC network.
       audio: a folder of audio, see `read_inputs` for this and the next two.
-      text: a Kaldi text file or a folder of .txt and .lab files.
+      text: a Kaldi text file or a folder of .txt and .lab files. Words in brackets, such as
+        [laughter] and <unk>, are left out.
       out: gets `words.ctm`, `units.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
       speakers: read, though recordings are normalised one by one.
       jobs: worker processes; the results do not depend on them.
@@ -56,7 +57,7 @@ def align_folder_by_ctc(
       BundleError: the bundle cannot be read.
       InputError: audio or text that cannot be read at all.
     """
-    recordings = read_inputs(audio, text, speakers)
+    recordings = read_inputs(audio, text, speakers, adapts=False)
     work = partial(_align, bundle, out)
     found = list(Bar(map_in_processes(work, recordings, jobs), "align", len(recordings)))
     for number, tier in enumerate(TIERS):
@@ -83,8 +84,7 @@ def _align(bundle: Path, out: Path, recording: Recording) -> _Aligned:
 
 def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Aligned:
     name, units = recording.utterance, recogniser.scorer.units
-    rules = _rules(units)
-    words = rules.words(recording.text)
+    words, left_out = recording.spoken(_rules(units))
     fault = recording.fault or ("" if words else "no word in its text")
     if fault or recording.audio is None:
         return _Aligned(FileOutcome.failure(name, fault))
@@ -94,7 +94,6 @@ def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Ali
     with open_audio(recording.audio) as file:
         seconds = file.frames / file.samplerate
     write_textgrid(textgrid_path(out, name), tiers, seconds)
-    left_out = "".join(sorted(rules.removed))
     outcome = FileOutcome(
         utterance=name,
         status="ok",
