@@ -59,8 +59,8 @@ class TrainerConfig:
     """Number of last epochs whose weights are averaged; the average is kept if it scores
     better than the best epoch. 1: no averaging."""
     prefer_average: bool = field(default=False, metadata=older_runs(False))
-    """Keep the average wherever it scores no less than its epochs do in the mean, though some epoch
-    may score better: of many scores on few held-out speakers the best is so by chance, too."""
+    """Keep the average unless it scores less than each of its epochs, though some may score better:
+    of many scores on few held-out speakers the best is so by chance, too."""
     seed: int = 0
     """Random seed of initial weights, data order and dropout."""
     checkpoint_seconds: float = field(default=300.0, metadata=NO_EFFECT_ON_RESULTS)

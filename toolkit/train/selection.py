@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from safetensors.torch import load, save
@@ -61,7 +60,7 @@ class EpochModels:
 
         The average is over the weights of the last `average_epochs` epochs, in float64. Thus an
         epoch that lowered the score never decides the result. With `prefer_average` the average
-        counts as better where it scores no less than these epochs do in the mean.
+        counts as better where it scores no less than the worst of these epochs.
 
         Args:
           model: gets the weights.
@@ -80,7 +79,7 @@ class EpochModels:
             score = evaluate()
             if any(scores):
                 logger.info("average of the last %d epochs: %.4f, %s: %.4f", number, score, *chosen)
-            if score >= (fmean(scores[-number:]) if self._prefer_average else scores[best]):
+            if score >= (min(scores[-number:]) if self._prefer_average else scores[best]):
                 return f"average of the last {number} epochs", score
         model.load_state_dict(self._load(best))
         return chosen
