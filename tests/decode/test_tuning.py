@@ -174,3 +174,11 @@ def test_settings_name_the_weights_that_are_kept():
     assert kept.grid == Grid((0.7, 1.0, 1.4), (-2.0, 1.0))
     with pytest.raises(ValueError, match="untuned_within"):
         replace(config, untuned_within=-1.0)
+
+
+def test_a_single_scale_is_kept_though_the_first_search_has_another():
+    config = DecodeConfig(acoustic_scale=1.0, scales=(0.8,), untuned_within=2.0)
+    searched = Utterances(Weights(0.8, -1.0), 2, 0)
+    found = tune(searched, config.acoustic_scale, config.grid, config.untuned)
+    assert found.best == Weights(0.8, 0.0)
+    assert searched.scales == [1.0, 0.8]

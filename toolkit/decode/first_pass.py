@@ -63,16 +63,18 @@ class DecodeConfig:
 
     @property
     def untuned(self) -> Untuned | None:
-        """What tuning keeps, see `untuned_within`."""
+        """What tuning keeps, see `untuned_within`; a single scale is the user's choice."""
         if self.untuned_within is None:
             return None
-        return Untuned(self.first_weights, self.untuned_within)
+        first = self.first_weights
+        scale = self.scales[0] if len(self.scales) == 1 else first.acoustic_scale
+        return Untuned(Weights(scale, first.word_penalty), self.untuned_within)
 
     @property
     def grid(self) -> Grid:
         """Scales and penalties to begin with."""
         grid = Grid(self.scales, self.penalties)
-        return grid if self.untuned is None else grid.including(self.first_weights)
+        return grid if self.untuned is None else grid.including(self.untuned.weights)
 
 
 @dataclass(frozen=True)

@@ -126,3 +126,15 @@ def test_the_own_weights_are_left_where_others_make_significantly_fewer_errors(
 def test_standard_errors_are_not_negative():
     with pytest.raises(ValueError, match="untuned_within"):
         TuneConfig(untuned_within=-1.0)
+
+
+def test_a_single_weight_is_the_users_choice(tmp_path):
+    class Own:
+        config = WordsConfig(lm_weight=0.5, word_bonus=1.0)
+
+        def texts(self, utterances, pairs, jobs=1):
+            return (["A"] for _ in pairs)
+
+    config = TuneConfig(lm_weights=(0.7,), word_bonuses=(0.0, 2.0), untuned_within=2.0)
+    best = tune(Own(), {"u1": None}, {"u1": "A A A"}, config, tmp_path)
+    assert (best.lm_weight, best.word_bonus) == (0.7, 1.0)

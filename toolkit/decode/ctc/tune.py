@@ -114,8 +114,6 @@ def tune(
     weights, bonuses = sorted(set(config.lm_weights)), sorted(set(config.word_bonuses))
     words = sum(len(text.split()) for text in references.values())
     own = decoder.config.lm_weight, decoder.config.word_bonus
-    if config.untuned_within is not None:
-        weights, bonuses = sorted({*weights, own[0]}), sorted({*bonuses, own[1]})
     if words < FEWEST_WORDS:
         logger.warning(
             "NOT TUNED: the development splits have %d words, less than %d; language model weight"
@@ -123,6 +121,13 @@ def tune(
             *(words, FEWEST_WORDS, *own),
         )
         weights, bonuses = [own[0]], [own[1]]
+    if config.untuned_within is not None:
+        # An axis of one value is the user's choice.
+        own = (
+            weights[0] if len(weights) == 1 else own[0],
+            bonuses[0] if len(bonuses) == 1 else own[1],
+        )
+        weights, bonuses = sorted({*weights, own[0]}), sorted({*bonuses, own[1]})
     tried: dict[Pair, Count] = {}
     for _ in range(1 + EXTENSIONS):
         pairs = [pair for pair in product(weights, bonuses) if pair not in tried]

@@ -17,7 +17,6 @@ from toolkit.decode.rescoring.lists import (
 )
 from toolkit.decode.rescoring.rescorer import RescoringWeights
 from toolkit.decode.system import Progress, Scorers, references_of
-from toolkit.decode.tuning import Grid
 from toolkit.fsa.lattice import Weights
 from toolkit.models.neural_lm import NeuralLm
 
@@ -76,9 +75,7 @@ def rescore_system(
         return RescoredLists.of(found, model, sum(audio), sum(spent))
 
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
-    search = decoder.config
-    grid = Grid(search.scales, search.penalties)
-    within = search.untuned_within
+    grid, within = decoder.config.grid, decoder.config.untuned_within
     best = tune_lists(lists, references, tune_on, before, grid, within, config, out)
     at_best = [(lists(split, best.acoustic_scale), references[split]) for split in tune_on]
     _calibration(at_best, best).save(out / "calibration.json")
