@@ -1,10 +1,11 @@
 """The far-field recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from local.farfield.config import FarfieldConfig, Placement
 from local.synthetic.corpus import SyntheticConfig
+from recipes.steps.lattice_free import lattice_free
 from recipes.steps.settings import (
     SHORT_MONO,
     SMALL_SEQUENCE,
@@ -34,29 +35,34 @@ from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.stored_shards import CacheConfig
 from toolkit.ssl.calibration import CalibrationConfig
 from toolkit.ssl.choice_of_k import ChoiceConfig
+from toolkit.ssl.recognised_phones import RecognisedPhonesConfig
 from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.discriminative.training import SequenceConfig
+from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"
 """The GMM system whose alignments are the targets of baseline and teacher."""
-SYSTEMS = ("teacher", "student_ce", "student_smbr", "self_training")
-"""The systems that are compared with the baseline."""
+SYSTEMS = {
+    "ce": ("teacher", "student_ce", "student_smbr", "self_training"),
+    "lfmmi": ("chain_teacher", "chain_student"),
+}
+"""The systems that are compared with the baseline, by `objective`."""
 PARTS = {
     "clean speech and rooms": (1, 2),
     "labelled data and its targets": range(3, 13),
     "baseline": range(13, 16),
-    "teacher": range(16, 19),
+    "teacher": (16, 17, 18, 30),
     "unlabelled features": (20,),
     "judging the teacher": (21,),
-    "targets": (22,),
-    "student": range(23, 26),
+    "targets": (22, 32),
+    "student": (23, 24, 25, 33),
     "self-training": (27, 28),
-    "decoding": (19, 26, 29),
-    "front end on arrays": (30, 31),
+    "decoding": (19, 26, 29, 31, 34),
+    "front end on arrays": (35, 36),
 }
 """Stages by the part of the processing that they belong to (C34), without the last stage, which
 sums their times."""
@@ -66,6 +72,10 @@ sums their times."""
 class Config(HybridConfig):
     """All settings of a run; a stage is stale when a section that it reads has changed."""
 
+    objective: Literal["ce", "lfmmi"] = field(default="ce", metadata=older_runs("ce"))
+    """What teacher and student are trained with. `ce`: cross entropy and sMBR, the student on the
+    teacher's posteriors (C9 to C14). `lfmmi`: lattice-free MMI, the student on the words of the
+    teacher's lattices; the baseline stays as it is."""
     rooms: FarfieldConfig = FarfieldConfig()
     """Amounts of labelled and unlabelled speech, placements, rooms and noise (C1, C32)."""
     baseline: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
@@ -99,11 +109,20 @@ class Config(HybridConfig):
     """Selection from the unlabelled speech that the teacher has recognised (C13)."""
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM on recognised and labelled speech; of the student's size."""
+    recognised_phones: RecognisedPhonesConfig = RecognisedPhonesConfig()
+    """What the student of `lfmmi` learns of the teacher's lattices."""
+    lfmmi_student: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
+    """The student of that objective, on recognised and labelled speech; the teacher is `lfmmi`."""
     decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
     """Decoding with the networks, 33 frames per second; after rescoring, acoustic scales of 0.2 or
     below are best for several of them."""
     enhance: EnhanceConfig = EnhanceConfig()
     """The front end of the array version of the test sets (C1)."""
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """The systems that are compared with the baseline."""
+        return SYSTEMS[self.objective]
 
 
 def _shards(kind: str) -> ExtractConfig:
@@ -143,6 +162,9 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
             chunks=chunks,
         ),
         "self_trained": small_network(lstm, 6, chunks),
+        "chain_tree": TreeConfig(max_leaves=senones, context=("left",)),
+        "lfmmi": lattice_free(hours=0.5, epochs=24),
+        "lfmmi_student": lattice_free(hours=0.5, epochs=8),
     }
 
 

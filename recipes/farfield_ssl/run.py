@@ -10,9 +10,10 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
-from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES, SYSTEMS
+from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES
 from recipes.steps import gmm, learning
 from recipes.steps.breakdown import write_breakdown
+from recipes.steps.chain import decode_chain, train_chain
 from recipes.steps.data import get_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.farfield import (
@@ -29,11 +30,14 @@ from recipes.steps.language import check_splits, prepare_language, train_languag
 from recipes.steps.learning import student_normaliser
 from recipes.steps.network import train_network
 from recipes.steps.placements import compare_placements, show_placements
+from recipes.steps.semi_supervised import recognise_for_chain, train_on_recognised_phones
 from recipes.steps.unlabelled import check_executor, label_with_teacher, prepare_unlabelled
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
 recipe = Recipe("farfield_ssl", Path(__file__), PROFILES, title=__doc__, show=show_placements)
+CE, LFMMI = "objective=ce", "objective=lfmmi"
+"""What asks for the stages that train and decode teacher and student in one way or the other."""
 
 
 @recipe.stage(1, "Get clean speech: synthesise or download it, unless corpus.root is set")
@@ -127,20 +131,20 @@ def baseline(run: Run) -> dict[str, float]:
     return train_on_lattices(run, "baseline", "baseline_ce", run.need("fbank"), "lattices/baseline")
 
 
-@recipe.stage(16, "Train the teacher BLSTM with cross entropy", parallel=True)
+@recipe.stage(16, "Train the teacher BLSTM with cross entropy", parallel=True, when=CE)
 def teacher_ce(run: Run) -> dict[str, float]:
     """The same training and targets with another network (C9)."""
     fbank, valid = run.need("fbank"), validation(run, ALIGNER)
     return train_network(run, "teacher_ce", fbank, run.config.teacher, ALIGNER, valid)
 
 
-@recipe.stage(17, "Make the teacher's denominator lattices")
+@recipe.stage(17, "Make the teacher's denominator lattices", when=CE)
 def teacher_lattices(run: Run) -> dict[str, float]:
     """Made like those of the baseline."""
     return make_denominators(run, "teacher_ce", run.need("fbank"), "lattices/teacher")
 
 
-@recipe.stage(18, "Train the teacher with sMBR on the lattices", parallel=True)
+@recipe.stage(18, "Train the teacher with sMBR on the lattices", parallel=True, when=CE)
 def teacher(run: Run) -> dict[str, float]:
     """Trained like the baseline (C9)."""
     return train_on_lattices(run, "teacher", "teacher_ce", run.need("fbank"), "lattices/teacher")
@@ -149,7 +153,7 @@ def teacher(run: Run) -> dict[str, float]:
 @recipe.stage(19, "Decode with the baseline and the teacher")
 def decode_labelled(run: Run) -> dict[str, float]:
     """Every placement; acoustic scale and word penalty are tuned on val only."""
-    return decode_systems(run, "baseline", "teacher")
+    return decode_systems(run, "baseline", *["teacher"] * ("teacher" in run.config.systems))
 
 
 @recipe.stage(20, "Prepare the unlabelled features with the data pipeline", check=check_executor)
@@ -158,25 +162,29 @@ def prepare(run: Run) -> dict[str, float]:
     return prepare_unlabelled(run)
 
 
-@recipe.stage(21, "Evaluate the teacher: calibration, and what is lost by keeping only k logits")
+@recipe.stage(
+    21, "Evaluate the teacher: calibration, and what is lost by keeping only k logits", when=CE
+)
 def evaluate_teacher(run: Run) -> dict[str, float]:
     """Calibrated posteriors can serve as confidences (C10, C11)."""
     return learning.measure_teacher(run, "teacher", "baseline_ce", ALIGNER)
 
 
-@recipe.stage(22, "Compute the teacher's targets and repartition", check=check_executor)
+@recipe.stage(22, "Compute the teacher's targets and repartition", check=check_executor, when=CE)
 def label(run: Run) -> dict[str, float]:
     """The k highest logits of every frame (C11, C20, C21)."""
     return label_with_teacher(run, "teacher", run.need("fbank/normaliser.json"))
 
 
-@recipe.stage(23, "Train the student by scheduled learning", parallel=True, beside="self_training")
+@recipe.stage(
+    23, "Train the student by scheduled learning", parallel=True, when=CE, beside="self_training"
+)
 def student_ce(run: Run) -> dict[str, float]:
     """Sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
     return learning.train_student(run, "student_ce", ALIGNER, "baseline_ce")
 
 
-@recipe.stage(24, "Make the student's denominator lattices", beside="self_training")
+@recipe.stage(24, "Make the student's denominator lattices", when=CE, beside="self_training")
 def student_lattices(run: Run) -> dict[str, float]:
     """Lattices of the labelled speech only (C14)."""
     fbank, normaliser = run.need("fbank"), student_normaliser(run)
@@ -184,7 +192,11 @@ def student_lattices(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(
-    25, "Train the student with sMBR on the lattices", parallel=True, beside="self_training"
+    25,
+    "Train the student with sMBR on the lattices",
+    parallel=True,
+    when=CE,
+    beside="self_training",
 )
 def student_smbr(run: Run) -> dict[str, float]:
     """Trained like the baseline and the teacher."""
@@ -194,32 +206,67 @@ def student_smbr(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(26, "Decode with the student, before and after sMBR", beside="self_training")
+@recipe.stage(26, "Decode with the student, before and after sMBR", when=CE, beside="self_training")
 def decode_student(run: Run) -> dict[str, float]:
     """The same graph, with scale and penalty tuned again on val."""
     return decode_systems(run, "student_ce", "student_smbr", normaliser=student_normaliser(run))
 
 
-@recipe.stage(27, "Recognise the unlabelled speech and keep the most confident utterances")
+@recipe.stage(27, "Recognise the unlabelled speech and keep the most confident utterances", when=CE)
 def recognise(run: Run) -> dict[str, float]:
     """For self-training: the teacher's words and alignments instead of its posteriors (C13)."""
     return learning.recognise_unlabelled(run, "teacher")
 
 
-@recipe.stage(28, "Train a network on the recognised utterances (self-training)", parallel=True)
+@recipe.stage(
+    28, "Train a network on the recognised utterances (self-training)", parallel=True, when=CE
+)
 def self_training(run: Run) -> dict[str, float]:
     """Cross entropy, together with the labelled speech; a network of the student's size (C13)."""
     return learning.train_on_recognised(run, "self_training", ALIGNER, "baseline_ce")
 
 
-@recipe.stage(29, "Decode with the self-trained network")
+@recipe.stage(29, "Decode with the self-trained network", when=CE)
 def decode_self_trained(run: Run) -> dict[str, float]:
     """Decoded like the student before sMBR."""
     return decode_systems(run, "self_training", normaliser=student_normaliser(run))
 
 
+@recipe.stage(30, "Train a teacher with lattice-free MMI", parallel=True, when=LFMMI)
+def chain_teacher(run: Run) -> dict[str, float]:
+    """A TDNN-F on the phones of the labelled speech, with a tree of its own (C9)."""
+    return train_chain(run, "chain_teacher", ALIGNER, run.need("fbank"), "clean")
+
+
+@recipe.stage(31, "Decode with the teacher of lattice-free MMI", when=LFMMI)
+def decode_chain_teacher(run: Run) -> dict[str, float]:
+    """Scores without priors, at acoustic scale 1 or near it."""
+    return decode_chain(run, "chain_teacher", run.need("fbank"), nbest=False)
+
+
+@recipe.stage(32, "Recognise the unlabelled speech: the phones of its lattices", when=LFMMI)
+def recognise_phones(run: Run) -> dict[str, float]:
+    """What may have been said, with posteriors, in place of one transcript (C13)."""
+    return recognise_for_chain(run, "chain_teacher")
+
+
+@recipe.stage(33, "Train a student with lattice-free MMI", parallel=True, when=LFMMI)
+def chain_student(run: Run) -> dict[str, float]:
+    """On the recognised and the labelled speech together."""
+    return train_on_recognised_phones(
+        run, "chain_student", "chain_teacher", ALIGNER, student_normaliser(run)
+    )
+
+
+@recipe.stage(34, "Decode with the student of lattice-free MMI", when=LFMMI)
+def decode_chain_student(run: Run) -> dict[str, float]:
+    """In the teacher's graph, with scale and penalty chosen again on val."""
+    normaliser, graphs = student_normaliser(run), "chain_teacher/graphs"
+    return decode_chain(run, "chain_student", run.need("fbank"), normaliser, graphs, nbest=False)
+
+
 @recipe.stage(
-    30,
+    35,
     "Enhance the array recordings: echo cancellation and beamforming",
     when="rooms.array_hours",
 )
@@ -229,18 +276,20 @@ def front_end(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(
-    31, "Decode the array recordings with and without enhancement", when="rooms.array_hours"
+    36, "Decode the array recordings with and without enhancement", when="rooms.array_hours"
 )
 def decode_front_end(run: Run) -> dict[str, float]:
     """The same utterances, decoded with the student and the weights tuned on val."""
-    return decode_arrays(run, "student_smbr", student_normaliser(run))
+    if run.config.objective == "ce":
+        return decode_arrays(run, "student_smbr", student_normaliser(run))
+    return decode_arrays(run, "chain_student", student_normaliser(run), "chain_teacher/graphs")
 
 
-@recipe.stage(32, "Compare the placements and list the results")
+@recipe.stage(37, "Compare the placements and list the results")
 def results(run: Run) -> dict[str, float]:
     """Results of every system, relative gains with intervals (C33), and a breakdown of time."""
     write_breakdown(run, PARTS)
-    return compare_placements(run, "baseline", SYSTEMS)
+    return compare_placements(run, "baseline", run.config.systems)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.language.training import NeuralLmConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
@@ -88,19 +87,6 @@ class Config(HybridConfig):
     chain_features: Literal["adapted", "fbank"] = "adapted"
     """Features of `chain`: those of the speaker-adapted GMMs, with which decoding needs their first
     pass, or log-mel energies."""
-    chain_tree: TreeConfig = TreeConfig(max_leaves=7000, context=("left",))
-    """The tree of `chain`: left biphones, as in Kaldi, which keep the denominator small."""
-    lfmmi: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
-    """The TDNN-F of `chain` and its training."""
-    chain_decode: DecodeConfig = DecodeConfig(
-        acoustic_scale=1.0,
-        scales=(0.7, 0.85, 1.0, 1.2, 1.4),
-        penalties=(-2.0, -1.0, 0.0, 1.0),
-        untuned_within=2.0,
-        beam=Beam(search=15.0, output=8.0, max_active=7000),
-    )
-    """Decoding with the network of `chain`, whose scores are log-likelihoods without a factor: its
-    criterion weighs them as the search does."""
     bundle: System | None = None
     """The system that the bundle holds; None: that with the fewest errors on the development
     splits."""

@@ -1,5 +1,6 @@
 """Lattice-free MMI: a tree and a denominator of its own, training, decoding without priors."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from recipes.steps.decoding import (
     network_lang,
     passes,
     write_nbest,
+    write_times,
 )
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
@@ -19,17 +21,21 @@ from toolkit.decode.system import decode_passes
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator
-from toolkit.fsa.numerator import PhoneTimes
 from toolkit.fsa.phone_ngram import phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.processes import ranks
 from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
+from toolkit.train.lfmmi.spoken import AlignedPhones
 from toolkit.train.lfmmi.training import train_lfmmi
 
+DENOMINATOR = "denominator.safetensors"
 
-def train_chain(run: Run, system: str, aligner: str, features: Path) -> dict[str, float]:
+
+def train_chain(
+    run: Run, system: str, aligner: str, features: Path, cepstra: str = "train"
+) -> dict[str, float]:
     """Train a network with LF-MMI on a GMM system's alignments and their augmented copies.
 
     Args:
@@ -37,57 +43,97 @@ def train_chain(run: Run, system: str, aligner: str, features: Path) -> dict[str
       system: name of the network.
       aligner: the GMM system that has aligned the data.
       features: the folder of the splits' features.
+      cepstra: the split on whose cepstra the tree is grown; it has the utterances of `train`.
     """
-    out, config, tree = run.make(system), run.config.lfmmi, run.config.chain_tree
+    out, tree = run.make(system), run.config.chain_tree
     need_user_files(run, tree.questions, tree.roots)
-    ranks.on_rank_zero(partial(_make_graphs, run, aligner, out / "graphs"))
-    topology = Topology.load(run.need(f"{aligner}/topology.json"))
-    aligned = AlignmentStore(run.need("ali"))
-    stores, states = [FeatureStore(features / "train")], [aligned]
-    if has_copies(run):
-        stores.append(FeatureStore(features / "copies"))
-        states.append(AugmentedAlignments(aligned, stores[1]))
+    ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, out / "graphs"))
+    stores, phones = transcribed_phones(run, aligner, features)
     return train_lfmmi(
         stores,
-        states,
-        topology,
+        phones,
         Senones.load(out / "graphs"),
-        Denominator.load(out / "graphs" / "denominator.safetensors"),
+        Denominator.load(out / "graphs" / DENOMINATOR),
         Normaliser.load(features / "normaliser.json"),
-        config,
+        run.config.lfmmi,
         out,
         run.device,
         run.progress,
     )
 
 
-def _make_graphs(run: Run, aligner: str, out: Path) -> None:
+def transcribed_phones(
+    run: Run, aligner: str, features: Path
+) -> tuple[list[FeatureStore], list[AlignedPhones]]:
+    """Return features and phones of the transcribed speech, and of its augmented copies.
+
+    Args:
+      run: the run of the stage.
+      aligner: the GMM system that has aligned it.
+      features: the folder of the splits' features.
+    """
+    topology = Topology.load(run.need(f"{aligner}/topology.json"))
+    aligned = AlignmentStore(run.need("ali"))
+    stores = [FeatureStore(features / "train")]
+    phones = [AlignedPhones(aligned, topology)]
+    if has_copies(run):
+        stores.append(FeatureStore(features / "copies"))
+        phones.append(AlignedPhones(AugmentedAlignments(aligned, stores[1]), topology))
+    return stores, phones
+
+
+def phone_sequences(phones: AlignedPhones) -> Iterator[list[int]]:
+    """Return the phones of each utterance, for their n-gram."""
+    return (phones.load(name).phones.tolist() for name in phones.ids)
+
+
+def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
     """Tie the senones, estimate the denominator and compile the decoding graph."""
     graph = out / "graph.safetensors"
     if graph.exists():  # written last
         return
     system, alignments = run.need(aligner), run.need("ali")
-    tie_low_rate(system, run.need("plp/train"), alignments, run.config.chain_tree, out, run.jobs)
+    config = run.config.chain_tree
+    tie_low_rate(system, run.need(f"plp/{cepstra}"), alignments, config, out, run.jobs)
     senones, topology = Senones.load(out), Topology.load(system / "topology.json")
-    store = AlignmentStore(alignments)
-    aligned = (store.load(name) for name in store.ids)
-    sentences = (PhoneTimes.of(states, topology).phones.tolist() for states in aligned)
+    sentences = phone_sequences(AlignedPhones(AlignmentStore(alignments), topology))
     phones = phone_ngram(sentences, run.config.lfmmi.ngram)
-    make_denominator(phones, senones).save(out / "denominator.safetensors")
+    make_denominator(phones, senones).save(out / DENOMINATOR)
     compose_graph(run, senones, graph, network_lang(run))
 
 
 @shared_workers()
-def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Decode with the network's own graph at acoustic scale 1, and rescore; n-best lists."""
-    out, graphs = run.make(f"decode/{system}"), f"{system}/graphs"
-    scorers, decoder = network_scorers(run, system, features), network_decoder(run, graphs)
+def decode_chain(
+    run: Run,
+    system: str,
+    features: Path,
+    normaliser: Path | None = None,
+    graphs: str | None = None,
+    nbest: bool = True,
+) -> dict[str, float]:
+    """Decode with a graph of LF-MMI's senones at acoustic scale 1 or near it, and rescore.
+
+    Args:
+      run: the run of the stage.
+      system: name of the network.
+      features: the folder of the splits' features.
+      normaliser: of the features; by default that beside them.
+      graphs: the folder of the graph and its senones; by default the network's own.
+      nbest: also write n-best lists, confidences and word lattices.
+    """
+    out, graphs = run.make(f"decode/{system}"), graphs or f"{system}/graphs"
+    scorers = network_scorers(run, system, features, normaliser)
+    decoder = network_decoder(run, graphs)
     found = decode_passes(
         system,
         scorers,
         decoder=decoder,
         passes=passes(run, out, rescore=True),
-        keep_lattices=True,
+        keep_lattices=nbest,
         **decoding_options(run, out),
     )
-    return found | write_nbest(run, system, scorers, decoder, Senones.load(run.need(graphs)))
+    senones = Senones.load(run.need(graphs))
+    if nbest:
+        return found | write_nbest(run, system, scorers, decoder, senones)
+    write_times(run, out, scorers, decoder, senones, out / "tuned.json")
+    return found

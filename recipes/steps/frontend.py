@@ -39,11 +39,19 @@ def enhance_arrays(run: Run) -> dict[str, float]:
     )
 
 
-def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
+def decode_arrays(
+    run: Run, system: str, normaliser: Path, graphs: str | None = None
+) -> dict[str, float]:
     """Decode the same utterances as heard in several ways, with a network tuned on val.
 
     The results are of splits such as `DP1-raw`, the first microphone, `DP1-device`, what the test
     set DP1 hears, and `DP1-enhanced`.
+
+    Args:
+      run: the run of the stage.
+      system: name of the network.
+      normaliser: of its features.
+      graphs: the folder of its graph, see `network_decoder`.
     """
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
     config = replace(run.config.fbank, hours_per_shard=HOURS_PER_SHARD)
@@ -51,7 +59,7 @@ def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
     for split, found in _versions(run).items():
         extract(found, config, fbank / split, run.jobs, device=run.device)
         scorer = NeuralScorer(run.need(system), normaliser, fbank / split, device=run.device)
-        rows.append(_decode(run, system, split, scorer, out))
+        rows.append(_decode(run, system, split, scorer, graphs, out))
     record_results(out / "rows.json", rows)
     return {f"wer {row.split}": row.wer for row in rows}
 
@@ -92,7 +100,9 @@ def _versions(run: Run) -> dict[str, list[MonoCut]]:
     return found
 
 
-def _decode(run: Run, system: str, split: str, scorer: NeuralScorer, out: Path) -> Result:
+def _decode(
+    run: Run, system: str, split: str, scorer: NeuralScorer, graphs: str | None, out: Path
+) -> Result:
     tuned = run.need(f"decode/{system}")
     weights = [
         [Weights(**json.loads((folder / "tuned.json").read_text(encoding="utf-8")))]
@@ -100,7 +110,7 @@ def _decode(run: Run, system: str, split: str, scorer: NeuralScorer, out: Path) 
     ]
     folder = out / split / "decoded"
     folder.mkdir(parents=True, exist_ok=True)
-    decoder = network_decoder(run).at(weights[-1][0].acoustic_scale)
+    decoder = network_decoder(run, graphs).at(weights[-1][0].acoustic_scale)
     decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
     remove_lattices(folder)
     known = [scorer.store.cut(name) for name in scorer.store.ids]

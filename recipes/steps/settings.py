@@ -1,8 +1,9 @@
 """The settings that the recipes share, and sizes for small corpora."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from recipes.steps.lattice_free import lattice_free
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.gmm.lda_mllt import LdaMlltConfig
 from toolkit.align.gmm.monophone import MonophoneConfig
@@ -27,6 +28,7 @@ from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.discriminative.data import SequenceDataConfig
 from toolkit.train.discriminative.training import SequenceConfig
 from toolkit.train.language.training import NeuralLmConfig
+from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 
@@ -91,6 +93,19 @@ class HybridConfig:
         beam=Beam(search=17.0, output=6.0, max_active=8000),
     )
     """Decoding with the LSTM, 33 frames per second."""
+    chain_tree: TreeConfig = TreeConfig(max_leaves=7000, context=("left",))
+    """The tree of lattice-free MMI: left biphones, as in Kaldi, for a small denominator."""
+    lfmmi: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
+    """The TDNN-F that is trained with lattice-free MMI."""
+    chain_decode: DecodeConfig = DecodeConfig(
+        acoustic_scale=1.0,
+        scales=(0.7, 0.85, 1.0, 1.2, 1.4),
+        penalties=(-2.0, -1.0, 0.0, 1.0),
+        untuned_within=2.0,
+        beam=Beam(search=15.0, output=8.0, max_active=7000),
+    )
+    """Decoding with that network, whose scores are log-likelihoods without a factor: its criterion
+    weighs them as the search does."""
 
 
 WIDE_BEAM = Beam(search=18.0, output=6.0, max_active=12_000)

@@ -12,7 +12,7 @@ from toolkit.fsa.denominator import make_denominator
 from toolkit.fsa.forward_backward import total_scores
 from toolkit.fsa.leaky_hmm import leaky_forward_backward
 from toolkit.fsa.lfmmi import lfmmi
-from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
+from toolkit.fsa.numerator import NumeratorMaker, PhoneAlternatives, PhoneTimes, Piece
 from toolkit.fsa.packed import pack
 from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 
@@ -117,6 +117,60 @@ def test_phones_that_the_denominator_lacks_have_no_numerator(system):
     assert NumeratorMaker(senones, hmm, 5).lattice(crowded, Piece(0, 0, 2)) is None
     far = PhoneTimes(np.array([1, 1], np.int32), np.array([60, 62], np.int32), 90)
     assert NumeratorMaker(senones, hmm, 0).lattice(far, Piece(0, 0, 2)) is None
+
+
+OTHER = PhoneTimes(np.array([1, 3, 3, 1], np.int32), np.array([0, 4, 9, 18], np.int32), 24)
+"""Differs from `TIMES` from the fourth phone on."""
+
+
+@pytest.mark.parametrize("piece", [Piece(0, 0, 8), Piece(2, 0, 4), Piece(1, 3, 4)], ids=str)
+def test_alternatives_add_their_paths_each_with_its_weight(system, piece):
+    senones, hmm = system
+    maker = NumeratorMaker(senones, hmm, 2)
+    weights = np.array([0.6, 0.3])
+    both = maker.lattice(PhoneAlternatives((TIMES, OTHER), weights), piece)
+    alone = [maker.lattice(times, piece) for times in (TIMES, OTHER)]
+    scores = torch.randn(1, piece.length, senones.num_pdfs, dtype=torch.float64)
+
+    def total(lattice):
+        packed = pack([lattice], torch.device("cpu"))
+        heard = scores[0, packed.frame, packed.pdf]
+        return total_scores(packed, packed.scores.index_add(0, packed.emitting, heard))[0]
+
+    totals = torch.stack([total(one) for one in alone])
+    expected = (totals + torch.from_numpy(weights).log()).logsumexp(0)
+    torch.testing.assert_close(total(both), expected, rtol=1e-5, atol=1e-5)
+    lengths = torch.tensor([piece.length])
+
+    def objective(scores):
+        return lfmmi(scores, lengths, [both], hmm, leak=0.1).objective
+
+    assert torch.autograd.gradcheck(objective, scores.requires_grad_(), eps=1e-5, atol=1e-6)
+    assert (objective(scores) < 0).all()
+
+
+def test_alternatives_that_do_not_differ_near_a_piece_are_one(system):
+    maker = NumeratorMaker(*system, 2)
+    piece = Piece(0, 0, 3)  # up to frame 9; the third phone goes on in both, but not as long
+    longer = PhoneTimes(np.array([1, 3, 3, 2, 3], np.int32), np.array([0, 4, 9, 16, 22]), 24)
+    both = maker.lattice(PhoneAlternatives((TIMES, longer), np.array([0.75, 0.25])), piece)
+    alone = maker.lattice(TIMES, piece)
+    assert both.num_arcs == alone.num_arcs
+    np.testing.assert_array_equal(both.scores, alone.scores)
+
+
+def test_alternatives_without_a_path_are_left_out(system):
+    maker = NumeratorMaker(*system, 2)
+    unknown = PhoneTimes(np.array([3, 1, 1, 1], np.int32), np.array([0, 5, 8, 12], np.int32), 24)
+    piece = Piece(0, 0, 8)
+    assert maker.lattice(unknown, piece) is None
+    found = maker.lattice(PhoneAlternatives((unknown, TIMES), np.array([0.5, 0.5])), piece)
+    alone = maker.lattice(TIMES, piece)
+    assert found.num_arcs == alone.num_arcs
+    starts = found.source == 0
+    np.testing.assert_allclose(found.scores, alone.scores + np.log(0.5) * starts, rtol=1e-6)
+    none = PhoneAlternatives((unknown, unknown), np.array([0.5, 0.5]))
+    assert maker.lattice(none, piece) is None
 
 
 @pytest.fixture

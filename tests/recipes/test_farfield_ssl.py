@@ -21,7 +21,7 @@ from tests.log_lines import untimed
 SCRIPT = PROJECT / "recipes" / "farfield_ssl" / "run.py"
 PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
 SYSTEMS = ["baseline", "teacher", "student_ce", "student_smbr", "self_training"]
-STAGES = [*range(1, 33)]
+STAGES = [*range(1, 38)]
 CLEAN = {
     "train_hours": 0.12,
     "dev_hours": 0.01,
@@ -86,6 +86,26 @@ SMALL = (
     "student.hours=0.02",
     "choice_of_k.ks=5,20",
     "choice_of_k.utterances=5",
+)
+
+LFMMI = (
+    "objective=lfmmi",
+    "chain_tree.max_leaves=80",
+    *(
+        setting
+        for section in ("lfmmi", "lfmmi_student")
+        for setting in (
+            f"{section}.epochs=2",
+            f"{section}.model.hidden=32",
+            f"{section}.model.bottleneck=16",
+            f"{section}.model.final=16",
+        )
+    ),
+    "chain_decode.beam.search=8",
+    "chain_decode.beam.output=3",
+    "chain_decode.beam.max_active=300",
+    "chain_decode.scales=1",
+    "chain_decode.penalties=0",
 )
 
 
@@ -243,7 +263,7 @@ def test_the_breakdown_adds_up_the_stages(finished):
     spent = json.loads((finished.root / "breakdown.json").read_text())["seconds"]
     seconds = [
         json.loads((finished.root / "stages" / f"{number}.json").read_text())["seconds"]
-        for number in (23, 24, 25)
+        for number in (23, 24, 25, 33)
     ]
     assert spent["student"] == pytest.approx(sum(seconds))
     assert "student" in (finished.root / "breakdown.html").read_text()
@@ -294,8 +314,34 @@ def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
     finally:
         for path, text in before.items():
             path.write_text(text)
-    assert set(stages(said, "==")) == {2, 32}
+    assert set(stages(said, "==")) == {2, 37}
     assert (finished.root / "results.json").read_bytes() == results
+
+
+@pytest.mark.timeout(600)
+def test_lattice_free_mmi_takes_the_place_of_cross_entropy(finished, typed, tmp_path):
+    """On the labelled speech, and on what its teacher recognises; the rest is kept."""
+    root = Path(shutil.copytree(finished.root, tmp_path / "exp", symlinks=True))
+    settings = [word for setting in LFMMI for word in ("--set", setting)]
+    recipe = Recipe([*typed, *settings], root)
+    said = recipe.run()
+    assert stages(said, "==") == [19, 30, 31, 32, 33, 34, 36, 37]
+    assert "16 Train the teacher BLSTM with cross entropy: objective=ce is not set" in said
+    found = json.loads((root / "stages/32.json").read_text())["headline"]
+    lines = (root / "data/unlabelled.jsonl").read_text().splitlines()
+    assert 0.8 * len(lines) < found["recognised"] <= len(lines)
+    assert 1 <= found["alternatives"] <= 8
+    trained = json.loads((root / "stages/33.json").read_text())["headline"]
+    labelled = json.loads((root / "stages/30.json").read_text())["headline"]
+    assert trained["utterances"] == labelled["utterances"] + found["recognised"]
+    rows = json.loads((root / "results.json").read_text())
+    systems = ["baseline", "chain_teacher", "chain_student"]
+    splits = ("val", *PLACEMENTS, "TST")
+    expected = [(system, split) for system in systems for split in splits]
+    assert [(row["system"], row["split"]) for row in rows][: len(expected)] == expected
+    assert {row["system"] for row in rows[len(expected) :]} == {"chain_student"}
+    said = Recipe(typed, root).run("--dry-run")
+    assert "23 Train the student by scheduled learning: would skip: done" in said
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")

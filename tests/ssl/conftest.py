@@ -1,5 +1,6 @@
 import pytest
 
+from tests.ssl.recogniser import System
 from tests.ssl.synthetic import write_synthetic
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 
@@ -15,3 +16,14 @@ def make_synthetic(tmp_path_factory):
 @pytest.fixture(scope="session")
 def normaliser(make_synthetic) -> Normaliser:
     return estimate_normaliser(make_synthetic(12, seed=99).store)
+
+
+@pytest.fixture(scope="session")
+def system(speech, tmp_path_factory) -> System:
+    return System(speech, tmp_path_factory.mktemp("system"))
+
+
+@pytest.fixture(scope="session")
+def unlabelled(draw):
+    """More speech of the same kind; one utterance is too short for a word."""
+    return draw(utterances=6, seed=5, truncated=("anna-03",))

@@ -5,20 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.ssl.recogniser import CE
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.confidence import Calibration
-from toolkit.decode.first_pass import DecodeConfig, Decoder
-from toolkit.decode.graph import make_decoding_graph
-from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
-from toolkit.fsa.beam import Beam
-from toolkit.hmm.senones import Senones
-from toolkit.lang.lang import Lang
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.models.lstm import LstmConfig
 from toolkit.score.wer import score
 from toolkit.ssl.self_training import (
     Recognised,
@@ -26,79 +17,19 @@ from toolkit.ssl.self_training import (
     _read_texts,
     _write,
     most_confident,
-    recognise_and_align,
     self_labelled,
 )
-from toolkit.train.chunks import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingDataError
 
-CE = CrossEntropyConfig(
-    epochs=5,
-    initial_rate=2e-2,
-    final_rate=2e-3,
-    valid_utterances=3,
-    threads=1,
-    model=LstmConfig(hidden=24, layers=1, lookahead=1),
-    chunks=ChunkConfig(frames=8, batch=4),
-)
 CONFIG = SelfTrainingConfig(share=0.6, samples=40, align=CorpusAlignConfig(max_failed=0.9))
-
-
-class System:
-    """A network trained on drawn speech, and a graph of its words."""
-
-    def __init__(self, speech, folder) -> None:
-        self.folder, self.speech = folder, speech
-        write_shard(folder / "ali.000000.safetensors", speech.states, [])
-        self.senones = Senones.monophone(speech.topology.at_low_rate())
-        self.normaliser = folder / "normaliser.json"
-        estimate_normaliser(FeatureStore(speech.cepstra)).save(self.normaliser)
-        self.targets = LowRateAlignments(AlignmentStore(folder), speech.topology, self.senones)
-        self.model = folder / "model"
-        self.train(self.model)
-        text = list(speech.transcripts.values())
-        write_arpa(
-            estimate(text, Lang.load(speech.lang).vocabulary, 2, (1,))[0], folder / "lm.arpa"
-        )
-        graph = folder / "graph.safetensors"
-        make_decoding_graph(speech.lang, folder / "lm.arpa", self.senones, graph)
-        config = DecodeConfig(acoustic_scale=0.5, beam=Beam(20.0, 10.0))
-        self.decoder = Decoder(graph, speech.lang / "words.txt", config)
-        (folder / "tuned.json").write_text('{"acoustic_scale": 0.5, "word_penalty": 0.0}')
-
-    def train(self, out, stores=(), alignments=(), config=CE):
-        return train_cross_entropy(
-            [FeatureStore(self.speech.cepstra), *stores],
-            [self.targets, *alignments],
-            Normaliser.load(self.normaliser),
-            config,
-            self.senones.num_pdfs,
-            out,
-        )
-
-    def label(self, features, out, config=CONFIG, **options):
-        return recognise_and_align(
-            self.model, self.normaliser, features, self.decoder, self.folder / "tuned.json",
-            self.speech.lang, self.senones, config, out, jobs=1, **options,
-        )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def system(speech, tmp_path_factory):
-    return System(speech, tmp_path_factory.mktemp("system"))
-
-
-@pytest.fixture(scope="module")
-def unlabelled(draw):
-    """More speech of the same kind; one utterance is too short for a word."""
-    return draw(utterances=6, seed=5, truncated=("anna-03",))
 
 
 @pytest.fixture(scope="module")
 def done(system, unlabelled, tmp_path_factory):
     out, told = tmp_path_factory.mktemp("self"), []
-    headline = system.label(unlabelled.cepstra, out, progress=lambda *call: told.append(call))
+    headline = system.label(
+        unlabelled.cepstra, out, CONFIG, progress=lambda *call: told.append(call)
+    )
     return out, headline, told
 
 
@@ -138,12 +69,12 @@ def test_what_training_takes(done, system, unlabelled, tmp_path):
 
 def test_finished_shards_are_kept_and_the_transcripts_not_read(done, system, unlabelled, tmp_path):
     out, headline, _ = done
-    assert system.label(unlabelled.cepstra, out) == headline
+    assert system.label(unlabelled.cepstra, out, CONFIG) == headline
     line = {"utterance": "anna-00", "frames": 90, "text": "AX AX", "confidence": 0.99}
     (tmp_path / "recognised").mkdir()
     (tmp_path / "recognised/recognised.000000.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "recognised/recognised.000001.jsonl").write_text("")
-    found = system.label(unlabelled.cepstra, tmp_path)
+    found = system.label(unlabelled.cepstra, tmp_path, CONFIG)
     assert (found["utterances"], found["kept"]) == (1, 1)
     assert (tmp_path / "text").read_text() == "anna-00 AX AX\n"
 

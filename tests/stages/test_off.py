@@ -15,6 +15,7 @@ class Config:
     network: bool = True
     other: bool = False
     epochs: int = 1
+    objective: str = "ce"
 
 
 @pytest.fixture
@@ -30,6 +31,11 @@ def run(tmp_path, capsys):
     @recipe.stage(2, "List", when="network or other")
     def listed(run):
         run.make("list").write_text("a\n")
+
+    @recipe.stage(3, "Train anew", when="objective=mmi")
+    def anew(run):
+        made.append(run.config.objective)
+        run.make("anew").write_text("a\n")
 
     def typed(*more):
         with pytest.raises(SystemExit) as end:
@@ -74,6 +80,15 @@ def test_a_stage_that_never_ran_does_nothing(run):
 def test_one_of_several_settings_is_enough(network, other, wanted):
     stage = Stage(2, "List", lambda run: None, when="network or other")
     assert stage.asked_for(Config(bool(network), bool(other))) is wanted
+
+
+def test_a_value_of_a_setting_asks_for_a_stage(run):
+    assert "3 Train anew: does nothing: objective=mmi is not set" in run("--dry-run")
+    run("--stop-stage", "2")
+    assert run.made == [1]
+    run("--set", "objective=mmi")
+    assert run.made == [1, "mmi"]
+    assert "objective=mmi is not set, what it made before stays" in run()
 
 
 def test_a_recipe_of_one_stage_names_it(tmp_path, capsys):

@@ -1,5 +1,7 @@
-"""LF-MMI's numerator: the paths near an alignment, within the denominator."""
+"""LF-MMI's numerator: the paths near an alignment, or near several, within the denominator."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,6 +57,25 @@ class PhoneTimes:
         return np.stack([np.maximum.accumulate(first), behind], axis=1) + number[:, None]
 
 
+@dataclass(frozen=True, eq=False)
+class PhoneAlternatives:
+    """What may have been said in an utterance, where it was recognised and not transcribed."""
+
+    times: tuple[PhoneTimes, ...]
+    """At least one, all of as many frames, the most likely first."""
+    weights: np.ndarray
+    """[N] float64, posteriors: above 0, in all at most 1."""
+
+    @property
+    def frames(self) -> int:
+        """T, 10 ms frames in all."""
+        return self.times[0].frames
+
+
+Spoken = PhoneTimes | PhoneAlternatives
+"""The phones of an utterance, as transcribed or as recognised."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """Some consecutive low-rate frames of an utterance."""
@@ -78,6 +99,11 @@ class NumeratorMaker:
     Kaldi's supervision is the same, but for two phones that are equal and close together, whose
     windows it does not tell apart.
 
+    The numerator of recognised speech holds the paths of all alternatives, each with its posterior
+    on top, as in semi-supervised LF-MMI (Manohar et al. 2018; there the lattice's paths have the
+    language model's probabilities, raised to 0.5, in place of posteriors). Alternatives that do not
+    differ within a piece, or near it, are one there.
+
     Args:
       senones: of the low-rate topology with an onset.
       denominator: made with the same senones.
@@ -91,35 +117,56 @@ class NumeratorMaker:
         self._denominator = denominator
         self._tolerance = tolerance
 
-    def lattice(self, times: PhoneTimes, piece: Piece) -> Lattice | None:
+    def lattice(self, spoken: Spoken, piece: Piece) -> Lattice | None:
         """The numerator of a piece, whose arcs have the denominator's scores.
 
         Where the phones leave no path (a copy at a higher speed may have too few frames for some
         of them), the tolerance is doubled, and doubled again. None if that does not help: there
-        are fewer frames than phones, or the denominator was estimated without them.
+        are fewer frames than phones, or the denominator was estimated without them. Alternatives
+        without a path are left out, if others have one.
         """
+        if isinstance(spoken, PhoneTimes):
+            spoken = PhoneAlternatives((spoken,), np.ones(1))
         for factor in (1, 2, 4):
-            lattice = self._within(times, piece, factor * self._tolerance)
-            if lattice is not None and lattice.num_arcs:
-                return lattice
+            if found := self._union(spoken, piece, factor * self._tolerance):
+                return found
         return None
 
-    def _within(self, times: PhoneTimes, piece: Piece, tolerance: int) -> Lattice | None:
+    def _union(self, spoken: PhoneAlternatives, piece: Piece, tolerance: int) -> Lattice | None:
+        at_end = piece.start + piece.length == len(centre(spoken.frames, piece.offset))
+        near: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        weights: dict[bytes, float] = {}
+        for times, weight in zip(spoken.times, spoken.weights.tolist(), strict=True):
+            found = self._near(times, piece, tolerance)
+            key = b"".join(part.tobytes() for part in found)
+            near[key] = found
+            weights[key] = weights.get(key, 0.0) + weight
+        lattices, scores = [], []
+        for key, (pdfs, windows) in near.items():
+            if len(pdfs) and (lattice := self._within(pdfs, windows, piece, at_end)).num_arcs:
+                lattices.append(lattice)
+                scores.append(math.log(weights[key]))
+        return _joined(lattices, scores) if lattices else None
+
+    def _near(
+        self, times: PhoneTimes, piece: Piece, tolerance: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pdfs [K, 2] and windows [K, 2] int64 of the phones that a piece may have.
+
+        Windows count from its begin, and are cut a frame before it and at its end: what is beyond
+        does not matter, and alternatives that differ there alone shall be equal here.
+
+        Of the phones before the piece the last may matter, of those behind it none. K is 0 where
+        the utterance has more phones than frames.
+        """
         windows = times.windows(piece.offset, tolerance) - piece.start
-        frames = len(centre(times.frames, piece.offset))
-        # Of the phones before the piece the last may matter, of those behind it none.
         near = np.flatnonzero((windows[:, 1] >= 0) & (windows[:, 0] < piece.length))
-        if not len(near):  # more phones than frames
-            return None
-        positions, columns, score = _paths(
-            self._pdfs(times)[near],
-            windows[near].astype(np.int64),
-            piece.length,
-            piece.start == 0,
-            *self._transitions,
-        )
-        at_end = piece.start + piece.length == frames
-        return _trimmed(positions, columns, score, len(near) if at_end else None, piece.length)
+        return self._pdfs(times)[near], windows[near].clip(-1, piece.length).astype(np.int64)
+
+    def _within(self, pdfs: np.ndarray, windows: np.ndarray, piece: Piece, at_end: bool) -> Lattice:
+        begun, length = piece.start == 0, piece.length
+        positions, columns, score = _paths(pdfs, windows, length, begun, *self._transitions)
+        return _trimmed(positions, columns, score, len(pdfs) if at_end else None, length)
 
     def _pdfs(self, times: PhoneTimes) -> np.ndarray:
         """[K, 2] the pdfs of each phone's onset and rest, between its neighbours."""
@@ -237,6 +284,43 @@ def _trimmed(
             frame=frame,
             graph_arc=np.zeros(len(source), np.int32),
         )
+    )
+
+
+def _joined(lattices: Sequence[Lattice], scores: Sequence[float]) -> Lattice:
+    """The paths of all lattices of a piece, between one start and one end.
+
+    Args:
+      lattices: at least one, each with a path.
+      scores: added to those of each one's paths.
+    """
+    if len(lattices) == 1 and not scores[0]:
+        return lattices[0]
+    inner = [lattice.num_states - 2 for lattice in lattices]
+    offsets = np.cumsum([0, *inner[:-1]])
+    end = 1 + sum(inner)
+    sources, targets, added = [], [], []
+    for lattice, offset, score in zip(lattices, offsets, scores, strict=True):
+        last = lattice.num_states - 1
+        starts = lattice.source == 0
+        sources.append(np.where(starts, 0, lattice.source + offset))
+        targets.append(np.where(lattice.target == last, end, lattice.target + offset))
+        added.append(lattice.scores + np.float32(score) * starts)
+    source = np.concatenate(sources)
+    order = np.argsort(source, kind="stable")
+    labels, frame = (
+        np.concatenate([getattr(lattice, name) for lattice in lattices])[order]
+        for name in ("labels", "frame")
+    )
+    return Lattice(
+        source=source[order].astype(np.int32),
+        target=np.concatenate(targets)[order].astype(np.int32),
+        labels=labels,
+        scores=np.concatenate(added)[order].astype(np.float32),
+        splits=np.zeros(len(source) + 1, np.int32),
+        words=np.zeros(0, np.int32),
+        frame=frame,
+        graph_arc=np.zeros(len(source), np.int32),
     )
 
 

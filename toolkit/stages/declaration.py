@@ -53,8 +53,9 @@ class Declaration:
         With `parallel`, all ranks that torchrun starts run the stage together: each calls the
         function with a run that names the same paths, and what rank 0 returns is recorded. `check`
         is called with the configuration before anything runs, and raises if the stage cannot. With
-        `when`, the name of a setting, the stage does nothing where that setting is false. With
-        `beside`, settings too, it may run in a process of its own while those that follow begin.
+        `when`, the name of a setting or name=value, the stage does nothing where the setting is
+        false or another. With `beside`, settings too, it may run in a process of its own while
+        those that follow begin.
         """
 
         def declare(body: Body) -> Body:

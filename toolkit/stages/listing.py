@@ -16,7 +16,7 @@ from toolkit.stages.marker import Marker
 from toolkit.stages.partial import read_record
 from toolkit.stages.plan import Inspector, State, Step, plan, settled
 from toolkit.stages.runner import refusal
-from toolkit.stages.stage import Request
+from toolkit.stages.stage import Request, Stage
 from toolkit.stages.stage_code import present_sources
 from toolkit.stages.stage_log import duration, headline
 from toolkit.stages.table import Row, lines
@@ -40,7 +40,7 @@ def show_list(
         click.echo(line)
 
 
-def _row(step: Step, code: Sequence[str], off: Mapping[int, str]) -> Row:
+def _row(step: Step, code: Sequence[str], off: Mapping[int, Stage]) -> Row:
     state, marker = step.state, step.state.marker
     kind = str(replace(state, why=""))
     reason = str(state).removeprefix(kind)
@@ -48,16 +48,16 @@ def _row(step: Step, code: Sequence[str], off: Mapping[int, str]) -> Row:
     time = duration(marker.seconds) if marker else ""
     results = headline(marker.headline) if marker else ""
     if step.number in off:
-        results = f"does nothing: {off[step.number]} is off"
+        results = f"does nothing: {off[step.number].lack}"
     return Row(str(step.number), step.title, kind, reason, time, "; ".join(code), results)
 
 
-def _plain(step: Step, code: Sequence[str], off: Mapping[int, str]) -> dict[str, Any]:
+def _plain(step: Step, code: Sequence[str], off: Mapping[int, Stage]) -> dict[str, Any]:
     state, marker = step.state, step.state.marker
     return {
         "stage": step.number,
         "title": step.title,
-        "off": off.get(step.number),
+        "off": off[step.number].when if step.number in off else None,
         "state": state.kind,
         "percent": state.percent,
         "reason": state.why or None,
@@ -104,7 +104,7 @@ def show_plan(
         colon = "" if step.action == "may run" else ":"
         said = _refusal(recipe, inspector, request, step) or f"{verb}{colon} {step.why}"
         if step.number in off and step.why != "forced":
-            said = f"does nothing: {off[step.number]} is off"
+            said = f"does nothing: {off[step.number].lack}"
         click.echo(f"{step.number:3d} {step.title}: {said}")
         if code and step.state.marker:
             click.echo(f"    code {_code_changes(recipe, step.number, step.state.marker)}")
@@ -133,9 +133,9 @@ def _states(recipe: Declaration, inspector: Inspector, config: Any) -> list[tupl
     ]
 
 
-def _off(recipe: Declaration, config: Any) -> dict[int, str]:
-    """The settings that are off, by the stages that they would ask for."""
-    return {stage.number: stage.when for stage in recipe.stages if not stage.asked_for(config)}
+def _off(recipe: Declaration, config: Any) -> dict[int, Stage]:
+    """The stages that the configuration does not ask for, by number."""
+    return {stage.number: stage for stage in recipe.stages if not stage.asked_for(config)}
 
 
 def _codes(directory: RunDirectory, stage: int, state: State) -> list[Code | None]:

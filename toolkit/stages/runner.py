@@ -99,7 +99,7 @@ class Runner:
         state = self._state(stage)
         if state.done and stage.number not in self.request.forced:
             off = not stage.asked_for(self.request.config)
-            kept = f"{stage.when} is off, what it made before stays" if off else ""
+            kept = f"{stage.lack}, what it made before stays" if off else ""
             self.stage_log.write(f"-- {stage.number} {stage.title}: {kept or 'done, skipped'}")
         elif not (beside and self._left_to_another(stage)):
             self._attempt(stage, state)

@@ -22,8 +22,8 @@ class Stage:
     """Called with the configuration before the first stage of any run that includes this one;
     raises a `ToolkitError` if the machine lacks what the stage needs."""
     when: str = ""
-    """The setting that asks for the stage, such as `lstm` or `rooms.array_hours`, or several with
-    " or " between them; where it is false, the stage does nothing."""
+    """The setting that asks for the stage, such as `lstm` or `rooms.array_hours`, or a value of it,
+    such as `objective=ce`, or several with " or " between them; else the stage does nothing."""
     beside: str = ""
     """The settings, as in `when`, with which it may run beside stages that follow, see
     `toolkit.stages.beside`."""
@@ -32,13 +32,24 @@ class Stage:
         """Whether the configuration asks for the stage."""
         return not self.when or _any_set(self.when, config)
 
+    @property
+    def lack(self) -> str:
+        """What is the matter where the configuration does not ask for the stage."""
+        return f"{self.when} is {'not set' if '=' in self.when else 'off'}"
+
     def may_run_beside(self, config: Any) -> bool:
         """Whether it has something to do, and may do so beside stages that follow."""
         return bool(self.beside) and _any_set(self.beside, config) and self.asked_for(config)
 
 
 def _any_set(keys: str, config: Any) -> bool:
-    return any(attrgetter(key)(config) for key in keys.split(" or "))
+    return any(_set(key, config) for key in keys.split(" or "))
+
+
+def _set(key: str, config: Any) -> bool:
+    name, given, value = key.partition("=")
+    found = attrgetter(name)(config)
+    return str(found) == value if given else bool(found)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.lfmmi.spoken import AlignedPhones
 from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
 from toolkit.train.windows import Windows
 
@@ -51,8 +52,8 @@ class Planted:
 
     def train(self, out, config=CONFIG, **options):
         return train_lfmmi(
-            [self.features], [self.states], self.topology, self.senones, self.denominator,
-            self.normaliser, config, out, **options,
+            [self.features], [AlignedPhones(self.states, self.topology)], self.senones,
+            self.denominator, self.normaliser, config, out, **options,
         )  # fmt: skip
 
 

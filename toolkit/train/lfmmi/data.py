@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from toolkit.fsa.fst import Lattice
-from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
+from toolkit.fsa.numerator import NumeratorMaker, Piece, Spoken
 from toolkit.parallel.batch import Batch
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
@@ -89,7 +89,7 @@ class Pieces(ShuffledUtterances):
 
     Args:
       windows: of the corpus.
-      times: the phones of each utterance.
+      spoken: the phones of each utterance.
       maker: of the numerators.
       config: lengths and batch size.
       lookahead: frames of input beyond the last output.
@@ -99,7 +99,7 @@ class Pieces(ShuffledUtterances):
     def __init__(
         self,
         windows: Windows,
-        times: Mapping[str, PhoneTimes],
+        spoken: Mapping[str, Spoken],
         maker: NumeratorMaker,
         config: PieceConfig,
         lookahead: int,
@@ -107,7 +107,7 @@ class Pieces(ShuffledUtterances):
     ) -> None:
         cut = WholeUtteranceConfig(batch_frames=config.batch_frames, max_frames=config.max_frames)
         super().__init__(windows, cut, lookahead, seed)
-        self._times = times
+        self._spoken = spoken
         self._maker = maker
         self._pieces = config
         self._warned: set[str] = set()
@@ -154,7 +154,7 @@ class Pieces(ShuffledUtterances):
     def _batch(self, window: Stacked, group: np.ndarray, offset: int) -> PieceBatch:
         names = [window.names[u] for u in group[:, 0]]
         made = [
-            self._maker.lattice(self._times[name], Piece(offset, start, length))
+            self._maker.lattice(self._spoken[name], Piece(offset, start, length))
             for name, (_, start, length) in zip(names, group.tolist(), strict=True)
         ]
         kept = [n for n, lattice in enumerate(made) if lattice is not None]

@@ -10,13 +10,11 @@ from statistics import median_high
 import torch
 from torch import nn
 
-from toolkit.align.store import LowRateAlignments
 from toolkit.config.settings import older_runs
 from toolkit.fsa.denominator import Denominator
-from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
+from toolkit.fsa.numerator import NumeratorMaker
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.topology import Topology
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
@@ -28,7 +26,6 @@ from toolkit.processes.threads import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.consistency import check_consistency
 from toolkit.train.corpus import (
-    Alignments,
     Corpus,
     FeatureNormaliser,
     Features,
@@ -38,6 +35,7 @@ from toolkit.train.corpus import (
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.lfmmi.data import PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
+from toolkit.train.lfmmi.spoken import NumeratorsInstead, Phones
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
@@ -89,8 +87,7 @@ class LfmmiConfig(CorpusTrainerConfig):
 
 def train_lfmmi(
     features: Sequence[Features],
-    states: Sequence[Alignments],
-    topology: Topology,
+    phones: Sequence[Phones],
     senones: Senones,
     denominator: Denominator,
     normaliser: FeatureNormaliser,
@@ -99,15 +96,14 @@ def train_lfmmi(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Train a network on aligned phones, or continue what a killed run left in `out`.
+    """Train a network on aligned or recognised phones, or continue what a killed run left in `out`.
 
     Writes into `out` what `train_cross_entropy` does. The outputs are log-likelihoods up to a
     constant for each frame, without priors: those of `priors.json` are all equal.
 
     Args:
       features: stores of raw features.
-      states: as many, with the state id of every raw frame.
-      topology: of `states`.
+      phones: as many, of what was said; `AlignedPhones` of transcribed speech.
       senones: of the network, at the low frame rate.
       denominator: of the same senones.
       normaliser: of the raw features.
@@ -131,18 +127,16 @@ def train_lfmmi(
     if earlier is not None:
         return earlier
     division = split_stores(features, config.valid_utterances, config.valid_seed)
-    sources = [
-        (store, LowRateAlignments(aligned, topology, senones))
-        for store, aligned in zip(features, states, strict=True)
-    ]
+    spoken = [{name: own.load(name) for name in own.ids} for own in phones]
+    sources = list(zip(features, map(NumeratorsInstead, spoken), strict=True))
     corpus, held_out = (
-        Corpus(sources, normaliser, senones.num_pdfs, names)
+        Corpus(sources, normaliser, senones.num_pdfs, names, counted=False)
         for names in (division.train, division.held_out)
     )
     write_excluded(out / "excluded.tsv", {**corpus.excluded, **held_out.excluded})
     corpus.require(config.max_excluded)
-    times = {
-        u.name: PhoneTimes.of(states[u.source].load(u.name), topology)
+    said = {
+        u.name: spoken[u.source][u.name]
         for u in (*corpus.utterances, *held_out.utterances)
         if u.frames
     }
@@ -150,7 +144,7 @@ def train_lfmmi(
 
     def pieces(part: Corpus) -> Pieces:
         windows = Windows(part, config.pieces.window, config.seed)
-        return Pieces(windows, times, maker, config.pieces, config.model.lookahead, config.seed)
+        return Pieces(windows, said, maker, config.pieces, config.model.lookahead, config.seed)
 
     input_dim = OFFSETS * corpus.load(corpus.utterances[0])[0].shape[1]
     outputs = 2 * senones.num_pdfs

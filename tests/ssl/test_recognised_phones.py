@@ -1,0 +1,133 @@
+"""Phones of recognised drawn speech, and training on them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from toolkit.align.store import AlignmentStore
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.fsa.denominator import make_denominator
+from toolkit.fsa.numerator import PhoneTimes
+from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
+from toolkit.models.lstm import LstmConfig
+from toolkit.ssl.recognised_phones import (
+    DamagedPhonesError,
+    RecognisedPhones,
+    RecognisedPhonesConfig,
+)
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.lfmmi.data import PieceConfig
+from toolkit.train.lfmmi.spoken import AlignedPhones
+from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
+
+CONFIG = RecognisedPhonesConfig(samples=40, alternatives=5)
+
+
+@pytest.fixture(scope="module")
+def done(system, unlabelled, tmp_path_factory):
+    out, told = tmp_path_factory.mktemp("phones"), []
+    headline = system.recognise(
+        unlabelled.cepstra, out, CONFIG, progress=lambda *call: told.append(call)
+    )
+    return out, headline, told
+
+
+@pytest.fixture
+def phones(done, unlabelled):
+    return RecognisedPhones(done[0], FeatureStore(unlabelled.cepstra), CONFIG.samples)
+
+
+def test_what_was_said_is_among_the_alternatives(done, phones, unlabelled):
+    _, headline, told = done
+    assert set(phones.ids) <= set(unlabelled.transcripts)
+    assert headline["utterances"] == 18
+    assert headline["recognised"] == len(phones.ids) >= 17
+    found = {name: phones.load(name) for name in phones.ids}
+    right = near = alike = 0
+    for name, one in found.items():
+        states = unlabelled.states[name]
+        assert one.frames == len(states)
+        assert len(one.times) <= CONFIG.alternatives
+        assert list(one.weights) == sorted(one.weights, reverse=True)
+        assert 0 < one.weights.sum() <= 1
+        truth = PhoneTimes.of(states.long(), unlabelled.topology)
+        said = [times.phones.tolist() for times in one.times]
+        assert len({tuple(zip(t.phones, t.begins, strict=True)) for t in one.times}) == len(said)
+        right += truth.phones.tolist() == said[0]
+        near += truth.phones.tolist() in said
+        if said[0] == truth.phones.tolist():
+            alike += 1
+            assert np.abs(one.times[0].begins - truth.begins).max() <= 9
+    assert alike > 4
+    assert near >= right > 0.3 * len(found)
+    assert headline["best"] == pytest.approx(np.mean([one.weights[0] for one in found.values()]))
+    assert headline["hours"] == pytest.approx(sum(x.frames for x in found.values()) / 360_000)
+    assert told[-1][0] == told[-1][1]
+
+
+def test_fewer_alternatives_are_the_likeliest(done, phones, system, unlabelled, tmp_path):
+    system.recognise(unlabelled.cepstra, tmp_path, replace(CONFIG, alternatives=1))
+    single = RecognisedPhones(tmp_path, FeatureStore(unlabelled.cepstra), CONFIG.samples)
+    assert single.ids == phones.ids
+    alone = [single.load(name) for name in single.ids]
+    assert {len(one.times) for one in alone} == {1}
+    assert done[1]["alternatives"] > 1
+
+
+def test_finished_shards_are_kept(done, system, unlabelled, tmp_path):
+    out, headline, _ = done
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert system.recognise(unlabelled.cepstra, out, CONFIG) == headline
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    for number in range(2):
+        save_file({}, tmp_path / f"phones.{number:06d}.safetensors")
+    with pytest.raises(TrainingDataError, match="none of the 18 utterances"):
+        system.recognise(unlabelled.cepstra, tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("rows", [[[5, 1, 3]], [[5, 1, 0], [5, -2, 3]], torch.zeros(0, 3)], ids=str)
+def test_damaged_phones_are_named(rows, unlabelled, tmp_path):
+    path = tmp_path / "phones.000000.safetensors"
+    save_file({"anna-00": torch.as_tensor(rows, dtype=torch.int32)}, path)
+    store = RecognisedPhones(tmp_path, FeatureStore(unlabelled.cepstra), 10)
+    with pytest.raises(DamagedPhonesError, match=r"phones.000000.*anna-00.*recognise"):
+        store.load("anna-00")
+
+
+def test_a_network_learns_from_both_kinds_of_speech(phones, system, unlabelled, tmp_path):
+    speech = system.speech
+    aligned = AlignedPhones(AlignmentStore(system.folder), speech.topology)
+    sentences = [aligned.load(name).phones.tolist() for name in aligned.ids]
+    sentences += [t.phones.tolist() for name in phones.ids for t in phones.load(name).times]
+    ngram = phone_ngram(sentences, PhoneNgramConfig(3, extra_states=0))
+    denominator = make_denominator(ngram, system.senones)
+    config = LfmmiConfig(
+        epochs=2,
+        initial_rate=2e-2,
+        final_rate=5e-3,
+        valid_utterances=0,
+        threads=1,
+        model=LstmConfig(hidden=16, layers=1, lookahead=1),
+        pieces=PieceConfig(max_frames=20, left_context=2, batch_frames=200),
+    )
+    found = train_lfmmi(
+        [FeatureStore(speech.cepstra), FeatureStore(unlabelled.cepstra)],
+        [aligned, phones],
+        system.senones,
+        denominator,
+        Normaliser.load(system.normaliser),
+        config,
+        tmp_path,
+    )
+    assert found["utterances"] == len(aligned.ids) + len(phones.ids)
+    assert -1.5 < found["objective"] < 0
+
+
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"alternatives": 0}])
+def test_impossible_settings(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        RecognisedPhonesConfig(**wrong)
