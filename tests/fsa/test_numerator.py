@@ -201,6 +201,44 @@ def test_the_gradient_is_that_of_finite_differences(batch):
     assert (objective(scores) < 0).all()
 
 
+def test_a_boost_raises_the_paths_of_the_denominator_by_their_wrong_frames(system):
+    senones, hmm = system
+    # At 30 ms a frame, phones of as many frames: a single path within no tolerance.
+    times = PhoneTimes(np.array([1, 2, 3, 1], np.int32), np.array([0, 3, 6, 9], np.int32), 12)
+    lattice = NumeratorMaker(senones, hmm, 0).lattice(times, Piece(0, 0, 4))
+    (reference,) = near_paths(senones, times, Piece(0, 0, 4), 0)
+    scores = torch.randn(1, 4, senones.num_pdfs, dtype=torch.float64, requires_grad=True)
+    boost = 0.7
+
+    def objective(scores):
+        return lfmmi(scores, torch.tensor([4]), [lattice], hmm, 0.0, boost).objective
+
+    weights = from_anywhere(hmm, 4)
+
+    def score(pdfs):
+        wrong = sum(a != b for a, b in zip(pdfs, reference, strict=True))
+        heard = sum(scores[0, t, pdf] for t, pdf in enumerate(pdfs))
+        return np.log(weights[pdfs]) + heard + boost * wrong
+
+    expected = score(reference) - torch.stack([score(pdfs) for pdfs in weights]).logsumexp(0)
+    torch.testing.assert_close(objective(scores)[0], expected, rtol=1e-5, atol=1e-5)
+    assert torch.autograd.gradcheck(objective, scores, eps=1e-5, atol=1e-6)
+
+
+def test_posteriors_are_given_to_the_boost(batch):
+    scores, lengths, numerators, hmm = batch
+    scores = scores.requires_grad_()
+    value = lfmmi(scores, lengths, numerators, hmm, 0.1, boost=0.5)
+    (gradient,) = torch.autograd.grad(value.objective.sum(), scores)
+    heard = scores.detach() + 0.5 * (1 - value.numerator_posteriors)
+    others, expected = leaky_forward_backward(hmm, heard, lengths, 0.1)
+    torch.testing.assert_close(gradient, value.numerator_posteriors - expected)
+    plain = lfmmi(scores, lengths, numerators, hmm, 0.1)
+    assert (value.objective < plain.objective).all()
+    totals = plain.objective + leaky_forward_backward(hmm, scores.detach(), lengths, 0.1)[0]
+    torch.testing.assert_close(value.objective, totals - others)
+
+
 def test_posteriors_add_up_and_padding_has_none(batch):
     scores, lengths, numerators, hmm = batch
     scores.requires_grad_()

@@ -1,4 +1,4 @@
-"""The lattice-free MMI criterion (Povey et al. 2016): value, gradient, numerator posteriors."""
+"""The lattice-free MMI criterion (Povey et al. 2016), boosted if wanted: value and gradient."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class LfmmiValue:
 
     objective: Tensor
     """[N] float64 with gradient, to be maximised: the log-likelihood of the numerator less that of
-    the denominator, at most 0."""
+    the denominator, at most 0. With a boost also less than without."""
     numerator_posteriors: Tensor
     """[N, T, P] without gradient, of each pdf in each frame; 0 beyond a chunk's frames."""
 
@@ -32,10 +32,15 @@ def lfmmi(
     numerators: Sequence[Lattice],
     denominator: Denominator,
     leak: float,
+    boost: float = 0.0,
 ) -> LfmmiValue:
     """Compute the criterion and its gradient, posteriors of the numerator less the denominator's.
 
     The numerators are summed in float64, the denominator in the precision of the scores.
+
+    With a boost the denominator's paths count the more, the more wrong frames they have, as in
+    boosted MMI (Povey et al. 2008): a pdf's score is raised by `boost` times one less its
+    posterior in the numerator, which counts as given. There the errors are those of phones.
 
     Args:
       scores: [N, T, P] log-likelihoods of the pdfs, in any scale that the frame decides: what is
@@ -44,8 +49,9 @@ def lfmmi(
       numerators: of each chunk, see `NumeratorMaker`.
       denominator: of the same pdfs.
       leak: see `leaky_forward_backward`.
+      boost: of a wrong frame, in units of log-likelihood.
     """
-    objective, posteriors = _Lfmmi.apply(scores, lengths, numerators, denominator, leak)
+    objective, posteriors = _Lfmmi.apply(scores, lengths, numerators, denominator, leak, boost)
     return LfmmiValue(objective, posteriors)
 
 
@@ -58,22 +64,24 @@ class _Lfmmi(torch.autograd.Function):
         numerators: Sequence[Lattice],
         denominator: Denominator,
         leak: float,
+        boost: float,
     ) -> tuple[Tensor, Tensor]:
         scores = scores.detach()
         # Autocast would take the products of the denominator in half precision.
         with torch.autocast(scores.device.type, enabled=False):
             totals, right = _numerators(scores, numerators)
-            others, expected = leaky_forward_backward(denominator, scores, lengths, leak)
-        right = right.to(scores.dtype)
+            right = right.to(scores.dtype)
+            heard = scores + boost * (1 - right) if boost else scores
+            others, expected = leaky_forward_backward(denominator, heard, lengths, leak)
         ctx.save_for_backward(right - expected)
         ctx.mark_non_differentiable(right)
         return totals - others, right
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        return slope * gradient.to(slope.dtype)[:, None, None], None, None, None, None
+        return slope * gradient.to(slope.dtype)[:, None, None], *[None] * 5
 
 
 def _numerators(scores: Tensor, lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:

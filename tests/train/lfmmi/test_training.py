@@ -20,7 +20,11 @@ from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.lfmmi.training import LfmmiConfig, first_head
 from toolkit.train.specaugment import SpecAugmentConfig
 
-TWO_VIEWS = {"specaugment": SpecAugmentConfig(time_masks=2.0, time_width=3), "consistency": 0.2}
+TWO_VIEWS = {
+    "specaugment": SpecAugmentConfig(time_masks=2.0, time_width=3),
+    "consistency": 0.2,
+    "boost": 0.3,
+}
 
 
 def history(folder):
@@ -112,6 +116,9 @@ def test_the_loss_is_the_criterion_and_in_training_its_regularisers(planted):
     expected = -stats["objective"] + 0.3 * stats["cross_entropy"] + 0.35 * squares
     torch.testing.assert_close(training.double(), expected.double())
     assert stats["weight"] == batch.frames
+    boosted = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7, boost=0.5)
+    assert boosted(model, batch)[0] > training
+    assert boosted(model.eval(), batch)[0] == loss  # what is told of held-out speech
 
 
 def test_two_views_have_a_loss_each_and_the_divergence_between_them(planted):

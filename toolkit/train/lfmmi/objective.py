@@ -19,8 +19,8 @@ class LfmmiObjective:
     `consistency` times the divergence of the second head's outputs for each view from those for the
     other, which count as given. Where CTC has one distribution per frame, here the second head has.
 
-    `stats`: `weight`, the scored frames; `objective`, the criterion; `cross_entropy`; `divergence`,
-    of batches of two views.
+    `stats`: `weight`, the scored frames; `objective`, the criterion, boosted in training;
+    `cross_entropy`; `divergence`, of batches of two views.
 
     Args:
       denominator: of P pdfs.
@@ -28,6 +28,7 @@ class LfmmiObjective:
       cross_entropy: weight of the second head's cross entropy.
       l2: weight of half the squared norm of a frame's scores.
       consistency: weight of the divergence between two views of a piece.
+      boost: of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class LfmmiObjective:
         cross_entropy: float,
         l2: float,
         consistency: float = 0.0,
+        boost: float = 0.0,
     ) -> None:
         self._denominator = denominator
         self._leak = leak
         self._cross_entropy = cross_entropy
         self._l2 = l2
         self._consistency = consistency
+        self._boost = boost
 
     def __call__(self, model: nn.Module, batch: PieceBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
@@ -52,7 +55,9 @@ class LfmmiObjective:
         frames = int(batch.piece_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
         scores, other = logits[:, scored].float().chunk(2, dim=2)
-        found = lfmmi(scores, batch.piece_lengths, batch.numerators, self._denominator, self._leak)
+        graphs = batch.numerators, self._denominator
+        boost = self._boost if model.training else 0.0
+        found = lfmmi(scores, batch.piece_lengths, *graphs, self._leak, boost)
         objective = found.objective.sum()
         log_probs = other.log_softmax(dim=2)
         entropy = -(found.numerator_posteriors * log_probs).sum()

@@ -62,6 +62,8 @@ class LfmmiConfig(CorpusTrainerConfig):
     """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
     l2: float = 5e-5
     """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
+    boost: float = field(default=0.0, metadata=older_runs(0.0))
+    """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
 
     specaugment: SpecAugmentConfig = field(
         default=SpecAugmentConfig(), metadata=older_runs(SpecAugmentConfig())
@@ -74,7 +76,7 @@ class LfmmiConfig(CorpusTrainerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_consistency(self.consistency, self.specaugment.active)
-        for name in ("tolerance", "leak", "cross_entropy", "l2"):
+        for name in ("tolerance", "leak", "cross_entropy", "l2", "boost"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         needed = getattr(self.model, "context", 0)
@@ -163,7 +165,12 @@ def train_lfmmi(
     trainer = Trainer(
         model,
         LfmmiObjective(
-            denominator, config.leak, config.cross_entropy, config.l2, config.consistency
+            denominator,
+            config.leak,
+            config.cross_entropy,
+            config.l2,
+            config.consistency,
+            config.boost,
         ),
         data,
         config,
