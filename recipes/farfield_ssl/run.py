@@ -112,20 +112,20 @@ def tie(run: Run) -> dict[str, float]:
     return tie_senones(run, ALIGNER, "clean")
 
 
-@recipe.stage(13, "Train the baseline LSTM with cross entropy", parallel=True, beside="teacher")
+@recipe.stage(13, "Train the baseline LSTM with cross entropy", parallel=True, beside=CE)
 def baseline_ce(run: Run) -> dict[str, float]:
     """Chunks, then whole utterances (C7), of the labelled far-field speech."""
     fbank, valid = run.need("fbank"), validation(run, ALIGNER)
     return train_network(run, "baseline_ce", fbank, run.config.baseline, ALIGNER, valid)
 
 
-@recipe.stage(14, "Make the baseline's denominator lattices", beside="teacher")
+@recipe.stage(14, "Make the baseline's denominator lattices", beside=CE)
 def baseline_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the network itself (C8)."""
     return make_denominators(run, "baseline_ce", run.need("fbank"), "lattices/baseline")
 
 
-@recipe.stage(15, "Train the baseline with sMBR on the lattices", parallel=True, beside="teacher")
+@recipe.stage(15, "Train the baseline with sMBR on the lattices", parallel=True, beside=CE)
 def baseline(run: Run) -> dict[str, float]:
     """The system to beat (C33)."""
     return train_on_lattices(run, "baseline", "baseline_ce", run.need("fbank"), "lattices/baseline")
@@ -288,7 +288,8 @@ def decode_front_end(run: Run) -> dict[str, float]:
 @recipe.stage(37, "Compare the placements and list the results")
 def results(run: Run) -> dict[str, float]:
     """Results of every system, relative gains with intervals (C33), and a breakdown of time."""
-    write_breakdown(run, PARTS)
+    asked = {stage.number for stage in recipe.stages if stage.asked_for(run.config)}
+    write_breakdown(run, {part: sorted(asked.intersection(own)) for part, own in PARTS.items()})
     return compare_placements(run, "baseline", run.config.systems)
 
 

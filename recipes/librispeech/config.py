@@ -252,7 +252,13 @@ def an4() -> Config:
         chain=True,
         # Epochs on whole utterances do not improve the network here and would be discarded.
         ce=replace(_small_lstm(hidden=256, epochs=6), whole=WholeUtteranceConfig()),
-        **gmms | {"mono": MonophoneConfig(), "sequence": HIGH_RATES},
+        **gmms
+        | {
+            "mono": MonophoneConfig(),
+            "sequence": HIGH_RATES,
+            # It is learnt almost by heart, where a margin pays: 120 errors instead of 134.
+            "lfmmi": replace(gmms["lfmmi"], boost=0.5),
+        },
     )
 
 

@@ -28,7 +28,8 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
 
     Args:
       run: the run of the stage.
-      parts: the stages of each part, all of them done, by the name of the part. Parts that the
+      parts: the stages of each part, all of them done, by the name of the part; without those
+        that the settings do not ask for, whose markers may be of earlier settings. Parts that the
         paper reports have the names of `PUBLISHED`.
     """
     spent = {part: sum(_seconds(run, number) for number in own) for part, own in parts.items()}

@@ -17,8 +17,6 @@ SMALL_UP_TO = 20.0
 are trained on (an eighth of them would teach the network more than they tell, held out), and the
 denominator has phone bigrams, better than 4-grams on AN4; with more hours it is as in Kaldi."""
 DROPOUT = 0.3
-BOOST = 0.5
-"""Of boosted MMI, where dropout is used."""
 
 
 def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
@@ -50,7 +48,6 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         threads=1 if hours <= SMALL_UP_TO else None,
         average_epochs=2 + epochs // 4,
         prefer_average=True,
-        boost=BOOST if hours <= SMALL_UP_TO else 0.0,
         valid_utterances=0 if hours <= SMALL_UP_TO else 100,
         model=model,
         pieces=PieceConfig(

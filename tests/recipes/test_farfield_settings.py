@@ -133,6 +133,17 @@ def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_pa
     assert labelled("align.rounds=2", "augment.speeds=0.9")[1] == [last, (last, copies)]
 
 
+@pytest.mark.parametrize(
+    ("objective", "beside"), [("ce", {13, 14, 15, 23, 24, 25, 26}), ("lfmmi", set())]
+)
+def test_stages_run_beside_others_only_where_these_train(objective, beside, tmp_path):
+    """Else they would have half of the jobs while nothing else runs."""
+    from recipes.farfield_ssl.run import recipe
+
+    config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
+    assert {s.number for s in recipe.stages if s.may_run_beside(config)} == beside
+
+
 def test_the_breakdown_has_every_stage_but_its_own_once():
     from recipes.farfield_ssl.run import recipe
 
@@ -140,6 +151,26 @@ def test_the_breakdown_has_every_stage_but_its_own_once():
     assert sorted(own) == [stage.number for stage in recipe.stages][:-1]
     style = resources.files("toolkit.report").joinpath("page.css").read_text()
     assert all(f".c{number} " in style for number in range(len(PARTS)))
+
+
+@pytest.mark.parametrize(
+    ("objective", "left_out"),
+    [("ce", {30, 31, 32, 33, 34}), ("lfmmi", {16, 17, 18, *range(21, 30)})],
+)
+def test_the_breakdown_has_no_times_of_stages_that_are_not_asked_for(
+    objective, left_out, tmp_path, monkeypatch
+):
+    """They may have run with earlier settings."""
+    from recipes.farfield_ssl import run as farfield
+
+    found = []
+    monkeypatch.setattr(farfield, "write_breakdown", lambda run, parts: found.append(parts))
+    monkeypatch.setattr(farfield, "compare_placements", lambda run, baseline, systems: {})
+    config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
+    farfield.results(SimpleNamespace(config=config))
+    (parts,) = found
+    assert list(parts) == list(PARTS)
+    assert {n for own in parts.values() for n in own} == set(range(1, 37)) - left_out
 
 
 def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):

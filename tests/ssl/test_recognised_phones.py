@@ -1,6 +1,7 @@
 """Phones of recognised drawn speech, and training on them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,7 +90,11 @@ def test_finished_shards_are_kept(done, system, unlabelled, tmp_path):
         system.recognise(unlabelled.cepstra, tmp_path, CONFIG)
 
 
-@pytest.mark.parametrize("rows", [[[5, 1, 3]], [[5, 1, 0], [5, -2, 3]], torch.zeros(0, 3)], ids=str)
+@pytest.mark.parametrize(
+    "rows",
+    [[[5, 1, 3]], [[5, 1, 0], [5, -2, 3]], [[0, 1, 0]], [[5, 0, 0]], torch.zeros(0, 3)],
+    ids=str,
+)
 def test_damaged_phones_are_named(rows, unlabelled, tmp_path):
     path = tmp_path / "phones.000000.safetensors"
     save_file({"anna-00": torch.as_tensor(rows, dtype=torch.int32)}, path)
@@ -98,8 +103,31 @@ def test_damaged_phones_are_named(rows, unlabelled, tmp_path):
         store.load("anna-00")
 
 
-def test_a_network_learns_from_both_kinds_of_speech(phones, system, unlabelled, tmp_path):
+class Lake(FeatureStore):
+    """Features whose ids are not those of the labelled speech."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.shards = [[f"lake-{name}" for name in shard] for shard in self.shards]
+
+    def _entry(self, name):
+        return super()._entry(name.removeprefix("lake-"))
+
+    def load(self, name):
+        return super().load(name.removeprefix("lake-"))
+
+
+@pytest.mark.parametrize("recognised", [18, 4], ids="of 18: {}".format)
+def test_a_network_learns_from_both_kinds_of_speech(
+    recognised, phones, system, unlabelled, tmp_path
+):
+    """However few of the unlabelled utterances were recognised."""
     speech = system.speech
+    heard = SimpleNamespace(
+        ids=[f"lake-{name}" for name in phones.ids[:recognised]],
+        load=lambda name: phones.load(name.removeprefix("lake-")),
+        transcribed=False,
+    )
     aligned = AlignedPhones(AlignmentStore(system.folder), speech.topology)
     sentences = [aligned.load(name).phones.tolist() for name in aligned.ids]
     sentences += [t.phones.tolist() for name in phones.ids for t in phones.load(name).times]
@@ -115,16 +143,17 @@ def test_a_network_learns_from_both_kinds_of_speech(phones, system, unlabelled, 
         pieces=PieceConfig(max_frames=20, left_context=2, batch_frames=200),
     )
     found = train_lfmmi(
-        [FeatureStore(speech.cepstra), FeatureStore(unlabelled.cepstra)],
-        [aligned, phones],
+        [FeatureStore(speech.cepstra), Lake(unlabelled.cepstra)],
+        [aligned, heard],
         system.senones,
         denominator,
         Normaliser.load(system.normaliser),
         config,
         tmp_path,
     )
-    assert found["utterances"] == len(aligned.ids) + len(phones.ids)
+    assert found["utterances"] == len(aligned.ids) + len(heard.ids)
     assert -1.5 < found["objective"] < 0
+    assert (tmp_path / "excluded.tsv").read_text() == ""
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"alternatives": 0}])

@@ -65,6 +65,8 @@ class RecognisedPhones:
       samples: the number of paths drawn.
     """
 
+    transcribed = False
+
     def __init__(self, folder: Path, features: FeatureStore, samples: int) -> None:
         self._folder = Path(folder)
         self._features = features
@@ -90,7 +92,8 @@ class RecognisedPhones:
             check_tensor(file, name, ("I32", 2))
             rows = file.get_tensor(name).numpy()
             starts = (rows[:, 2] == 0).nonzero()[0]
-            if rows.shape[1] != 3 or not len(starts) or starts[0] or rows.min() < 0:
+            least = rows.min(axis=0, initial=2**31 - 1)
+            if rows.shape[1] != 3 or not len(starts) or starts[0] or (least < (1, 1, 0)).any():
                 raise ValueError(f"the phones of {name} are not those of alternatives")
         frames, ends = self._features.num_frames(name), [*starts[1:], len(rows)]
         parts = [rows[start:end] for start, end in zip(starts, ends, strict=True)]

@@ -1,6 +1,8 @@
 """What was said in the training utterances: phones, as aligned or as recognised."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -8,11 +10,16 @@ from torch import Tensor
 
 from toolkit.fsa.numerator import PhoneTimes, Spoken
 from toolkit.hmm.topology import Topology
-from toolkit.train.corpus import Alignments
+from toolkit.train.corpus import Alignments, Features, split_stores
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.held_out import Division
 
 
 class Phones(Protocol):
     """The phones of a store's utterances, such as `AlignedPhones`."""
+
+    transcribed: bool
+    """Whether they are those of transcripts, on which a network can be validated."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -30,6 +37,8 @@ class AlignedPhones:
       topology: of `states`.
     """
 
+    transcribed = True
+
     def __init__(self, states: Alignments, topology: Topology) -> None:
         self._states = states
         self._topology = topology
@@ -42,6 +51,40 @@ class AlignedPhones:
     def load(self, name: str) -> PhoneTimes:
         """Read an utterance's alignment."""
         return PhoneTimes.of(self._states.load(name), self._topology)
+
+
+def divide_spoken(
+    features: Sequence[Features], phones: Sequence[Phones], number: int, seed: int = 0
+) -> Division:
+    """Hold out transcribed utterances; of recognised ones, leave out those of the same speakers.
+
+    How well a network does on recognised speech tells how much it agrees with the recogniser.
+
+    Args:
+      features: stores of raw features.
+      phones: as many, of what was said.
+      number: utterances to hold out, see `toolkit.train.held_out.divide`.
+      seed: of the choice.
+
+    Raises:
+      TrainingDataError: two stores have an utterance of the same id.
+    """
+    times = Counter(name for store in features for shard in store.shards for name in shard)
+    if twice := sorted(name for name, count in times.items() if count > 1):
+        raise TrainingDataError(
+            f"{len(twice)} utterances, such as {twice[0]}, have ids that are in two stores of"
+            " features: utterances that are trained on together need ids of their own"
+        )
+    pairs = list(zip(features, phones, strict=True))
+    division = split_stores([store for store, own in pairs if own.transcribed], number, seed)
+    recognised = {
+        name
+        for store, own in pairs
+        if not own.transcribed
+        for name in own.ids
+        if store.speaker(name) not in division.speakers
+    }
+    return replace(division, train=division.train | recognised)
 
 
 class NumeratorsInstead:

@@ -29,13 +29,12 @@ from toolkit.train.corpus import (
     Corpus,
     FeatureNormaliser,
     Features,
-    split_stores,
     write_excluded,
 )
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.lfmmi.data import PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.lfmmi.spoken import NumeratorsInstead, Phones
+from toolkit.train.lfmmi.spoken import NumeratorsInstead, Phones, divide_spoken
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
@@ -105,7 +104,8 @@ def train_lfmmi(
 
     Args:
       features: stores of raw features.
-      phones: as many, of what was said; `AlignedPhones` of transcribed speech.
+      phones: as many, of what was said; `AlignedPhones` of transcribed speech, of which alone some
+        is held out.
       senones: of the network, at the low frame rate.
       denominator: of the same senones.
       normaliser: of the raw features.
@@ -116,7 +116,8 @@ def train_lfmmi(
 
     Returns:
       `objective`, the criterion per frame of the model on held-out data (without any, that of the
-      last epoch on the training data), `frames_per_second`, `utterances`, `held_out_speakers`.
+      last epoch on the training data, boosted), `frames_per_second`, `utterances`,
+      `held_out_speakers`.
 
     Raises:
       TrainingDataError: stores do not belong together, or too little is left of them.
@@ -128,7 +129,7 @@ def train_lfmmi(
     earlier = finished(out, settings)
     if earlier is not None:
         return earlier
-    division = split_stores(features, config.valid_utterances, config.valid_seed)
+    division = divide_spoken(features, phones, config.valid_utterances, config.valid_seed)
     spoken = [{name: own.load(name) for name in own.ids} for own in phones]
     sources = list(zip(features, map(NumeratorsInstead, spoken), strict=True))
     corpus, held_out = (
