@@ -13,7 +13,7 @@ use_project_environment(ROOT)
 from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES
 from recipes.steps import gmm, learning
 from recipes.steps.breakdown import write_breakdown
-from recipes.steps.chain import decode_chain, train_chain
+from recipes.steps.chain import train_chain
 from recipes.steps.data import get_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.farfield import (
@@ -28,7 +28,7 @@ from recipes.steps.frontend import decode_arrays, enhance_arrays
 from recipes.steps.gmm import tie_senones
 from recipes.steps.language import check_splits, prepare_language, train_language_models
 from recipes.steps.learning import student_normaliser
-from recipes.steps.network import train_network
+from recipes.steps.network import decode_network, train_network
 from recipes.steps.placements import compare_placements, show_placements
 from recipes.steps.semi_supervised import recognise_for_chain, train_on_recognised_phones
 from recipes.steps.unlabelled import check_executor, label_with_teacher, prepare_unlabelled
@@ -38,6 +38,8 @@ from toolkit.stages.run import Run
 recipe = Recipe("farfield_ssl", Path(__file__), PROFILES, title=__doc__, show=show_placements)
 CE, LFMMI = "objective=ce", "objective=lfmmi"
 """What asks for the stages that train and decode teacher and student in one way or the other."""
+CHAIN_GRAPHS = "chain_teacher/graphs"
+"""Senones and decoding graph of the networks of lattice-free MMI."""
 
 
 @recipe.stage(1, "Get clean speech: synthesise or download it, unless corpus.root is set")
@@ -241,7 +243,7 @@ def chain_teacher(run: Run) -> dict[str, float]:
 @recipe.stage(31, "Decode with the teacher of lattice-free MMI", when=LFMMI)
 def decode_chain_teacher(run: Run) -> dict[str, float]:
     """Scores without priors, at acoustic scale 1 or near it."""
-    return decode_chain(run, "chain_teacher", run.need("fbank"), nbest=False)
+    return decode_network(run, "chain_teacher", run.need("fbank"), graphs=CHAIN_GRAPHS)
 
 
 @recipe.stage(32, "Recognise the unlabelled speech: the phones of its lattices", when=LFMMI)
@@ -261,8 +263,8 @@ def chain_student(run: Run) -> dict[str, float]:
 @recipe.stage(34, "Decode with the student of lattice-free MMI", when=LFMMI)
 def decode_chain_student(run: Run) -> dict[str, float]:
     """In the teacher's graph, with scale and penalty chosen again on val."""
-    normaliser, graphs = student_normaliser(run), "chain_teacher/graphs"
-    return decode_chain(run, "chain_student", run.need("fbank"), normaliser, graphs, nbest=False)
+    normaliser = student_normaliser(run)
+    return decode_network(run, "chain_student", run.need("fbank"), normaliser, graphs=CHAIN_GRAPHS)
 
 
 @recipe.stage(
@@ -282,7 +284,7 @@ def decode_front_end(run: Run) -> dict[str, float]:
     """The same utterances, decoded with the student and the weights tuned on val."""
     if run.config.objective == "ce":
         return decode_arrays(run, "student_smbr", student_normaliser(run))
-    return decode_arrays(run, "chain_student", student_normaliser(run), "chain_teacher/graphs")
+    return decode_arrays(run, "chain_student", student_normaliser(run), CHAIN_GRAPHS)
 
 
 @recipe.stage(37, "Compare the placements and list the results")

@@ -14,7 +14,7 @@ use_project_environment(ROOT)
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
 from recipes.steps.bundle import write_aligner, write_bundles
-from recipes.steps.chain import decode_chain, train_chain
+from recipes.steps.chain import train_chain
 from recipes.steps.combination import combine_systems
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
@@ -219,7 +219,8 @@ def train_lattice_free(run: Run) -> dict[str, float]:
 @recipe.stage(27, "Decode with the TDNN-F", when="chain")
 def decode_lattice_free(run: Run) -> dict[str, float]:
     """Scores without priors, at acoustic scale 1 or near it."""
-    return decode_chain(run, "chain", run.need(run.config.chain_features))
+    features = run.need(run.config.chain_features)
+    return decode_network(run, "chain", features, nbest=True, graphs="chain/graphs")
 
 
 @recipe.stage(28, "Train an LSTM language model", parallel=True, when="neural")

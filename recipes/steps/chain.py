@@ -1,23 +1,14 @@
-"""Lattice-free MMI: a tree and a denominator of its own, training, decoding without priors."""
+"""Lattice-free MMI: a tree, a denominator and a decoding graph of its own, and training."""
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies, need_user_files
-from recipes.steps.decoding import (
-    compose_graph,
-    decoding_options,
-    network_lang,
-    passes,
-    write_nbest,
-    write_times,
-)
-from recipes.steps.network import network_decoder, network_scorers
+from recipes.steps.decoding import compose_graph, network_lang
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore
-from toolkit.decode.system import decode_passes
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator
@@ -25,7 +16,6 @@ from toolkit.fsa.phone_ngram import phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.processes import ranks
-from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
 from toolkit.train.lfmmi.spoken import AlignedPhones
 from toolkit.train.lfmmi.training import train_lfmmi
@@ -100,40 +90,3 @@ def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
     phones = phone_ngram(sentences, run.config.lfmmi.ngram)
     make_denominator(phones, senones).save(out / DENOMINATOR)
     compose_graph(run, senones, graph, network_lang(run))
-
-
-@shared_workers()
-def decode_chain(
-    run: Run,
-    system: str,
-    features: Path,
-    normaliser: Path | None = None,
-    graphs: str | None = None,
-    nbest: bool = True,
-) -> dict[str, float]:
-    """Decode with a graph of LF-MMI's senones at acoustic scale 1 or near it, and rescore.
-
-    Args:
-      run: the run of the stage.
-      system: name of the network.
-      features: the folder of the splits' features.
-      normaliser: of the features; by default that beside them.
-      graphs: the folder of the graph and its senones; by default the network's own.
-      nbest: also write n-best lists, confidences and word lattices.
-    """
-    out, graphs = run.make(f"decode/{system}"), graphs or f"{system}/graphs"
-    scorers = network_scorers(run, system, features, normaliser)
-    decoder = network_decoder(run, graphs)
-    found = decode_passes(
-        system,
-        scorers,
-        decoder=decoder,
-        passes=passes(run, out, rescore=True),
-        keep_lattices=nbest,
-        **decoding_options(run, out),
-    )
-    senones = Senones.load(run.need(graphs))
-    if nbest:
-        return found | write_nbest(run, system, scorers, decoder, senones)
-    write_times(run, out, scorers, decoder, senones, out / "tuned.json")
-    return found

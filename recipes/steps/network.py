@@ -87,7 +87,12 @@ def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
 
 @shared_workers()
 def decode_network(
-    run: Run, system: str, features: Path, normaliser: Path | None = None, nbest: bool = False
+    run: Run,
+    system: str,
+    features: Path,
+    normaliser: Path | None = None,
+    nbest: bool = False,
+    graphs: str | None = None,
 ) -> dict[str, float]:
     """Decode with a network, and rescore with the larger language model.
 
@@ -97,9 +102,11 @@ def decode_network(
       features: the folder of the splits' features.
       normaliser: of the features; by default that beside them.
       nbest: also write n-best lists, word times, confidences and word lattices.
+      graphs: the folder of the network's own graph and senones, see `network_decoder`.
     """
     out = run.make(f"decode/{system}")
-    scorers, decoder = network_scorers(run, system, features, normaliser), network_decoder(run)
+    scorers = network_scorers(run, system, features, normaliser)
+    decoder = network_decoder(run, graphs)
     found = decode_passes(
         system,
         scorers,
@@ -108,7 +115,7 @@ def decode_network(
         keep_lattices=nbest,
         **decoding_options(run, out),
     )
-    senones = Senones.load(run.need("senones"))
+    senones = Senones.load(run.need(graphs or "senones"))
     if nbest:
         return found | write_nbest(run, system, scorers, decoder, senones)
     write_times(run, out, scorers, decoder, senones, out / "tuned.json")
