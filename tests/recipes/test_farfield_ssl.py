@@ -90,6 +90,7 @@ SMALL = (
 
 LFMMI = (
     "objective=lfmmi",
+    "recognised_phones.alternatives=4",
     "chain_tree.max_leaves=80",
     *(
         setting
@@ -331,7 +332,7 @@ def test_lattice_free_mmi_takes_the_place_of_cross_entropy(finished, typed, tmp_
     found = json.loads((root / "stages/32.json").read_text())["headline"]
     lines = (root / "data/unlabelled.jsonl").read_text().splitlines()
     assert 0.8 * len(lines) < found["recognised"] <= len(lines)
-    assert 1 <= found["alternatives"] <= 8
+    assert 1 < found["alternatives"] <= 4
     trained = json.loads((root / "stages/33.json").read_text())["headline"]
     labelled = json.loads((root / "stages/30.json").read_text())["headline"]
     assert trained["utterances"] == labelled["utterances"] + found["recognised"]
