@@ -16,7 +16,7 @@ from toolkit.hmm.context import phone_contexts
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import check_tensor, reading
+from toolkit.storage.reading import check_tensor, files_of_tensors, reading
 
 ADVICE = "align again"
 
@@ -53,11 +53,8 @@ class AlignmentStore:
 
     @cached_property
     def _shard_of(self) -> dict[str, Path]:
-        index = {}
-        for path in sorted(self._folder.glob("ali.*.safetensors")):
-            with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
-                index |= dict.fromkeys(file.keys(), path)
-        return index
+        paths = sorted(self._folder.glob("ali.*.safetensors"))
+        return files_of_tensors(paths, DamagedAlignmentsError, ADVICE)
 
     @property
     def ids(self) -> list[str]:

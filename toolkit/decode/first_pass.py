@@ -13,7 +13,7 @@ from toolkit.decode.tuning import Grid, Untuned
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
-from toolkit.fsa.lattice import Weights
+from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
@@ -155,6 +155,14 @@ def search(scored: Scored, decoder: Decoder) -> SearchResult:
         lattices, cut = [lattice, rescored.lattice], rescored.cut
         seconds[1] = scored.clock() - start
     return SearchResult(scores, beam.search, tuple(lattices), tuple(seconds), cut)
+
+
+def last_lattice(scored: Scored, decoder: Decoder) -> ScoredLattice | None:
+    """Make the lattice of one utterance after all passes; None if no path survives."""
+    found = search(scored, decoder)
+    if not found.lattices:
+        return None
+    return ScoredLattice.of(found.lattices[-1], found.scores, decoder.config.acoustic_scale)
 
 
 @lru_cache(maxsize=1)

@@ -14,19 +14,19 @@ from torch import Tensor
 from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
-from toolkit.decode.first_pass import Decoder, load_once, search
+from toolkit.decode.first_pass import Decoder, last_lattice, load_once
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.alignment import AlignConfig, force_align_batch
-from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.models.scorer import NeuralScorer
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import check_tensor, reading
+from toolkit.storage.reading import check_tensor, files_of_tensors, reading
 from toolkit.train.errors import TrainingDataError
 
 ADVICE = "recognise the utterances again"
@@ -75,11 +75,8 @@ class RecognisedPhones:
 
     @cached_property
     def _shard_of(self) -> dict[str, Path]:
-        index = {}
-        for path in sorted(self._folder.glob("phones.*.safetensors")):
-            with reading(path, DamagedPhonesError, ADVICE), safe_open(path, "pt") as file:
-                index |= dict.fromkeys(file.keys(), path)
-        return index
+        paths = sorted(self._folder.glob("phones.*.safetensors"))
+        return files_of_tensors(paths, DamagedPhonesError, ADVICE)
 
     @property
     def ids(self) -> list[str]:
@@ -197,17 +194,16 @@ class _Recogniser:
         self, scored: Scored, compiler: TrainingGraphCompiler
     ) -> Iterator[tuple[int, int, int]]:
         """The rows of an utterance's matrix; none if the search or all alignments find no path."""
-        found = search(scored, self.decoder)
-        if not found.lattices:
+        lattice = last_lattice(scored, self.decoder)
+        if lattice is None:
             return
-        scale = self.decoder.config.acoustic_scale
-        lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
         kept = drawn.most_common(self.config.alternatives)
         symbol = compiler.lang.words.symbol
         graphs = [compiler.compile([symbol(word) for word in words]) for words, _ in kept]
         columns: list[Tensor] = [scored.log_likelihoods[:, graph.pdfs] for graph in graphs]
-        config = AlignConfig(scale, self.decoder.config.beam.search)
+        decoding = self.decoder.config
+        config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)
         aligned = force_align_batch(columns, graphs, self.senones, config)
         alike: Counter[tuple[tuple[int, int], ...]] = Counter()  # words may sound alike
         for (_, count), one in zip(kept, aligned, strict=True):

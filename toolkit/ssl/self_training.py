@@ -14,10 +14,10 @@ from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.decode.confidence import Calibration, word_confidences
-from toolkit.decode.first_pass import Decoder, load_once, search
+from toolkit.decode.first_pass import Decoder, last_lattice, load_once
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
@@ -259,11 +259,9 @@ class _Recogniser:
 
     def _words(self, scored: Scored) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
-        found = search(scored, self.decoder)
-        if not found.lattices:
+        lattice = last_lattice(scored, self.decoder)
+        if lattice is None:
             return (), []
-        scale = self.decoder.config.acoustic_scale
-        lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
         words = lattice.best_words(self.weights)
         if not words:
             return (), []

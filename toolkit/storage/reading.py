@@ -15,7 +15,7 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -202,6 +202,22 @@ def read_tensors(
                 raise ValueError(f"no tensor {name!r}")
             check_tensor(file, name, {**shapes, **optional}.get(name, shapes.get("*")))
         return {name: file.get_tensor(name) for name in sorted(names)}, file.metadata() or {}
+
+
+def files_of_tensors(
+    paths: Iterable[Path], error: type[ToolkitError], advice: str
+) -> dict[str, Path]:
+    """Return the file of each tensor in several safetensors files; only headers are read.
+
+    Args:
+      paths: of the files; of equal names the last counts.
+      error, advice: see `reading`.
+    """
+    index: dict[str, Path] = {}
+    for path in paths:
+        with reading(path, error, advice), safe_open(path, "pt") as file:
+            index |= dict.fromkeys(file.keys(), path)
+    return index
 
 
 def check_tensor(file: Any, name: str, shape: tuple[str, int] | None) -> None:

@@ -210,7 +210,7 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder, m
     def search(scored, decoder):
         raise AssertionError("searched again")
 
-    monkeypatch.setattr("toolkit.decode.rescoring.candidates.search", search)
+    monkeypatch.setattr("toolkit.decode.first_pass.search", search)
     explored = {split: folder / split / "explored" for split in scorers}
     out = tmp_path / "out"
     assert rescore(recogniser, once, model, out, explored=explored) == expected

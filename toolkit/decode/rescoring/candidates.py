@@ -12,9 +12,9 @@ from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.config.convert import from_plain
 from toolkit.decode.calibrate import read_summaries
-from toolkit.decode.first_pass import Decoder, load_once, search
+from toolkit.decode.first_pass import Decoder, last_lattice, load_once
 from toolkit.errors import ToolkitError
-from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import Hypothesis, n_best
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.files import write_atomically
@@ -170,15 +170,13 @@ def _list_shard(
 def _explorer(
     decoder: Decoder, penalty: float, count: int, scorer: Scorer
 ) -> Callable[[Scored], Listed]:
-    table, scale = SymbolTable.read(decoder.words), decoder.config.acoustic_scale
-    weights = Weights(scale, penalty)
+    table = SymbolTable.read(decoder.words)
+    weights = Weights(decoder.config.acoustic_scale, penalty)
 
     def explore(scored: Scored) -> Listed:
         start = scored.clock() - scored.seconds
-        found, hypotheses = search(scored, decoder), []
-        if found.lattices:
-            lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
-            hypotheses = n_best(lattice, weights, count)
+        lattice = last_lattice(scored, decoder)
+        hypotheses = [] if lattice is None else n_best(lattice, weights, count)
         candidates = Candidates.of(hypotheses, weights, table)
         seconds = round(scorer.store.cut(scored.utterance).duration, 4)
         return Listed(scored.utterance, seconds, round(scored.clock() - start, 6), candidates)
