@@ -3,7 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.hmm.demand import DemandedScores, demanded_score
+from toolkit.hmm.demand import DemandedScores
+from toolkit.hmm.gmm_kernels import demanded_score
 from toolkit.hmm.gmm import Gmm
 
 

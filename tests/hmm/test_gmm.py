@@ -68,6 +68,26 @@ def test_statistics_are_posterior_weighted_sums(gmm):
     assert statistics.frames == 30
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_sums_of_many_frames_are_those_of_float64(gmm, offset):
+    frames_per_pdf = 20_000  # float32 adds up less and less of each
+    x = torch.randn(3 * frames_per_pdf, 4, generator=torch.Generator().manual_seed(3)) + offset
+    pdfs = torch.arange(len(x)) % 3
+    gmm = Gmm(gmm.owner, gmm.weights, gmm.means + offset, gmm.variances)
+    statistics = GmmStatistics.zeros(6, 4)
+    gmm.accumulate(x, pdfs, statistics)
+    normal = torch.distributions.Normal(gmm.means.double(), gmm.variances.double().sqrt())
+    scores = gmm.weights.double().log() + normal.log_prob(x.double()[:, None]).sum(2)
+    scores = scores.masked_fill(gmm.owner != pdfs[:, None], -torch.inf)
+    posteriors = scores.softmax(1)
+    exact = {"rtol": 2e-5, "atol": 1e-2}
+    torch.testing.assert_close(statistics.occupancy, posteriors.sum(0), **exact)
+    torch.testing.assert_close(statistics.first, posteriors.T @ x.double(), **exact)
+    torch.testing.assert_close(statistics.second, posteriors.T @ x.double() ** 2, **exact)
+    likelihood = float(scores.logsumexp(1).sum())
+    assert statistics.log_likelihood == pytest.approx(likelihood, rel=1e-5)
+
+
 def test_em_never_lowers_the_likelihood(gmm):
     x = frames(400)
     pdfs = torch.arange(400) % 3

@@ -9,7 +9,7 @@ from toolkit.fsa.frame_rows import frame_row, num_frames
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam
 from toolkit.fsa.tables import grown
-from toolkit.hmm.demand import MixtureArrays
+from toolkit.hmm.gmm_kernels import MixtureArrays
 
 Array = np.ndarray
 

@@ -8,7 +8,8 @@ from numba.extending import overload
 from torch import Tensor
 
 from toolkit.fsa.search_kernels import GraphArrays, padded
-from toolkit.hmm.demand import DemandedScores, MixtureArrays, demanded_score
+from toolkit.hmm.demand import DemandedScores
+from toolkit.hmm.gmm_kernels import MixtureArrays, demanded_score
 
 Array = np.ndarray
 FrameScores = Tensor | DemandedScores

@@ -5,35 +5,12 @@ reaches in a frame. Matrix products of all of them took it four fifths of its ti
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from torch import Tensor
 
 from toolkit.hmm.gmm import Gmm
-
-Array = np.ndarray
-NEGLIGIBLE = np.float32(20.0)
-"""Gaussians this far below the best so far are left out of its sum: 2e-9 of it, which float32 does
-not tell from nothing."""
-
-
-class MixtureArrays(NamedTuple):
-    """Frames and mixtures as kernels take them."""
-
-    rows: Array
-    """[T, 2 D] float32: squares of a frame's values, then the values."""
-    matrix: Array
-    """[G, 2 D] float32: the factors on a row of each Gaussian."""
-    constant: Array
-    """[G] float32: what is added to that product."""
-    first: Array
-    """[L] int64: the first Gaussian of each column."""
-    behind: Array
-    """[L] int64: the one behind its last."""
-    scale: np.float32
-    """Factor on the log-likelihoods."""
+from toolkit.hmm.gmm_kernels import MixtureArrays
 
 
 @dataclass(frozen=True)
@@ -74,26 +51,3 @@ class DemandedScores:
         return MixtureArrays(
             rows, *(part.numpy() for part in products), scale=np.float32(self.scale)
         )
-
-
-@njit(cache=True, nogil=True)
-def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
-    """Compute one score, float32."""
-    row, best, total = scores.rows[frame], np.float32(-np.inf), np.float32(0.0)
-    for gaussian in range(scores.first[column], scores.behind[column]):
-        value = _product(row, scores.matrix[gaussian]) + scores.constant[gaussian]
-        if value > best:
-            total = total * np.exp(best - value) + np.float32(1.0)
-            best = value
-        elif value > best - NEGLIGIBLE:
-            total += np.exp(value - best)
-    return scores.scale * (best + np.log(total))
-
-
-# Sums in any order, so that they are computed many at a time.
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _product(a: Array, b: Array) -> float:
-    total = np.float32(0.0)
-    for i in range(len(a)):
-        total += a[i] * b[i]
-    return total

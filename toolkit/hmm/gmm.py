@@ -13,6 +13,7 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.hmm.accumulators import Accumulators
+from toolkit.hmm.gmm_kernels import add_frames
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
 
@@ -190,17 +191,20 @@ class Gmm:
 
     def accumulate(self, x: Tensor, pdfs: Tensor, into: GmmStatistics) -> None:
         """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step."""
-        dimension = x.shape[1]
-        sums = x.new_zeros(self.num_gaussians, 2 * dimension)
-        likelihoods = []
-        for gaussians, rows, posteriors, log_likelihoods in self.posteriors(x, pdfs):
-            sums[gaussians] = posteriors.T @ rows
-            into.occupancy[gaussians] += posteriors.sum(0, dtype=torch.float64)
-            likelihoods.append(log_likelihoods)
-        if likelihoods:
-            into.log_likelihood += float(torch.cat(likelihoods).sum(dtype=torch.float64))
-        into.second += sums[:, :dimension]
-        into.first += sums[:, dimension:]
+        counts = torch.bincount(pdfs, minlength=self.num_pdfs)
+        likelihood = add_frames(
+            x.numpy(),
+            pdfs.argsort(stable=True).numpy(),
+            counts.numpy(),
+            self._matrix.numpy(),
+            self._constant.numpy(),
+            self._first.numpy(),
+            self._sizes.numpy(),
+            into.occupancy.numpy(),
+            into.first.numpy(),
+            into.second.numpy(),
+        )
+        into.log_likelihood += likelihood
         into.frames += len(x)
 
     def maximise(
