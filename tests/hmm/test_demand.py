@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.hmm.demand import DemandedScores
-from toolkit.hmm.gmm_kernels import demanded_score
 from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm_kernels import demanded_score
 
 
 def mixtures(sizes, dimension, seed, spread=1.0):

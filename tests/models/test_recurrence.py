@@ -9,6 +9,9 @@ from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.recurrence import replaces_torch, run_lstm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 
+OLD = torch.__version__ < "2"
+NO_BFLOAT16 = not recurrence._has_bfloat16()
+
 
 def make(bidirectional=False, layers=3, dropout=0.0, dtype=torch.float64):
     torch.manual_seed(0)
@@ -104,10 +107,11 @@ def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     torch.manual_seed(0)
     model, x = NETWORKS[network]()
     model.eval()
-    assert not replaces_torch(x) or torch.__version__ < "2"
+    lstm = next(m for m in model.modules() if isinstance(m, nn.LSTM))
+    assert not replaces_torch(lstm, x) or torch.__version__ < "2"
     expected = model(x)[0]
     with torch.autocast("cpu", torch.bfloat16):
-        assert replaces_torch(x)
+        assert replaces_torch(lstm, x)
         found = model(x)[0]
         found.float().sum().backward()
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
@@ -115,4 +119,21 @@ def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     if hasattr(torch, "get_autocast_dtype"):  # older versions have no autocast to float16 on a CPU
         with torch.autocast("cpu", torch.float16):
-            assert not replaces_torch(x)
+            assert not replaces_torch(lstm, x)
+
+
+def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
+    large, small = (nn.LSTM(5, size, batch_first=True) for size in (384, 383))
+    x = torch.randn(2, 3, 5)
+    before = torch.get_num_threads()
+    try:
+        for threads, expected in ((4, True), (5, False)):
+            torch.set_num_threads(threads)
+            with torch.autocast("cpu", torch.bfloat16):
+                assert replaces_torch(large, x) == (expected or OLD or NO_BFLOAT16)
+                assert replaces_torch(small, x) == (OLD or NO_BFLOAT16)
+                with torch.no_grad():  # torch's forward pass is faster
+                    assert replaces_torch(large, x) == NO_BFLOAT16
+            assert replaces_torch(large, x) == OLD
+    finally:
+        torch.set_num_threads(before)

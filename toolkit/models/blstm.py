@@ -67,7 +67,7 @@ class BlstmModel(nn.Module):
           logits: [N, T, C]; those of the padding mean nothing.
           None, as there is no state to go on from.
         """
-        if replaces_torch(inputs):
+        if replaces_torch(self.lstm, inputs):
             return self.output(run_lstm(self.lstm, inputs, lengths=lengths)[0]), None
         if lengths is None or bool((lengths == inputs.shape[1]).all()):
             return self.output(self.lstm(inputs)[0]), None

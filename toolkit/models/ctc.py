@@ -206,7 +206,7 @@ class CtcModel(nn.Module):
         return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
 
     def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
-        if replaces_torch(x):
+        if replaces_torch(lstm, x):
             return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
         if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
             return lstm(x)[0]

@@ -79,7 +79,7 @@ class LstmModel(nn.Module):
           state: after the last input frame.
         """
         skipped = self.config.lookahead if state is None else 0
-        if replaces_torch(inputs):
+        if replaces_torch(self.lstm, inputs):
             hidden, state = run_lstm(self.lstm, inputs, state)
         else:
             hidden, state = self.lstm(inputs, state)

@@ -60,7 +60,7 @@ class WordLstm(nn.Module):
           state: after the last word, two times [layers, N, H].
         """
         vectors = self.dropout(functional.embedding(words, self.output.weight))
-        if replaces_torch(vectors):
+        if replaces_torch(self.lstm, vectors):
             hidden, state = run_lstm(self.lstm, vectors, state)
         else:
             hidden, state = self.lstm(vectors, state)

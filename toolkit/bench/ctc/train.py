@@ -230,7 +230,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
     def lstms() -> Tensor:
         outputs = []
         for lstm, x in zip(model.lstms, hidden, strict=True):
-            fast = replaces_torch(x)
+            fast = replaces_torch(lstm, x)
             outputs.append((run_lstm(lstm, x) if fast else lstm(x))[0])
         return torch.stack(outputs)
 

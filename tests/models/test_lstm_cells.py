@@ -1,0 +1,61 @@
+"""Functions of the compiled loops, against torch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+from toolkit.models import lstm_cells
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3.4e38, 88.0, -88.0, 1e4, -1e4]
+
+
+@njit
+def _each(function, x):
+    y = np.empty_like(x)
+    for k in range(len(x)):
+        y[k] = function(x[k])
+    return y
+
+
+@njit
+def sigmoid(x):
+    return lstm_cells.sigmoid(x)
+
+
+@njit
+def tanh(x):
+    return lstm_cells.tanh(x)
+
+
+@njit
+def copy(given, into):
+    lstm_cells._copy(given, into)
+
+
+@pytest.mark.parametrize(("ours", "torchs"), [(sigmoid, torch.sigmoid), (tanh, torch.tanh)])
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 3e-7), (np.float64, 1e-15)])
+def test_functions_of_gates(ours, torchs, dtype, error):
+    x = np.concatenate([np.linspace(-30, 30, 100_001), SPECIAL]).astype(dtype)
+    expected = torchs(torch.from_numpy(x).double()).numpy()
+    np.testing.assert_allclose(_each(ours, x), expected, rtol=0, atol=error)
+
+
+@given(st.lists(st.floats(width=32) | st.sampled_from(SPECIAL), min_size=1, max_size=40))
+def test_bits_of_bfloat16_are_rounded_as_torch_does(numbers):
+    x = np.array(numbers, np.float32)
+    bits, back = np.empty(len(x), np.uint16), np.empty_like(x)
+    copy(x, bits)
+    copy(bits, back)
+    expected = torch.from_numpy(x).bfloat16()
+    np.testing.assert_array_equal(back, expected.float().numpy())
+
+
+def test_halfway_between_two_numbers_the_even_one_is_taken():
+    ties = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], np.float32)
+    bits, back = np.empty(3, np.uint16), np.empty_like(ties)
+    copy(ties, bits)
+    copy(bits, back)
+    assert back.tolist() == [1.0, 1 + 2**-6, -1.0]
