@@ -21,7 +21,7 @@ from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.on_device import features_on_device
-from toolkit.features.packing import balanced_parts
+from toolkit.features.packing import balanced_parts, number_of_shards
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -56,7 +56,7 @@ class ExtractConfig:
     """The front end (C5 by default)."""
     hours_per_shard: float = 0.5
     """Approximate hours of audio per shard (C16: 5 h): speakers are never divided, so one with more
-    has a shard to himself. A shard is the unit of parallel work and of resuming."""
+    has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is the unit of parallel work and of resuming."""
     max_failed_share: float = 0.05
     """Share of utterances that may fail before the extraction is an error."""
 
@@ -180,7 +180,7 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
     if not speakers:
         raise ExtractError("there are no cuts to extract features from")
     durations = {s: _total(cut.duration for cut in own) for s, own in speakers.items()}
-    num_shards = round(_total(durations.values()) / (3600 * hours))
+    num_shards = number_of_shards(_total(durations.values()), hours)
     return [
         [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
         for shard in balanced_parts(durations, num_shards)

@@ -3,6 +3,17 @@
 import heapq
 from collections.abc import Mapping
 
+LEAST_SHARDS = 4
+"""So that several processes can work on a split of few minutes."""
+
+
+def number_of_shards(seconds: float, hours: float) -> int:
+    """Return how many shards of about so many hours to cut audio into.
+
+    They are `LEAST_SHARDS` at least, as far as each has a minute; 0 stands for one that has less.
+    """
+    return max(round(seconds / (3600 * hours)), min(LEAST_SHARDS, int(seconds / 60)))
+
 
 def balanced_parts(sizes: Mapping[str, float], count: int) -> list[list[str]]:
     """Distribute groups over `count` parts: the largest first, each to the smallest part so far.

@@ -5,9 +5,11 @@ from click.testing import CliRunner
 
 from toolkit.bench.growth import command, measure
 from toolkit.bench.growth.measure import FACTORS, Growth, exponent
+from toolkit.bench.growth.runs import growth_of_runs
 from toolkit.bench.growth.stages import STAGES
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.commands.bench import bench
+from toolkit.stages.marker import Marker
 
 
 def test_exponents_of_known_laws():
@@ -54,3 +56,44 @@ def test_exponents_are_figures_in_bench_all():
     assert figures[command.MEMORY] == pytest.approx(0)
     assert figures["a: exponent of time"] == pytest.approx(1)
     assert set(command.UNITS) == set(STAGES)
+
+
+def finished_runs(folder, *, without=None):
+    """Runs of two stages: one in proportion to the data, one that does not grow."""
+    for factor in FACTORS:
+        for stage, seconds in ((1, 3.0 * factor), (2, 0.0)):
+            if (factor, stage) != without:
+                peak = 2**30 if stage == 2 else factor * 2**20
+                marker = Marker(
+                    stage, f"Stage {stage}", {}, {}, {}, {}, {}, "", "", "", seconds, {}, peak
+                )
+                path = folder / str(factor) / "stages" / f"{stage:02d}.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                marker.write(path)
+    return [folder / str(factor) for factor in FACTORS]
+
+
+def test_finished_runs_of_a_recipe_are_compared_stage_by_stage(tmp_path):
+    runs = finished_runs(tmp_path)
+    first, second = growth_of_runs(runs)
+    assert first.stage == "1 Stage 1"
+    assert (first.of_time, first.of_memory) == (pytest.approx(1), pytest.approx(1))
+    assert (second.of_time, second.of_memory) == (pytest.approx(0), pytest.approx(0))
+    arguments = [word for run in runs for word in ("--run", str(run))]
+    done = CliRunner().invoke(bench, ["growth", *arguments])
+    assert "3.00 6.00 12.00 24.00" in done.output
+    assert "processor" not in done.output
+
+
+def test_runs_that_cannot_be_compared_are_named(tmp_path):
+    runs = finished_runs(tmp_path, without=(4, 2))
+    with pytest.raises(BenchmarkError, match=r"4/stages/02\.json: stage 2 is not finished"):
+        growth_of_runs(runs)
+    with pytest.raises(BenchmarkError, match="3 runs: there must be one for each of 1, 2, 4, 8"):
+        growth_of_runs(runs[:3])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BenchmarkError, match="empty: no stage is finished"):
+        growth_of_runs([tmp_path / "empty", *runs[1:]])
+    (runs[1] / "stages" / "01.json").write_text("{")
+    with pytest.raises(BenchmarkError, match=r"2/stages/01\.json: the marker is damaged"):
+        growth_of_runs(runs)

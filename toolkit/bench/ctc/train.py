@@ -20,7 +20,7 @@ from toolkit.train.ctc.objective import CtcObjective, ctc_losses
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.loop import Trainer
 
-BATCH = {"cpu": 4, "cuda": 24}  # A10: 24 per GPU on Sys1$
+BATCH = {"cpu": 8, "cuda": 24}  # A10: 24 per GPU on Sys1$
 FRAMES = 1670  # A8: what every element is padded to
 LABELS = 200  # about the characters of 16.7 s of read speech
 SKINNY_REPEATS = 200

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.bench.growth.measure import FACTORS, Growth, measure
+from toolkit.bench.growth.runs import growth_of_runs
 from toolkit.bench.instruments.harness import Table
 from toolkit.config.parameters import JSON_OUT, Number
 
@@ -48,7 +49,7 @@ def _sizes(scale: float) -> dict[str, int]:
     return {name: max(1, round(scale * units)) for name, units in UNITS.items()}
 
 
-def _print(found: list[Growth]) -> None:
+def _print(found: list[Growth], clock: str = "processor seconds") -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -59,7 +60,7 @@ def _print(found: list[Growth]) -> None:
         caption_justify="left",
     )
     table.add_column("stage")
-    for name in ("processor seconds", "exponent", "MiB", "exponent"):
+    for name in (clock, "exponent", "MiB", "exponent"):
         table.add_column(name, justify="right")
     for growth in found:
         table.add_row(
@@ -91,9 +92,20 @@ def _print(found: list[Growth]) -> None:
     help="Factor of all sizes.",
 )
 @click.option(
+    "--run",
+    "runs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    metavar="DIRECTORY",
+    help="Measure nothing, but compare the stages of runs of a recipe on 1, 2, 4 and 8 times the"
+    " data, given in this order, by their wall time.",
+)
+@click.option(
     "--json", "json_file", type=JSON_OUT, help="Also write the measurements to this file."
 )
-def command(only: tuple[str, ...], scale: float, json_file: Path | None) -> None:
+def command(
+    only: tuple[str, ...], scale: float, runs: tuple[Path, ...], json_file: Path | None
+) -> None:
     """Measure how time and memory of stages grow with 1, 2, 4 and 8 times as much made-up data.
 
     Each stage is measured in a process of its own, by processor time and peak resident size, and
@@ -102,11 +114,16 @@ def command(only: tuple[str, ...], scale: float, json_file: Path | None) -> None
     \b
     Example:
       toolkit bench growth --only score --scale 0.5
+      toolkit bench growth --run exp/1 --run exp/2 --run exp/4 --run exp/8
     """
     from toolkit.storage.files import write_atomically
 
     sizes = {name: size for name, size in _sizes(scale).items() if not only or name in only}
-    found = [measure(name, size) for name, size in sizes.items()]
-    _print(found)
+    if runs:
+        found = growth_of_runs(runs)
+        _print(found, "seconds")
+    else:
+        found = [measure(name, size) for name, size in sizes.items()]
+        _print(found)
     if json_file is not None:
         write_atomically(json_file, json.dumps([asdict(each) for each in found], indent=1) + "\n")

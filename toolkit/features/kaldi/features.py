@@ -19,7 +19,7 @@ from toolkit.features.kaldi.tables import (
     read_header,
     read_matrix,
 )
-from toolkit.features.packing import balanced_parts
+from toolkit.features.packing import balanced_parts, number_of_shards
 from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.processes.bars import Bar
@@ -182,7 +182,7 @@ def import_features(
     for id in sorted(own):
         speakers.setdefault(own[id]["supervisions"][0]["speaker"], []).append(id)
     seconds = {s: sum(own[id]["duration"] for id in ids) for s, ids in speakers.items()}
-    count = round(sum(sorted(seconds.values())) / (3600 * hours_per_shard))
+    count = number_of_shards(sum(sorted(seconds.values())), hours_per_shard)
     form = KaldiFormat(
         _matrix(found[next(iter(own))]).shape[1],
         frame_shift_ms=frame_shift_ms,
