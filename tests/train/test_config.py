@@ -1,4 +1,7 @@
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +18,7 @@ from toolkit.train.config import (
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.schedule import exponential_rate
 
+PROJECT = Path(__file__).resolve().parents[2]
 GRADIENTS = [0.5, -2.0, 0.1, 0.1, 30.0]
 
 
@@ -73,11 +77,13 @@ def test_a_step_on_a_gpu_is_one_kernel_where_torch_has_it(name, monkeypatch):
     has_it = "fused" in inspect.signature(getattr(torch.optim, kind)).parameters
     has_it = has_it and torch.__version__ >= "2"
 
-    def construct(parameters, lr, fused=False, **constants):
-        made.update(fused=fused)
+    class Made(torch.optim.Optimizer):
+        __signature__ = inspect.signature(getattr(torch.optim, kind))
 
-    construct.__signature__ = inspect.signature(getattr(torch.optim, kind))
-    monkeypatch.setattr(torch.optim, kind, construct)
+        def __init__(self, parameters, lr, fused=False, **constants):
+            made.update(fused=fused)
+
+    monkeypatch.setattr(torch.optim, kind, Made)
     model = torch.nn.Linear(1, 1)
     make_optimizer(model, TrainerConfig(optimizer=name))
     assert not made["fused"]
@@ -111,3 +117,27 @@ def test_an_optimizer_of_a_gpu_goes_on_on_the_cpu():
     ):
         assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert saved["param_groups"][0]["fused"]  # what was read is left as it is
+
+
+WITHOUT_COMPILER = """
+import sys
+import torch
+from toolkit.train.config import TrainerConfig, load_optimizer, make_optimizer
+
+model = torch.nn.Linear(3, 2)
+for name in ("adam", "sgd", "adadelta"):
+    optimizer = make_optimizer(model, TrainerConfig(optimizer=name))
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).square().sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        load_optimizer(optimizer, optimizer.state_dict())
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_training_does_not_load_the_compiler():
+    command = [sys.executable, "-c", WITHOUT_COMPILER]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

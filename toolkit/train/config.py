@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -131,7 +132,20 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
         kind, constants = torch.optim.Adadelta, ADADELTA[config.optimizer]
     else:
         kind, constants = torch.optim.SGD, {"momentum": config.momentum}
-    return kind(model.parameters(), lr=rate, **constants, **_fused(kind, model))
+    return _uncompiled(kind)(model.parameters(), lr=rate, **constants, **_fused(kind, model))
+
+
+@cache
+def _uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
+    """Return a class that leaves torch's compiler alone.
+
+    When they are first called these methods load it, a second and 156 MB in each process, to say
+    that they are not to be compiled.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), methods)
 
 
 def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:

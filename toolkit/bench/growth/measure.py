@@ -78,19 +78,18 @@ def _main(stage: str, units: int, out: Path) -> None:
     from toolkit.processes.memory import MemoryWatch
     from toolkit.processes.threads import one_thread
 
-    seconds, peaks = [], []
+    seconds, peaks = [math.inf] * len(FACTORS), []
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         work = STAGES[stage](Path(folder), units * FACTORS[-1])
         work(units)  # compiles kernels
-        for factor in FACTORS:
-            times = []
-            with MemoryWatch() as memory:
-                for _ in range(ROUNDS):
+        for turn in range(ROUNDS):  # of all sizes in turns: a machine's speed changes
+            for size, factor in enumerate(FACTORS):
+                with MemoryWatch() as memory:
                     before = process_time()
                     work(units * factor)
-                    times.append(process_time() - before)
-            seconds.append(min(times))
-            peaks.append(memory.peak_bytes)
+                    seconds[size] = min(seconds[size], process_time() - before)
+                if turn == 0:  # later the process holds what the largest left
+                    peaks.append(memory.peak_bytes)
     found = Growth(stage, units, tuple(seconds), tuple(peaks))
     write_atomically(out, json.dumps(asdict(found)) + "\n")
 
