@@ -56,7 +56,8 @@ class ExtractConfig:
     """The front end (C5 by default)."""
     hours_per_shard: float = 0.5
     """Approximate hours of audio per shard (C16: 5 h): speakers are never divided, so one with more
-    has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is the unit of parallel work and of resuming."""
+    has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is
+    the unit of parallel work and of resuming."""
     max_failed_share: float = 0.05
     """Share of utterances that may fail before the extraction is an error."""
 
