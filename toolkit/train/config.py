@@ -1,6 +1,7 @@
 """Configuration of the trainer: optimizer, learning rates, epochs."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args
@@ -136,7 +137,7 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
 
 
 @cache
-def _uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
+def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
     """Return a class that leaves torch's compiler alone.
 
     When they are first called these methods load it, a second and 156 MB in each process, to say
