@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.features.packing import balanced_parts
+from toolkit.features.packing import balanced_parts, number_of_shards
 
 SIZES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(0.1, 50), min_size=1)
 
@@ -25,3 +26,14 @@ def test_the_order_of_the_groups_does_not_matter(sizes, count, random):
     items = list(sizes.items())
     random.shuffle(items)
     assert balanced_parts(dict(items), count) == balanced_parts(sizes, count)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hours", "shards"),
+    [
+        *[(0, 1, 1), (59, 1, 1), (60, 1, 1), (119, 1, 1), (120, 1, 2), (240, 1, 4), (7200, 1, 4)],
+        *[(7200, 0.1, 20), (90, 0.005, 5), (36_000, 1, 10)],
+    ],
+)
+def test_a_split_of_minutes_keeps_several_processes_busy(seconds, hours, shards):
+    assert number_of_shards(seconds, hours) == shards

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from toolkit.hmm.gmm import Gmm, GmmStatistics
+from toolkit.hmm.gmm import Gmm, GmmError, GmmStatistics
 
 
 @pytest.fixture
@@ -217,3 +217,44 @@ def test_gaussians_far_from_a_frame_are_summed_as_in_float64(apart):
     densities = weights.double().log() - 0.5 * squares - math.log(2 * math.pi)
     expected = torch.stack([densities[:, :2].logsumexp(1), densities[:, 2]], dim=1)
     torch.testing.assert_close(gmm.log_likelihoods(x).double(), expected, atol=1e-4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 128, 130])
+def test_sums_near_and_far_from_a_whole_number_of_blocks(gmm, count):
+    gmm.means[4] += 50  # more than float32 can tell beside the others
+    gmm = Gmm(gmm.owner, gmm.weights, gmm.means, gmm.variances)
+    x, pdfs = frames(3 * count), torch.arange(3).repeat(count)
+    statistics = GmmStatistics.zeros(6, 4)
+    gmm.accumulate(x, pdfs, statistics)
+    normal = torch.distributions.Normal(gmm.means.double(), gmm.variances.double().sqrt())
+    scores = gmm.weights.double().log() + normal.log_prob(x.double()[:, None]).sum(2)
+    posteriors = scores.masked_fill(gmm.owner != pdfs[:, None], -torch.inf).softmax(1)
+    torch.testing.assert_close(statistics.occupancy, posteriors.sum(0), rtol=1e-4, atol=1e-4)
+    expected = posteriors.T @ x.double() ** 2
+    torch.testing.assert_close(statistics.second, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_what_does_not_fit_together_is_refused(gmm):
+    x, pdfs, fitting = frames(4), torch.arange(4) % 3, GmmStatistics.zeros(6, 4)
+    for frame_count, labels, into in (
+        (3, pdfs, fitting),
+        (4, pdfs + 1, fitting),
+        (4, pdfs, GmmStatistics.zeros(5, 4)),
+        (4, pdfs, GmmStatistics.zeros(6, 3)),
+    ):
+        with pytest.raises(ValueError, match="do not fit together"):
+            gmm.accumulate(x[:frame_count], labels, into)
+    with pytest.raises(ValueError, match="do not fit together"):
+        gmm.accumulate(x[:, :3], pdfs, fitting)
+
+
+def test_a_likelihood_that_is_no_number_is_an_error(gmm):
+    x, pdfs = frames(4), torch.zeros(4, dtype=torch.long)
+    x[2, 1] = torch.nan
+    with pytest.raises(GmmError, match="features or mixtures are damaged"):
+        gmm.accumulate(x, pdfs, GmmStatistics.zeros(6, 4))
+    means = gmm.means.clone()
+    means[2, 0] = torch.nan
+    damaged = Gmm(gmm.owner, gmm.weights, means, gmm.variances)
+    with pytest.raises(GmmError, match="features or mixtures are damaged"):
+        damaged.accumulate(frames(4), pdfs + 1, GmmStatistics.zeros(6, 4))

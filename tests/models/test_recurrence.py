@@ -8,6 +8,7 @@ from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.recurrence import replaces_torch, run_lstm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.processes.threads import one_thread
 
 OLD = torch.__version__ < "2"
 NO_BFLOAT16 = not recurrence._has_bfloat16()
@@ -137,3 +138,61 @@ def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
             assert replaces_torch(large, x) == OLD
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_large_network_in_bfloat16_has_the_gradients_of_float32(with_state):
+    torch.manual_seed(0)
+    model = LstmModel(LstmConfig(12, 5, hidden=384, layers=2))
+    x = torch.randn(6, 9, 12)
+    state = tuple(torch.randn(2, 6, 384).mul_(0.3).requires_grad_() for _ in range(2))
+    leaves = [*model.parameters(), *(state if with_state else ())]
+    weights = torch.randn(6, 9 if with_state else 6, 5)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled), one_thread():
+            assert replaces_torch(model.lstm, x) == (enabled or OLD)
+            logits, last = model(x, state if with_state else None)
+        total = (logits.float() * weights).sum() + last[0].sum() - last[1].square().sum()
+        found.append(torch.autograd.grad(total, leaves))
+    for exact, rounded in zip(*found, strict=True):
+        assert rounded.dtype == torch.float32
+        assert (rounded - exact).norm() < 0.03 * exact.norm()
+
+
+def test_the_gradient_of_the_bias_is_exact_for_many_rows():
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(3, 4, batch_first=True), torch.rand(20_000, 1, 3)
+    exact = nn.LSTM(3, 4, batch_first=True).double()
+    exact.load_state_dict(lstm.state_dict())
+    run_lstm(lstm, x)[0].sum().backward()
+    exact(x.double())[0].sum().backward()
+    torch.testing.assert_close(
+        lstm.bias_ih_l0.grad.double(), exact.bias_ih_l0.grad, rtol=1e-6, atol=1e-3
+    )
+
+
+def test_gradients_can_be_taken_twice_but_not_of_themselves():
+    lstm, x, _ = make(layers=1)
+    total = run_lstm(lstm, x)[0].square().sum()
+    first = torch.autograd.grad(total, lstm.weight_hh_l0, retain_graph=True)[0].clone()
+    assert torch.equal(torch.autograd.grad(total, lstm.weight_hh_l0, retain_graph=True)[0], first)
+    [gradient] = torch.autograd.grad(total, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_frozen_inputs_and_weights_need_no_gradient():
+    lstm, x, _ = make(layers=1)
+    lstm.weight_ih_l0.requires_grad_(False)
+    run_lstm(lstm, x.detach())[0].sum().backward()
+    assert lstm.weight_ih_l0.grad is None
+    assert lstm.weight_hh_l0.grad.abs().sum() > 0
+
+
+def test_weights_in_bfloat16_are_left_to_torch():
+    lstm, x = nn.LSTM(5, 384, batch_first=True).bfloat16(), torch.randn(2, 3, 5)
+    with torch.autocast("cpu", torch.bfloat16), one_thread():
+        assert not replaces_torch(lstm, x)
+    with pytest.raises(TypeError, match=r"torch\.bfloat16, not float32 or float64"):
+        run_lstm(lstm, x.bfloat16())

@@ -141,3 +141,33 @@ def test_training_does_not_load_the_compiler():
     command = [sys.executable, "-c", WITHOUT_COMPILER]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "adadelta"])
+def test_steps_are_those_of_torch(name):
+    config = TrainerConfig(optimizer=name, initial_rate=0.1, final_rate=0.1, momentum=0.9)
+    models, calls = [torch.nn.Linear(3, 2) for _ in range(2)], []
+    models[1].load_state_dict(models[0].state_dict())
+    ours = make_optimizer(models[0], config)
+    constants = {"momentum": 0.9} if name == "sgd" else {}
+    torchs = type(ours).__base__(models[1].parameters(), lr=0.1, **constants)
+    hooks = hasattr(ours, "register_step_post_hook")  # torch 1.13 has none
+    if hooks:
+        ours.register_step_post_hook(lambda *_: calls.append("hook"))
+    for step in range(4):
+        for model, optimizer in zip(models, (ours, torchs), strict=True):
+
+            def loss(model=model, optimizer=optimizer, step=step):
+                optimizer.zero_grad()
+                value = model(torch.full((4, 3), 1.0 + step)).square().sum()
+                value.backward()
+                return value
+
+            optimizer.step(loss)
+        if step == 1:  # each goes on from the other's state
+            states = ours.state_dict(), torchs.state_dict()
+            ours.load_state_dict(states[1])
+            torchs.load_state_dict(states[0])
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert len(calls) == 4 * hooks

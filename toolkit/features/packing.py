@@ -10,9 +10,9 @@ LEAST_SHARDS = 4
 def number_of_shards(seconds: float, hours: float) -> int:
     """Return how many shards of about so many hours to cut audio into.
 
-    They are `LEAST_SHARDS` at least, as far as each has a minute; 0 stands for one that has less.
+    They are `LEAST_SHARDS` at least, as far as there is a minute for each.
     """
-    return max(round(seconds / (3600 * hours)), min(LEAST_SHARDS, int(seconds / 60)))
+    return max(1, round(seconds / (3600 * hours)), min(LEAST_SHARDS, int(seconds / 60)))
 
 
 def balanced_parts(sizes: Mapping[str, float], count: int) -> list[list[str]]:

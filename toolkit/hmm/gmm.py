@@ -1,5 +1,6 @@
 """Diagonal Gaussian mixtures, one per pdf, and their maximum-likelihood training."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -190,10 +191,20 @@ class Gmm:
             yield PdfFrames(self._gaussians_of_pdf[pdf], blocks[pdf], *found[pdf])
 
     def accumulate(self, x: Tensor, pdfs: Tensor, into: GmmStatistics) -> None:
-        """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step."""
+        """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step.
+
+        Raises:
+          ValueError: the sizes of frames, pdfs, statistics and mixtures do not fit together.
+          GmmError: there is a frame whose likelihood is no number.
+        """
         counts = torch.bincount(pdfs, minlength=self.num_pdfs)
+        fits = len(x) == len(pdfs) and len(counts) == self.num_pdfs
+        shapes = {x.shape[1:], *(part.shape[1:] for part in (self.means, into.first, into.second))}
+        lengths = {self.num_gaussians, len(into.occupancy), len(into.first), len(into.second)}
+        if not (fits and len(shapes) == len(lengths) == 1):  # compiled loops check no bounds
+            raise ValueError("frames, pdfs, statistics and mixtures do not fit together")
         likelihood = add_frames(
-            x.numpy(),
+            x.contiguous().numpy(),
             pdfs.argsort(stable=True).numpy(),
             counts.numpy(),
             self._matrix.numpy(),
@@ -204,6 +215,8 @@ class Gmm:
             into.first.numpy(),
             into.second.numpy(),
         )
+        if math.isnan(likelihood):
+            raise GmmError("a frame's likelihood is no number: features or mixtures are damaged")
         into.log_likelihood += likelihood
         into.frames += len(x)
 

@@ -83,7 +83,8 @@ def add_frames(
       linear, squares: [G, D] float64, added to: sums of posterior * x and posterior * x^2.
 
     Returns:
-      The sum of the frames' log-likelihoods.
+      The sum of the frames' log-likelihoods; nan as soon as one is no number, or no Gaussian has
+      weight.
     """
     dimension, likelihood, begin = x.shape[1], 0.0, 0
     row = np.empty(2 * dimension, np.float32)
@@ -100,6 +101,10 @@ def add_frames(
             for j in range(size):
                 posteriors[j] = product(row, matrix[low + j]) + constant[low + j]
                 best = max(best, posteriors[j])
+                if posteriors[j] != posteriors[j]:
+                    return np.nan
+            if best == -np.inf:
+                return np.nan
             total = np.float32(0.0)
             for j in range(size):
                 above = posteriors[j] > best - NEGLIGIBLE

@@ -76,7 +76,7 @@ def backward_frame(
         products.
       by_cell: [N, H] gradient by the cells after the frame; becomes that before it.
       by_gates: [T, N, 4 H] in the type of products; frame t is written.
-      by_bias: [4 H], to which the gradient by the bias is added.
+      by_bias: [4 H] float64, to which the gradient by the bias is added.
     """
     size = cells.shape[2]
     by_output, squashed = np.empty(size, cells.dtype), np.empty(size, cells.dtype)

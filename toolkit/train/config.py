@@ -141,7 +141,7 @@ def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
     """Return a class that leaves torch's compiler alone.
 
     When they are first called these methods load it, a second and 156 MB in each process, to say
-    that they are not to be compiled.
+    that they are not to be compiled. Its objects cannot be pickled, their states can.
     """
     names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}

@@ -117,7 +117,7 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
 
     def make(network, config):
         made = make_optimizer(network, config)
-        assert type(made) is kind
+        assert isinstance(made, kind)
         return made
 
     model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))

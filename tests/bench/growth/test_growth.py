@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -97,3 +98,21 @@ def test_runs_that_cannot_be_compared_are_named(tmp_path):
     (runs[1] / "stages" / "01.json").write_text("{")
     with pytest.raises(BenchmarkError, match=r"2/stages/01\.json: the marker is damaged"):
         growth_of_runs(runs)
+
+
+def test_other_stages_of_the_same_number_are_not_compared(tmp_path):
+    runs = finished_runs(tmp_path)
+    path = runs[1] / "stages" / "02.json"
+    replace(Marker.read(path), title="Another").write(path)
+    with pytest.raises(BenchmarkError, match="stage 2 is Another and Stage 2 in these runs"):
+        growth_of_runs(runs)
+    replace(Marker.read(path), title="Stage 2", peak_bytes=None).write(path)
+    with pytest.raises(BenchmarkError, match=r"from before memory was recorded; .* --force 2"):
+        growth_of_runs(runs)
+
+
+def test_runs_are_compared_as_they_are(tmp_path):
+    arguments = [word for run in finished_runs(tmp_path) for word in ("--run", str(run))]
+    done = CliRunner().invoke(bench, ["growth", *arguments, "--scale", "0.5"])
+    assert done.exit_code == 2
+    assert "--only and --scale do not go with it" in done.output

@@ -108,8 +108,9 @@ def command(
 ) -> None:
     """Measure how time and memory of stages grow with 1, 2, 4 and 8 times as much made-up data.
 
-    Each stage is measured in a process of its own, by processor time and peak resident size, and
-    exponents are fitted: 1 is in proportion to the data, 0 does not grow.
+    Each stage is measured in a process of its own, by processor time and peak resident size; with
+    --run, stages of a recipe by wall time and the peak of all processes. Exponents are fitted: 1 is
+    in proportion to the data, 0 does not grow.
 
     \b
     Example:
@@ -119,6 +120,8 @@ def command(
     from toolkit.storage.files import write_atomically
 
     sizes = {name: size for name, size in _sizes(scale).items() if not only or name in only}
+    if runs and (only or scale != 1.0):
+        raise click.UsageError("--run measures nothing: --only and --scale do not go with it")
     if runs:
         found = growth_of_runs(runs)
         _print(found, "seconds")

@@ -30,11 +30,12 @@ class Growth:
 
     stage: str
     units: int
-    """At the smallest size."""
+    """At the smallest size; 1 for a recipe's runs."""
     seconds: tuple[float, ...]
-    """Processor time."""
+    """Processor time; wall time of a recipe's runs."""
     peak_bytes: tuple[int, ...]
-    """Peak resident size of the process, everything that it has imported included."""
+    """Peak resident size of the process, everything that it has imported included; of a recipe's
+    runs that of the process and its workers."""
 
     @property
     def of_time(self) -> float:

@@ -17,15 +17,17 @@ def growth_of_runs(runs: Sequence[Path]) -> list[Growth]:
       runs: directories of runs on `FACTORS` times the data, in this order.
 
     Raises:
-      BenchmarkError: there are more or fewer runs, or one of them lacks a stage that the first has.
+      BenchmarkError: there are more or fewer runs, or their stages differ.
     """
     if len(runs) != len(FACTORS):
         sizes = ", ".join(map(str, FACTORS))
         raise BenchmarkError(f"{len(runs)} runs: there must be one for each of {sizes} times data")
-    stages = sorted(int(path.stem) for path in (runs[0] / "stages").glob("[0-9][0-9].json"))
-    if not stages:
-        raise BenchmarkError(f"{runs[0]}: no stage is finished; {WAY_OUT}")
-    return [_growth([_marker(run, stage) for run in runs]) for stage in stages]
+    stages: set[int] = set()
+    for run in runs:
+        if not (finished := list((run / "stages").glob("[0-9][0-9].json"))):
+            raise BenchmarkError(f"{run}: no stage is finished; {WAY_OUT}")
+        stages |= {int(path.stem) for path in finished}
+    return [_growth([_marker(run, stage) for run in runs]) for stage in sorted(stages)]
 
 
 def _marker(run: Path, stage: int) -> Marker:
@@ -34,13 +36,19 @@ def _marker(run: Path, stage: int) -> Marker:
         marker = Marker.read(path)
     except UnreadableMarkerError as error:
         raise BenchmarkError(f"{path}: {error}") from error
-    if marker is None or marker.peak_bytes is None:
+    if marker is None:
         raise BenchmarkError(f"{path}: stage {stage} is not finished; {WAY_OUT}")
+    if not marker.peak_bytes:
+        raise BenchmarkError(
+            f"{path}: it is from before memory was recorded; repeat the stage with --force {stage}"
+        )
     return marker
 
 
 def _growth(markers: Sequence[Marker]) -> Growth:
     first = markers[0]
+    if len(titles := {marker.title for marker in markers}) > 1:
+        raise BenchmarkError(f"stage {first.stage} is {' and '.join(sorted(titles))} in these runs")
     seconds = tuple(max(marker.seconds, 0.001) for marker in markers)  # they are rounded to that
     peaks = tuple(marker.peak_bytes or 0 for marker in markers)
     return Growth(f"{first.stage} {first.title}", 1, seconds, peaks)

@@ -46,7 +46,8 @@ class SuiteRun:
         if (self.quick, self.device) != (other.quick, other.device):
             return False
         ours, theirs = (run.measured[name].table for run in (self, other))
-        if ours.baseline != theirs.baseline:
+        # A title has the sizes, such as those of a batch.
+        if (ours.title, ours.baseline) != (theirs.title, theirs.baseline):
             return False
         kinds = ("cpu", "cpus", "system", "gpu")
         return all(ours.machine.get(key) == theirs.machine.get(key) for key in kinds)
