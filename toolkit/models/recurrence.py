@@ -31,12 +31,14 @@ FEW = 4
 """Threads up to which it is: only products are shared among threads."""
 
 
-def replaces_torch(lstm: nn.LSTM, inputs: Tensor) -> bool:
+def replaces_torch(lstm: nn.Module, inputs: Tensor) -> bool:
     """Whether `run_lstm` is faster than torch, or torch has no LSTM.
 
     On processors without AVX-512 torch's LSTM fails under autocast to bfloat16: oneDNN has none.
     """
-    if inputs.device.type != "cpu" or lstm.weight_hh_l0.dtype not in TYPES:
+    if not isinstance(lstm, nn.LSTM) or lstm.weight_hh_l0.dtype not in TYPES:
+        return False  # such as a quantised one, which has no weights of that name
+    if inputs.device.type != "cpu":
         return False
     training, bfloat16 = torch.is_grad_enabled(), _autocast_to_bfloat16()
     if int(torch.__version__.split(".")[0]) < 2 and training:
