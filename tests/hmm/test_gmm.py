@@ -21,6 +21,14 @@ def frames(count: int = 50) -> torch.Tensor:
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(2))
 
 
+def exact_posteriors(gmm: Gmm, x: torch.Tensor, pdfs: torch.Tensor):
+    """In float64: posteriors [T, G] of the Gaussians, and the sum of the log-likelihoods."""
+    normal = torch.distributions.Normal(gmm.means.double(), gmm.variances.double().sqrt())
+    scores = gmm.weights.double().log() + normal.log_prob(x.double()[:, None]).sum(2)
+    scores = scores.masked_fill(gmm.owner != pdfs[:, None], -torch.inf)
+    return scores.softmax(1), float(scores.logsumexp(1).sum())
+
+
 def density(gmm: Gmm, x: torch.Tensor, pdf: int) -> float:
     total = 0.0
     for g in range(gmm.num_gaussians):
@@ -76,15 +84,11 @@ def test_sums_of_many_frames_are_those_of_float64(gmm, offset):
     gmm = Gmm(gmm.owner, gmm.weights, gmm.means + offset, gmm.variances)
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x, pdfs, statistics)
-    normal = torch.distributions.Normal(gmm.means.double(), gmm.variances.double().sqrt())
-    scores = gmm.weights.double().log() + normal.log_prob(x.double()[:, None]).sum(2)
-    scores = scores.masked_fill(gmm.owner != pdfs[:, None], -torch.inf)
-    posteriors = scores.softmax(1)
+    posteriors, likelihood = exact_posteriors(gmm, x, pdfs)
     exact = {"rtol": 2e-5, "atol": 1e-2}
     torch.testing.assert_close(statistics.occupancy, posteriors.sum(0), **exact)
     torch.testing.assert_close(statistics.first, posteriors.T @ x.double(), **exact)
     torch.testing.assert_close(statistics.second, posteriors.T @ x.double() ** 2, **exact)
-    likelihood = float(scores.logsumexp(1).sum())
     assert statistics.log_likelihood == pytest.approx(likelihood, rel=1e-5)
 
 
@@ -226,9 +230,7 @@ def test_sums_near_and_far_from_a_whole_number_of_blocks(gmm, count):
     x, pdfs = frames(3 * count), torch.arange(3).repeat(count)
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x, pdfs, statistics)
-    normal = torch.distributions.Normal(gmm.means.double(), gmm.variances.double().sqrt())
-    scores = gmm.weights.double().log() + normal.log_prob(x.double()[:, None]).sum(2)
-    posteriors = scores.masked_fill(gmm.owner != pdfs[:, None], -torch.inf).softmax(1)
+    posteriors, _ = exact_posteriors(gmm, x, pdfs)
     torch.testing.assert_close(statistics.occupancy, posteriors.sum(0), rtol=1e-4, atol=1e-4)
     expected = posteriors.T @ x.double() ** 2
     torch.testing.assert_close(statistics.second, expected, rtol=1e-4, atol=1e-3)

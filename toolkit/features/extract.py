@@ -3,11 +3,10 @@
 import hashlib
 import json
 import logging
-import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial, reduce
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.on_device import features_on_device
-from toolkit.features.packing import balanced_parts, number_of_shards
+from toolkit.features.packing import balanced_shards, total_seconds
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -180,17 +179,11 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
         speakers.setdefault(speaker_of(cut), []).append(cut)
     if not speakers:
         raise ExtractError("there are no cuts to extract features from")
-    durations = {s: _total(cut.duration for cut in own) for s, own in speakers.items()}
-    num_shards = number_of_shards(_total(durations.values()), hours)
+    durations = {s: total_seconds(cut.duration for cut in own) for s, own in speakers.items()}
     return [
         [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
-        for shard in balanced_parts(durations, num_shards)
+        for shard in balanced_shards(durations, hours)
     ]
-
-
-def _total(seconds: Iterable[float]) -> float:
-    """Add in increasing order, with a rounding at every step: `sum` has none since Python 3.12."""
-    return reduce(operator.add, sorted(seconds))
 
 
 def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":

@@ -1,10 +1,22 @@
 """Distributes whole groups, such as speakers, over parts of near-equal size (C16, C22)."""
 
 import heapq
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
+from functools import reduce
 
 LEAST_SHARDS = 4
 """So that several processes can work on a split of few minutes."""
+
+
+def total_seconds(seconds: Iterable[float]) -> float:
+    """Add in increasing order, with a rounding at every step: `sum` has none since Python 3.12."""
+    return reduce(operator.add, sorted(seconds))
+
+
+def balanced_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
+    """Distribute speakers with so many seconds each over shards of about so many hours."""
+    return balanced_parts(seconds, number_of_shards(total_seconds(seconds.values()), hours))
 
 
 def number_of_shards(seconds: float, hours: float) -> int:

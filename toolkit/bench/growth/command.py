@@ -119,13 +119,13 @@ def command(
     """
     from toolkit.storage.files import write_atomically
 
-    sizes = {name: size for name, size in _sizes(scale).items() if not only or name in only}
-    if runs and (only or scale != 1.0):
-        raise click.UsageError("--run measures nothing: --only and --scale do not go with it")
     if runs:
+        if only or scale != 1.0:
+            raise click.UsageError("--run measures nothing: --only and --scale do not go with it")
         found = growth_of_runs(runs)
         _print(found, "seconds")
     else:
+        sizes = {name: size for name, size in _sizes(scale).items() if not only or name in only}
         found = [measure(name, size) for name, size in sizes.items()]
         _print(found)
     if json_file is not None:

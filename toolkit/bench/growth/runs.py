@@ -5,6 +5,7 @@ from pathlib import Path
 
 from toolkit.bench.growth.measure import FACTORS, Growth
 from toolkit.bench.instruments.harness import BenchmarkError
+from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 
 WAY_OUT = "run the recipe there, on each of the amounts of data"
@@ -24,14 +25,14 @@ def growth_of_runs(runs: Sequence[Path]) -> list[Growth]:
         raise BenchmarkError(f"{len(runs)} runs: there must be one for each of {sizes} times data")
     stages: set[int] = set()
     for run in runs:
-        if not (finished := list((run / "stages").glob("[0-9][0-9].json"))):
+        if not (finished := list(RunDirectory(run).stages.glob("[0-9][0-9].json"))):
             raise BenchmarkError(f"{run}: no stage is finished; {WAY_OUT}")
         stages |= {int(path.stem) for path in finished}
     return [_growth([_marker(run, stage) for run in runs]) for stage in sorted(stages)]
 
 
 def _marker(run: Path, stage: int) -> Marker:
-    path = run / "stages" / f"{stage:02d}.json"
+    path = RunDirectory(run).marker(stage)
     try:
         marker = Marker.read(path)
     except UnreadableMarkerError as error:

@@ -19,7 +19,7 @@ from toolkit.features.kaldi.tables import (
     read_header,
     read_matrix,
 )
-from toolkit.features.packing import balanced_parts, number_of_shards
+from toolkit.features.packing import balanced_shards
 from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.processes.bars import Bar
@@ -182,7 +182,6 @@ def import_features(
     for id in sorted(own):
         speakers.setdefault(own[id]["supervisions"][0]["speaker"], []).append(id)
     seconds = {s: sum(own[id]["duration"] for id in ids) for s, ids in speakers.items()}
-    count = number_of_shards(sum(sorted(seconds.values())), hours_per_shard)
     form = KaldiFormat(
         _matrix(found[next(iter(own))]).shape[1],
         frame_shift_ms=frame_shift_ms,
@@ -193,7 +192,7 @@ def import_features(
     remove_strays(Path(out), set())
     rounding, shards = _Rounding(), []
     with Bar(total=len(own), unit="utt", desc="features") as bar:
-        for number, names in enumerate(balanced_parts(seconds, count)):
+        for number, names in enumerate(balanced_shards(seconds, hours_per_shard)):
             utterances = (
                 (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
                 for speaker in names
