@@ -18,6 +18,7 @@ from toolkit.decode.streaming import (
 from toolkit.decode.transcript import Recognised
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
+from toolkit.features.silence import counted_frames
 
 
 def pieces(x, size):
@@ -39,7 +40,7 @@ def test_scores_are_those_of_the_whole(bundle, kind, size):
         assert torch.cat(scores).shape == whole.shape
         assert torch.allclose(torch.cat(scores), whole, atol=3e-4)  # of scores of up to hundreds
         # The normaliser's state goes on to the next utterance, the network's does not.
-        mean = (mean or CmnState.empty(8)).after(features)
+        mean = (mean or CmnState.empty(8)).after(features, counted_frames(features, "fbank"))
         assert scorer.mean.frames == mean.frames
         assert torch.allclose(scorer.mean.sum, mean.sum, rtol=1e-12)
 

@@ -48,7 +48,11 @@ def features(folder):
 def read_features(folder):
     store = FeatureStore(folder)
     for name in store.ids:
-        store.cut(name), store.load(name), store.state(name).after(store.load(name))
+        (
+            store.cut(name),
+            store.load(name),
+            store.state(name).after(store.load(name), store.counted(name)),
+        )
     return [store.speaker_mean(speaker) for speaker in store.speakers]
 
 

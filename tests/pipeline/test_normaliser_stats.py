@@ -6,6 +6,7 @@ import torch
 
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
+from toolkit.features.silence import counted_frames
 from toolkit.pipeline.normaliser_stats import NormaliserStats, NormaliserStatsError, merge
 
 PRIOR = 30
@@ -21,7 +22,7 @@ def utterances(mean=15.0, std=3.0, count=12, seed=0):
         for _ in range(count // 3):
             x = torch.from_numpy(rng.normal(mean + shift, std, (rng.integers(1, 60), 5))).float()
             made.append((x, state))
-            state = state.after(x)
+            state = state.after(x, counted_frames(x, "fbank"))
     return made
 
 
@@ -69,7 +70,7 @@ def test_parts_merge_to_the_whole():
 def test_merging_loses_nothing_over_many_parts():
     rng = np.random.default_rng(1)
     values = rng.normal(0, 1, 20000) * 10.0 ** rng.integers(-8, 9, 20000)
-    parts = [NormaliserStats(1, PRIOR, np.full(6, value)) for value in values]
+    parts = [NormaliserStats(1, PRIOR, "fbank", np.full(6, value)) for value in values]
     import math
 
     assert merge(parts).sums[0] == math.fsum(values)

@@ -25,6 +25,7 @@ from toolkit.decode.bundle.search import BundleSearch
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.sources import Inputs, Source, by_speaker
 from toolkit.features.cmn_state import CmnState
+from toolkit.features.silence import counted_frames
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -199,7 +200,7 @@ def _scored(
         for number, x in enumerate(features):
             if len(x):
                 yield _Scored(names[number], recogniser.scores(x, mean), seconds[number])
-            mean = mean.after(x)
+            mean = mean.after(x, counted_frames(x, config.kind))
 
 
 def _best_score(search: BundleSearch, lattice: Lattice | None, scores: Tensor) -> float:

@@ -1,5 +1,6 @@
 """Transcription by speaker: all recordings of a speaker are heard before any is recognised."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,8 +13,11 @@ from toolkit.decode.sources import Source, by_speaker
 from toolkit.decode.transcript import Transcript
 from toolkit.features.audio import AudioError
 from toolkit.features.frontend import Frontend, FrontendError
+from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 
+logger = logging.getLogger(__name__)
+NO_SOUND = "%s: nothing but digital silence, so it has no words"
 BLOCK = 20.0
 """Seconds of audio that are read at a time."""
 
@@ -87,6 +91,8 @@ def _hear(recogniser: SpeakerRecogniser, source: Source, config: SegmentConfig) 
     parts.append(cepstra.finish())
     segments += segmenter.push(energies.finish()) + segmenter.finish()
     frames = torch.cat(parts)
+    if not counted_frames(frames, config_of_cepstra.kind).any():
+        logger.warning(NO_SOUND, source.called)
     if samples <= config.longest * rate:
         return _Heard(frames, [(0, len(frames))])
     return _Heard(frames, [(one.start, one.start + len(one.features)) for one in segments])

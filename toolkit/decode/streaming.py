@@ -10,6 +10,7 @@ from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.transcript import Recognised
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
+from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 from toolkit.fsa.online import OnlineSearch
 from toolkit.fsa.search import search_with_retries
@@ -59,7 +60,8 @@ class StreamingScorer:
     def push(self, features: Tensor) -> Tensor:
         """Take features [T, F] before normalisation; return the rows [t, P] of scores so far."""
         normalised = self._model.normaliser.apply(features, self.mean)
-        self.mean = self.mean.after(features)
+        counted = counted_frames(features, self._model.normaliser.kind)
+        self.mean = self.mean.after(features, counted)
         frames = torch.cat([self._frames, normalised])
         whole = len(frames) // LOW_RATE_FACTOR * LOW_RATE_FACTOR
         self._frames = frames[whole:]
@@ -161,6 +163,7 @@ class StreamingRecogniser:
                 " written by an earlier version of the toolkit; run the recipe's last stage again"
             )
         self._begin, self._frames = 0.0, 0
+        self._gate = recogniser.silence_gate()
         self._begin_utterance()
 
     @classmethod
@@ -177,6 +180,8 @@ class StreamingRecogniser:
         self._begin += self._frames * self._recogniser.frontend_config.frame_shift_ms / 1000
         self._frames = 0  # of the utterance, before stacking
         self._activity = SpeechActivity()
+        if self._gate is not None:
+            self._gate.begin_utterance()
 
     def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S], mono, at the front end's sampling rate."""
@@ -194,9 +199,13 @@ class StreamingRecogniser:
 
     def _read(self, features: Tensor) -> None:
         self._frames += len(features)
+        if self._gate is not None:
+            self._gate.push(features)
         self._take(self._scorer.push(features))
 
     def _take(self, log_likelihoods: Tensor) -> None:
+        if self._gate is not None:
+            log_likelihoods = self._gate(log_likelihoods)
         if self._recogniser.silence is not None:
             self._activity.update(self._recogniser.silence(log_likelihoods) > 0.5)
         scores = log_likelihoods * self._recogniser.search.scale

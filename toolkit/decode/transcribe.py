@@ -1,5 +1,6 @@
 """Transcription of recordings of any length with a recogniser bundle."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +15,17 @@ from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.segmenter import Segment, SegmentConfig, Segmenter
 from toolkit.decode.sources import Source
-from toolkit.decode.speakers import transcribe_speakers
+from toolkit.decode.speakers import NO_SOUND, transcribe_speakers
 from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 
+logger = logging.getLogger(__name__)
 BLOCK = 20.0
 """Seconds of audio that are read, and scored for silence, at a time."""
 
@@ -104,18 +107,24 @@ def _hear(
     recogniser: Recogniser | CtcRecogniser, sources: Sequence[Source], config: SegmentConfig
 ) -> Iterator[_Piece | _End]:
     """Read the recordings one after the other, and move on the mean of each speaker."""
+    kind = recogniser.frontend_config.kind
     empty = CmnState.empty(recogniser.frontend_config.dimension)
     means: dict[str, CmnState] = {}
     for number, source in enumerate(sources):
         mean = empty if source.speaker is None else means.get(source.speaker, empty)
         blocks = source.blocks(recogniser.frontend_config.sampling_rate, BLOCK)
+        has_sound = False
         try:
             for segment in _segments(recogniser, blocks, config):
                 yield _Piece(number, segment, mean)
-                mean = mean.after(segment.features)
+                counted = counted_frames(segment.features, kind)
+                has_sound = has_sound or bool(counted.any())
+                mean = mean.after(segment.features, counted)
         except (AudioError, FrontendError) as error:
             yield _End(number, error)
         else:
+            if not has_sound:
+                logger.warning(NO_SOUND, source.called)
             yield _End(number)
             if source.speaker is not None:
                 means[source.speaker] = mean
@@ -163,7 +172,7 @@ def _segments(
     mean = CmnState.empty(recogniser.frontend_config.dimension)
     for features in _features(recogniser, head, blocks):
         silence = _silence(recogniser, features, mean)
-        mean = mean.after(features)
+        mean = mean.after(features, counted_frames(features, recogniser.frontend_config.kind))
         yield from segmenter.push(features, silence)
     yield from segmenter.finish()
 

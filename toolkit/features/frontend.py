@@ -13,11 +13,14 @@ from toolkit.errors import ToolkitError
 from toolkit.features.cepstra import CepstralTransform, PerceptualLinearPrediction
 from toolkit.features.engine import usable_engine
 from toolkit.features.filterbank import FilterBank, FlooredLog, mel_filters, mel_points
+from toolkit.features.silence import PLP_MARK
 from toolkit.processes.devices import to_device
 
 if TYPE_CHECKING:
     import kaldifeat
 
+SMALLEST_STEP = 1e-3
+"""Of a 16-bit step: where no two neighbouring samples differ by more there is digital silence."""
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
 
 
@@ -115,8 +118,9 @@ class Frontend:
     As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
     that frame t covers the same time in every kind, and alignments are valid for all of them.
     One difference: PLP of digital silence is not a number without dither, so such frames, and only
-    these, get Kaldi's dither of one 16-bit step, from a fixed seed. In `fbank_mfcc` the spectrum's
-    magnitude is taken as in A1, in all others its power as in Kaldi.
+    these, get Kaldi's dither of one 16-bit step, from a fixed seed, and a C0 of -2^-10, just below
+    what other frames can have, by which `toolkit.features.silence` knows them. In `fbank_mfcc` the
+    spectrum's magnitude is taken as in A1, in all others its power as in Kaldi.
 
     Args:
       config: the settings.
@@ -154,13 +158,33 @@ class Frontend:
         self._check_length(samples)
         scaled = _scaled(samples)
         features = self._compute(scaled)
+        if self._may_be_silent(features):
+            silent = self._silent(scaled, len(features))
+            if silent.any():
+                dither = torch.randn(len(scaled), generator=torch.Generator().manual_seed(0))
+                features[silent] = self._compute(scaled + dither.to(scaled.device))[silent]
+                features[silent, 0] = PLP_MARK
         if not math.isfinite(features.sum().item()):
-            bad = ~torch.isfinite(features).all(dim=1)
-            dither = torch.randn(len(scaled), generator=torch.Generator().manual_seed(0))
-            features[bad] = self._compute(scaled + dither.to(scaled.device))[bad]
-            if not torch.isfinite(features).all():
-                raise FrontendError("the features are not finite numbers")
+            raise FrontendError("the features are not finite numbers")
         return features
+
+    def _may_be_silent(self, features: Tensor) -> bool:
+        """Whether some frame of PLP may be digital silence: C0 is at its floor or no number."""
+        if self.config.kind != "plp":
+            return False
+        return not bool((features[:, 0] > torch.finfo(torch.float32).eps).all())
+
+    def _silent(self, scaled: Tensor, num_frames: int) -> Tensor:
+        """Return the frames whose windows hold a constant voltage alone: samples [S] to [T]."""
+        config = self.config
+        step = int(config.frame_shift_ms * config.sampling_rate / 1000)
+        window = int(config.frame_length_ms * config.sampling_rate / 1000)
+        changes = ~(scaled.diff().abs() <= SMALLEST_STEP)  # samples that are no numbers change
+        before = torch.nn.functional.pad(changes.cumsum(0), (1, 0))  # sample i has before[i]
+        # What is mirrored beyond the ends lies within the window, too.
+        begin = torch.arange(num_frames, device=scaled.device) * step - (window - step) // 2
+        last = (begin + window - 1).clamp(max=len(scaled) - 1)
+        return before[last] == before[begin.clamp(min=0)]
 
     def batch(self, utterances: Sequence[Tensor]) -> list[Tensor | FrontendError]:
         """Compute the features of several utterances together, on the device of this front end.
@@ -186,7 +210,8 @@ class Frontend:
         features = self._compute(*_scaled(samples).split(sizes)).cpu()
         parts = features.split([(size + step // 2) // step for size in sizes])
         for row, part in zip(rows, parts, strict=True):
-            found[row] = part if math.isfinite(part.sum().item()) else self._alone(utterances[row])
+            whole = math.isfinite(part.sum().item()) and not self._may_be_silent(part)
+            found[row] = part if whole else self._alone(utterances[row])
         return found
 
     def _alone(self, samples: Tensor) -> Tensor | FrontendError:

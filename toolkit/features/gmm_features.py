@@ -156,6 +156,10 @@ class GmmFeatures:
         transform = self.transforms.get(speaker)
         return x.clone() if transform is None else apply_affine(transform, x)
 
+    def counted(self, utterance: str) -> Tensor:
+        """Return which frames of an utterance are no digital silence: [T] bool."""
+        return self.store.counted(utterance)
+
     def projected(self, projection: Tensor) -> "GmmFeatures":
         """Return the same features with another projection."""
         return replace(self, frontend=replace(self.frontend, projection=projection))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
+from toolkit.features.silence import counted_frames
 from toolkit.features.store import FeatureStore
 from toolkit.processes.threads import one_thread
 from toolkit.storage.files import write_atomically
@@ -28,6 +29,7 @@ _FORM = {
     "prior_frames": NATURAL,
     "prior_mean": [float],
     "residual": {"count": NATURAL, "sum": [float], "sumsq": [float]},
+    "kind": str,
 }
 MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
@@ -90,9 +92,10 @@ class Normaliser:
     y_t = (x_t - m_t - mean) / std with
     m_t = (prior_frames * prior_mean + S + x_0 + ... + x_t) / (prior_frames + n + t + 1),
     where S and n are the sum and number of the speaker's earlier frames, and mean and std are
-    those of x_t - m_t over the training data. The prior is that of Kaldi's OnlineCmvn
-    (global_frames = 200); its window of 600 frames is not used: the paper's mean is over all of
-    a speaker's audio so far (C17).
+    those of x_t - m_t over the training data. Frames of digital silence are normalised like others,
+    but count in no sum and number (`toolkit.features.silence.counted_frames`). The prior is that of
+    Kaldi's OnlineCmvn (global_frames = 200); its window of 600 frames is not used: the paper's mean
+    is over all of a speaker's audio so far (C17).
 
     With the scope `whole` instead y_t = (x_t - m) / sqrt(v) with
     m = (prior_frames * prior_mean + S + x_0 + ... + x_T) / (prior_frames + n + T + 1) and
@@ -108,6 +111,8 @@ class Normaliser:
     """Weight of the prior in frames; 0 for none."""
     scope: Scope = "causal"
     """Which frames a frame is normalised with."""
+    kind: str = "fbank"
+    """Of the features, as their store says; digital silence is found by it."""
 
     @property
     def online(self) -> bool:
@@ -131,9 +136,10 @@ class Normaliser:
             )
         residual = self.subtract_mean(features, state)
         if self.scope == "whole":
-            squares = np.square(residual).sum(axis=0)
+            counted = residual[counted_frames(features, self.kind).numpy()]
+            squares = np.square(counted).sum(axis=0)
             squares += self.prior_frames * self.residual.std.numpy() ** 2
-            weight = max(1, self.prior_frames + len(residual))
+            weight = max(1, self.prior_frames + len(counted))
             residual /= np.sqrt(np.maximum(squares / weight, MIN_STD**2))
         else:
             residual -= self.residual.mean.numpy()
@@ -145,7 +151,8 @@ class Normaliser:
         if self.scope == "global":
             return features.numpy().astype(np.float64) - self.prior_mean.numpy()
         subtract = subtract_whole_mean if self.scope == "whole" else subtract_causal_mean
-        return subtract(features, self.prior_mean, self.prior_frames, state)
+        counted = counted_frames(features, self.kind)
+        return subtract(features, counted, self.prior_mean, self.prior_frames, state)
 
     def save(self, path: Path) -> None:
         """Write JSON."""
@@ -157,6 +164,7 @@ class Normaliser:
             "prior_frames": self.prior_frames,
             "prior_mean": self.prior_mean.tolist(),
             "residual": self.residual.to_dict(),
+            "kind": self.kind,
             **({} if self.scope == "causal" else {"scope": self.scope}),
         }
         return json.dumps(plain, indent=1) + "\n"
@@ -178,16 +186,20 @@ class Normaliser:
             scope = plain.get("scope", "causal")
             if scope not in get_args(Scope):
                 raise ValueError(f"its scope {quoted(str(scope))} is not known")
-            return cls(mean, residual, plain["prior_frames"], scope)
+            return cls(mean, residual, plain["prior_frames"], scope, plain["kind"])
 
 
 def subtract_causal_mean(
-    features: Tensor, prior_mean: Tensor, prior_frames: int, state: CmnState | None = None
+    features: Tensor,
+    counted: Tensor,
+    prior_mean: Tensor,
+    prior_frames: int,
+    state: CmnState | None = None,
 ) -> np.ndarray:
     """Compute x_t - m_t of `Normaliser`: [T, F] raw to [T, F] float64.
 
-    In numpy, which uses one thread: torch's threads make work of this size several times slower
-    when other processes use the cores.
+    The frames that are not `counted` [T] keep the mean as it is. In numpy, which uses one thread:
+    torch's threads make work of this size several times slower when other processes use the cores.
     """
     raw = features.numpy().astype(np.float64)
     start = prior_frames * prior_mean.numpy()
@@ -195,19 +207,24 @@ def subtract_causal_mean(
     if state is not None:
         start = start + state.sum.numpy()
         weight += state.frames
-    means = raw.cumsum(axis=0)
+    counts = counted.numpy()
+    means = (raw if counts.all() else raw * counts[:, None]).cumsum(axis=0)
     means += start
-    means /= np.arange(weight + 1, weight + len(raw) + 1, dtype=np.float64)[:, None]
+    means /= np.maximum(weight + counts.cumsum(), 1).astype(np.float64)[:, None]
     return raw - means
 
 
 def subtract_whole_mean(
-    features: Tensor, prior_mean: Tensor, prior_frames: int, state: CmnState | None = None
+    features: Tensor,
+    counted: Tensor,
+    prior_mean: Tensor,
+    prior_frames: int,
+    state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m of `Normaliser`: [T, F] raw to [T, F] float64."""
+    """Compute x_t - m of `Normaliser`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
     raw = features.numpy().astype(np.float64)
-    total = prior_frames * prior_mean.numpy() + raw.sum(axis=0)
-    weight = prior_frames + len(raw)
+    total = prior_frames * prior_mean.numpy() + raw[counted.numpy()].sum(axis=0)
+    weight = prior_frames + int(counted.sum())
     if state is not None:
         total = total + state.sum.numpy()
         weight += state.frames
@@ -220,19 +237,26 @@ def estimate_normaliser(
     """Estimate a normaliser from training features, in float64 and in shard order.
 
     The prior mean follows from each speaker's stored sums, the residual's statistics from one
-    pass over the features.
+    pass over the features, without their digital silence.
+
+    Raises:
+      NormaliserError: the store holds no features, or nothing but digital silence.
     """
     if not store.ids:
         raise NormaliserError(f"{store.path}: holds no features to estimate a normaliser from")
     with one_thread():
         totals = [store.speaker_total(speaker) for speaker in store.speakers]
         frames = sum(total.frames for total in totals)
+        if not frames:
+            raise NormaliserError(
+                f"{store.path}: all audio is digital silence; check the recordings"
+            )
         prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames
         stats = GlobalStats.empty(len(prior_mean))
-        estimated = Normaliser(prior_mean, stats, prior_frames, scope)
+        estimated = Normaliser(prior_mean, stats, prior_frames, scope, store.kind)
         for name, features in store.iter():
             residual = estimated.subtract_mean(features, store.state(name))
-            stats += GlobalStats.of(torch.from_numpy(residual))
+            stats += GlobalStats.of(torch.from_numpy(residual)[store.counted(name)])
     return replace(estimated, residual=stats)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from toolkit.corpus.relocation import portable
 from toolkit.features.cmn_state import CmnState
+from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.features.tars import TarWriter, read_members
 from toolkit.storage.arrays import parse_array
 from toolkit.storage.files import open_atomically, write_atomically
@@ -31,6 +32,8 @@ from toolkit.storage.places import places_of
 MANIFEST = "features.json"
 SHARDS = "shards"
 CUTS = "cuts"
+DIGITAL_SILENCE = "digital_silence"
+"""Holds, in a stored cut's `custom`, the spans (first frame, end) of digital silence, if any."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -79,7 +82,8 @@ def write_shard(
 
     Each stored cut gains two custom fields for causal mean normalisation: `cmn_frames` and
     `cmn_sum` ([F] float64), number and sum of the frames, as stored, of the speaker's earlier
-    utterances.
+    utterances. Frames of digital silence do not count; a third field, `digital_silence`, has their
+    spans. Features that do not show it keep that of the cuts.
 
     Args:
       folder: a folder that holds nothing but shards.
@@ -107,14 +111,22 @@ def write_shard(
             stored = features.to(torch.float16)
             manifest = _manifest(plain, len(stored), config)
             tar.add_array(plain["id"], stored.numpy(), manifest)
-            custom = {"cmn_frames": state.frames, "cmn_sum": state.sum.tolist()}
+            custom = plain.get("custom") or {}
+            if config.kind in KINDS:
+                counted = counted_frames(stored, config.kind)
+                custom = {k: v for k, v in custom.items() if k != DIGITAL_SILENCE}
+                if not counted.all():
+                    custom[DIGITAL_SILENCE] = spans(~counted)
+            else:
+                counted = outside(custom.get(DIGITAL_SILENCE, ()), len(stored))
+            mean = {"cmn_frames": state.frames, "cmn_sum": state.sum.tolist()}
             line = {
                 **plain,
-                "custom": {**(plain.get("custom") or {}), **custom},
+                "custom": custom | mean,
                 "features": manifest,
             }
             lines.write(_encode(line) + "\n")
-            state = state.after(stored)
+            state = state.after(stored, counted)
             num_utterances += 1
             num_frames += len(stored)
         tar.close()

@@ -15,6 +15,7 @@ from torch import Tensor
 from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.shards import (
+    DIGITAL_SILENCE,
     MANIFEST,
     SHARDS,
     cuts_path,
@@ -22,6 +23,7 @@ from toolkit.features.shards import (
     index_features,
     read_array,
 )
+from toolkit.features.silence import outside
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.places import Places, places_of
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 ADVICE = "extract the features again"
-_MANIFEST = {"dimension": NATURAL, "utterances": NATURAL, "shards": [{str: Any}]}
+_MANIFEST = {
+    "frontend": {"kind": str},
+    "dimension": NATURAL,
+    "utterances": NATURAL,
+    "shards": [{str: Any}],
+}
+_SILENCE = {DIGITAL_SILENCE: [[NATURAL]]}
 _CUT = {
     "id": str,
     "supervisions": [{"speaker": str}],
@@ -52,6 +60,7 @@ class _Entry:
     num_frames: int
     speaker: str
     line: int  # byte offset of the cut in the shard's file of cuts
+    digital_silence: list[list[int]]  # first frame and end of each span
 
 
 class FeatureStore:
@@ -67,6 +76,8 @@ class FeatureStore:
             self.manifest = read_json(self.path / MANIFEST, _MANIFEST)
         self.dimension: int = self.manifest["dimension"]
         """F, the number of values per frame."""
+        self.kind: str = self.manifest["frontend"]["kind"]
+        """Of the features: that of the front end, or of the GMM system that made them."""
         self._entries: dict[str, _Entry] = {}
         self._sums: list[Tensor] = []  # per shard [N, F] float64
         self._frames: list[list[int]] = []
@@ -95,12 +106,17 @@ class FeatureStore:
             for line in file:
                 cut = validated(json.loads(line), _CUT, f"line {len(names) + 1}")
                 custom = cut["custom"]
+                if DIGITAL_SILENCE in custom:
+                    validated(custom, _SILENCE, f"line {len(names) + 1}")
+                    if any(len(span) != 2 for span in custom[DIGITAL_SILENCE]):
+                        raise ValueError(f"`{DIGITAL_SILENCE}` is not pairs of frames")
                 self._entries[cut["id"]] = _Entry(
                     shard=shard,
                     row=len(names),
                     num_frames=cut["features"]["num_frames"],
                     speaker=cut["supervisions"][0]["speaker"],
                     line=line_start,
+                    digital_silence=custom.get(DIGITAL_SILENCE, []),
                 )
                 names.append(cut["id"])
                 sums.append(custom["cmn_sum"])
@@ -183,23 +199,32 @@ class FeatureStore:
         entry = self._entry(name)
         return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
 
+    def counted(self, name: str) -> Tensor:
+        """Return which frames of an utterance are no digital silence: [T] bool."""
+        entry = self._entry(name)
+        return outside(entry.digital_silence, entry.num_frames)
+
     def speaker_total(self, speaker: str) -> CmnState:
-        """Return the number and sum of all raw frames of a speaker."""
+        """Return the number and sum of the raw frames of a speaker, without digital silence."""
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
-        return self.state(last).after(self.load(last))
+        return self.state(last).after(self.load(last), self.counted(last))
 
     def speaker_mean(self, speaker: str) -> Tensor:
-        """Return the mean of all raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64."""
+        """Return the mean of the raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64.
+
+        Without digital silence; it is zero if there is nothing else.
+        """
         total = self.speaker_total(speaker)
-        return total.sum / total.frames
+        return total.sum / max(1, total.frames)
 
     @cached_property
     def _last_of_speaker(self) -> dict[str, str]:
         last: dict[str, tuple[int, str]] = {}
         for name, entry in self._entries.items():  # in any order: a store may be shuffled
-            end = self._frames[entry.shard][entry.row] + entry.num_frames
+            silent = sum(end - begin for begin, end in entry.digital_silence)
+            end = self._frames[entry.shard][entry.row] + entry.num_frames - silent
             if end >= last.get(entry.speaker, (0, ""))[0]:
                 last[entry.speaker] = (end, name)
         return {speaker: name for speaker, (_, name) in last.items()}

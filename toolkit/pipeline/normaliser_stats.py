@@ -7,8 +7,9 @@ frame t is linear in that mean mu:
     x_t - m_t = a_t - mu * b_t,   a_t = x_t - (S + x_0 + ... + x_t) / w_t,   b_t = P / w_t,
 
 with w_t = P + n + t + 1, P the prior's frames, S and n the sum and number of the speaker's
-earlier frames. So the sums of a, a^2, a * b, b and b^2 give the residuals' statistics for any mu,
-and files can be accumulated in parallel, in one pass, before mu is known.
+earlier frames; digital silence counts in none of these. So the sums of a, a^2, a * b, b and b^2
+give the residuals' statistics for any mu, and files can be accumulated in parallel, in one pass,
+before mu is known.
 """
 
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from torch import Tensor
 from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.silence import counted_frames
 
 PER_DIMENSION = 4  # x, a, a^2, a * b
 SCALARS = 2  # b, b^2
@@ -38,24 +40,31 @@ class NormaliserStats:
     """Number of frames summed."""
     prior_frames: int
     """P, the weight of the causal mean's prior in frames."""
+    kind: str
+    """Kind of the features, by which digital silence is found."""
     sums: np.ndarray
     """[4F + 2] float64: x, a, a^2 and a * b by dimension, then b and b^2."""
 
     @classmethod
-    def empty(cls, dimension: int, prior_frames: int = 200) -> "NormaliserStats":
+    def empty(
+        cls, dimension: int, prior_frames: int = 200, kind: str = "fbank"
+    ) -> "NormaliserStats":
         """Return the statistics of no frames."""
-        return cls(0, prior_frames, np.zeros(PER_DIMENSION * dimension + SCALARS))
+        return cls(0, prior_frames, kind, np.zeros(PER_DIMENSION * dimension + SCALARS))
 
     @classmethod
-    def of(cls, features: Tensor, state: CmnState, prior_frames: int = 200) -> "NormaliserStats":
+    def of(
+        cls, features: Tensor, state: CmnState, prior_frames: int = 200, kind: str = "fbank"
+    ) -> "NormaliserStats":
         """Accumulate the statistics of one utterance.
 
         Args:
           features: [T, F] raw features, as stored.
           state: sum and number of the frames of the speaker's earlier utterances.
           prior_frames: P.
+          kind: of the features.
         """
-        x = features.double()
+        x = features[counted_frames(features, kind)].double()
         first = prior_frames + state.frames + 1
         weights = np.arange(first, first + len(x), dtype=np.float64)
         b = prior_frames / weights
@@ -69,7 +78,8 @@ class NormaliserStats:
             np.einsum("tf,tf->f", a, a),
             np.einsum("tf,t->f", a, b),
         )
-        return cls(len(x), prior_frames, np.concatenate([*by_dimension, [b.sum(), (b * b).sum()]]))
+        sums = np.concatenate([*by_dimension, [b.sum(), (b * b).sum()]])
+        return cls(len(x), prior_frames, kind, sums)
 
     @property
     def dimension(self) -> int:
@@ -92,20 +102,22 @@ class NormaliserStats:
             torch.from_numpy(a - mean * b),
             torch.from_numpy(a_squares - 2 * mean * ab + mean**2 * b_squares),
         )
-        return Normaliser(torch.from_numpy(mean), residual, self.prior_frames)
+        return Normaliser(torch.from_numpy(mean), residual, self.prior_frames, kind=self.kind)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data for JSON, which preserves float64 exactly."""
         return {
             "frames": self.frames,
             "prior_frames": self.prior_frames,
+            "kind": self.kind,
             "sums": self.sums.tolist(),
         }
 
     @classmethod
     def from_dict(cls, plain: dict) -> "NormaliserStats":
         """Restore statistics from `to_dict`."""
-        return cls(plain["frames"], plain["prior_frames"], np.array(plain["sums"], np.float64))
+        sums = np.array(plain["sums"], np.float64)
+        return cls(plain["frames"], plain["prior_frames"], plain["kind"], sums)
 
 
 def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
@@ -121,12 +133,14 @@ def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
     for part in parts:
         if first is None:
             first, total, lost = part, np.zeros_like(part.sums), np.zeros_like(part.sums)
-        if part.sums.shape != first.sums.shape or part.prior_frames != first.prior_frames:
-            raise NormaliserStatsError("sums of different features or priors cannot be merged")
+        if part.sums.shape != first.sums.shape or part.kind != first.kind:
+            raise NormaliserStatsError("sums of different features cannot be merged")
+        if part.prior_frames != first.prior_frames:
+            raise NormaliserStatsError("sums of different priors cannot be merged")
         grown = total + part.sums
         larger = np.abs(total) >= np.abs(part.sums)
         lost += np.where(larger, (total - grown) + part.sums, (part.sums - grown) + total)
         total, frames = grown, frames + part.frames
     if first is None:
         raise NormaliserStatsError("there are no sums to merge")
-    return NormaliserStats(frames, first.prior_frames, total + lost)
+    return NormaliserStats(frames, first.prior_frames, first.kind, total + lost)

@@ -94,7 +94,7 @@ def extract_features(
         [
             Extract(ExtractConfig(lake, config.frontend)),
             Shuffle(config.shuffle),
-            Stats(config.stats),
+            Stats(config.stats, config.frontend.kind),
         ],
         keep=("shuffle",),
     )

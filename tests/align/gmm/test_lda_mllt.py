@@ -49,7 +49,7 @@ def test_spoken_pairs_frames_with_the_pdfs_of_their_own_context(training, speech
     senones = training.system("tri").senones
     batch = [speech.states["anna-00"], speech.states["bert-03"]]
     places = torch.arange(sum(map(len, batch)))[:, None]
-    kept, pdfs = speech_frames(places, batch, senones)
+    kept, pdfs = speech_frames(places, batch, torch.ones(len(places), dtype=torch.bool), senones)
     expected = [
         (len(batch[0]) * i + t, int(senones.pdfs(states)[t]))
         for i, states in enumerate(batch)

@@ -11,6 +11,7 @@ from toolkit.features.cmn_state import CmnState
 from toolkit.features.extract import ExtractConfig as RecipeConfig
 from toolkit.features.extract import extract
 from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.silence import counted_frames
 from toolkit.features.store import FeatureStore
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.shards import shards_of, write_manifests
@@ -51,7 +52,7 @@ def test_features_and_causal_means_are_those_of_the_audio(
         assert torch.equal(found.load(record.id), expected.float())
         assert found.state(record.id).frames == state.frames
         torch.testing.assert_close(found.state(record.id).sum, state.sum, rtol=1e-12, atol=0)
-        states[record.speaker] = state.after(expected)
+        states[record.speaker] = state.after(expected, counted_frames(expected, "fbank"))
 
 
 def test_the_recipes_extraction_gives_the_same_store(cuts, here, store, tmp_path):

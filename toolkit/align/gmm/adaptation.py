@@ -48,8 +48,9 @@ def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> Speaker
     for speaker, utterances in speakers.items():
         mine = {u: aligned[u] for u in utterances}
         found[speaker] = FmllrStatistics.zeros(system.features.dimension)
-        for x, batch in aligned_frames(mine, system.features):
-            found[speaker].accumulate(system.gmm, *speech_frames(x, batch, system.senones))
+        for x, batch, counted in aligned_frames(mine, system.features):
+            speech = speech_frames(x, batch, counted, system.senones)
+            found[speaker].accumulate(system.gmm, *speech)
     return SpeakerStatistics(found)
 
 

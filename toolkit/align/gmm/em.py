@@ -160,24 +160,34 @@ def _align_equally(
 
 def aligned_frames(
     aligned: Mapping[str, Tensor], features: GmmFeatures
-) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """Batches of about SUM_FRAMES frames: features [T, D], and the state ids by utterance."""
+) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
+    """Yield batches of about SUM_FRAMES frames.
+
+    Args:
+      aligned: state ids [T] by utterance.
+      features: of these utterances.
+
+    Yields:
+      Features [T, D], the state ids by utterance, and which frames are no digital silence [T].
+    """
     frames: list[Tensor] = []
     states: list[Tensor] = []
-    for utterance, found in aligned.items():
+    counted: list[Tensor] = []
+    for utterance, alignment in aligned.items():
         frames.append(features.load(utterance))
-        states.append(found)
+        states.append(alignment)
+        counted.append(features.counted(utterance))
         if sum(map(len, frames)) >= SUM_FRAMES:
-            yield torch.cat(frames), states
-            frames, states = [], []
+            yield torch.cat(frames), states, torch.cat(counted)
+            frames, states, counted = [], [], []
     if frames:
-        yield torch.cat(frames), states
+        yield torch.cat(frames), states, torch.cat(counted)
 
 
 def accumulate_gmm(partition: AlignedUtterances, system: GmmSystem) -> GmmStatistics:
     """Accumulate the statistics of the E step (Kaldi's gmm-acc-stats-ali)."""
     statistics = GmmStatistics.zeros(system.gmm.num_gaussians, system.gmm.means.shape[1])
-    for x, states in aligned_frames(partition.load(), system.features):
+    for x, states, _ in aligned_frames(partition.load(), system.features):
         pdfs = torch.cat([system.senones.pdfs(s) for s in states])
         system.gmm.accumulate(x, pdfs, statistics)
     return statistics
@@ -198,7 +208,7 @@ def accumulate_tree(
       low_rate: accumulate by this topology's states instead, see `Topology.low_rate_targets`.
     """
     statistics = TreeStatistics(features.dimension)
-    for x, batch in aligned_frames(partition.load(), features):
+    for x, batch, _ in aligned_frames(partition.load(), features):
         contexts = [phone_contexts(topology, states) for states in batch]
         left, right = (torch.cat(side) for side in zip(*contexts, strict=True))
         mapped = [topology.low_rate_targets(s) for s in batch] if low_rate else batch

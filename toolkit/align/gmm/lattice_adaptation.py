@@ -69,7 +69,8 @@ def accumulate_on_lattices(
             continue
         frames, pdfs, posteriors = pdf_posteriors(lattice)
         statistics = FmllrStatistics.zeros(x.shape[1])
-        statistics.accumulate(system.gmm, x[frames], pdfs, posteriors * weight[pdfs])
+        weights = posteriors * weight[pdfs] * system.features.counted(utterance)[frames]
+        statistics.accumulate(system.gmm, x[frames], pdfs, weights)
         sums.add(SpeakerStatistics({system.features.speaker(utterance): statistics}))
     return sums
 

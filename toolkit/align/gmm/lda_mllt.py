@@ -94,22 +94,24 @@ def accumulate_lda(
 ) -> LdaStatistics:
     """Accumulate LDA statistics over the frames of speech."""
     statistics = LdaStatistics.zeros(senones.num_pdfs, features.dimension)
-    for x, batch in aligned_frames(partition.load(), features):
-        statistics.accumulate(*speech_frames(x, batch, senones))
+    for x, batch, counted in aligned_frames(partition.load(), features):
+        statistics.accumulate(*speech_frames(x, batch, counted, senones))
     return statistics
 
 
 def accumulate_mllt(partition: AlignedUtterances, system: GmmSystem) -> MlltStatistics:
     """Accumulate MLLT statistics over the frames of speech."""
     statistics = MlltStatistics.zeros(system.features.dimension)
-    for x, batch in aligned_frames(partition.load(), system.features):
-        statistics.accumulate(system.gmm, *speech_frames(x, batch, system.senones))
+    for x, batch, counted in aligned_frames(partition.load(), system.features):
+        statistics.accumulate(system.gmm, *speech_frames(x, batch, counted, system.senones))
     return statistics
 
 
-def speech_frames(x: Tensor, batch: Sequence[Tensor], senones: Senones) -> tuple[Tensor, Tensor]:
-    """Select the frames of speech of a batch: features [S, D] and pdfs [S]."""
-    speech = speech_mask(torch.cat(list(batch)), senones.topology)
+def speech_frames(
+    x: Tensor, batch: Sequence[Tensor], counted: Tensor, senones: Senones
+) -> tuple[Tensor, Tensor]:
+    """Select the frames of speech of a batch from `aligned_frames`: features [S, D], pdfs [S]."""
+    speech = speech_mask(torch.cat(list(batch)), senones.topology) & counted
     return x[speech], torch.cat([senones.pdfs(states) for states in batch])[speech]
 
 

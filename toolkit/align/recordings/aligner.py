@@ -29,6 +29,7 @@ from toolkit.align.recordings.long import LongConfig, align_long
 from toolkit.config.convert import from_plain
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.gmm_features import GmmFrontend
+from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.hmm.gmm import Gmm
@@ -141,6 +142,7 @@ class Aligner:
         system = self._system
         states = self._independent.align(cepstra, mean, words).states.long()
         speech = speech_mask(states, system.senones.topology)
+        speech &= counted_frames(cepstra, self.frontend.config.kind)
         pdfs = system.senones.pdfs(states)
         statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
         for begin in range(0, len(states), BLOCK_FRAMES):

@@ -130,13 +130,13 @@ def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
 
 
 def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]]:
-    """The mean cepstra of each speaker."""
+    """The mean cepstra of each speaker, without digital silence."""
     sums: dict[str, tuple[Tensor, int]] = {}
     for found in extracted:
         total, frames = sums.get(found.task.speaker, (0, 0))
         mine = torch.tensor(found.sum, dtype=torch.float64)
         sums[found.task.speaker] = (total + mine, frames + found.frames)
-    return {name: tuple((total / frames).tolist()) for name, (total, frames) in sums.items()}
+    return {n: tuple((total / max(1, frames)).tolist()) for n, (total, frames) in sums.items()}
 
 
 def _transforms(

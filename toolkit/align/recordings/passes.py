@@ -16,6 +16,7 @@ from toolkit.align.recordings.outcomes import textgrid_path
 from toolkit.align.textgrid import write_textgrid
 from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
+from toolkit.features.silence import counted_frames
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.lang.lexicon import Pronunciation
 
@@ -64,11 +65,11 @@ class RecordingCepstra:
     task: Task
     """The recording."""
     frames: int = 0
-    """T."""
+    """Number of frames without digital silence."""
     seconds: float = 0.0
     """Length of the audio."""
     sum: tuple[float, ...] = ()
-    """[F] sum over all frames."""
+    """[F] sum over these frames."""
     fault: str = ""
     """Why there are none."""
 
@@ -115,8 +116,9 @@ def extract(job: Job, task: Task) -> RecordingCepstra:
     with open_audio(task.audio) as file:
         seconds = file.frames / file.samplerate
     task.file(job, ".safetensors").write_bytes(save({"cepstra": cepstra}))
-    total = cepstra.sum(dim=0, dtype=torch.float64)
-    return RecordingCepstra(task, len(cepstra), seconds, tuple(total.tolist()))
+    counted = cepstra[counted_frames(cepstra, _aligner(job).frontend.config.kind)]
+    total = counted.sum(dim=0, dtype=torch.float64)
+    return RecordingCepstra(task, len(counted), seconds, tuple(total.tolist()))
 
 
 def adapt(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> FmllrStatistics | None:

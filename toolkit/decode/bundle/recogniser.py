@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 
 from torch import Tensor
@@ -17,12 +18,13 @@ from toolkit.decode.bundle.settings import (
     BundleError,
     read_settings,
 )
-from toolkit.decode.silence import SilencePosteriors
+from toolkit.decode.silence import SilenceGate, SilencePosteriors, silence_pdfs
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.silence import counted_frames
 from toolkit.fsa.fst import Lattice
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralModel
@@ -82,6 +84,27 @@ class Recogniser:
             return None
         return SilencePosteriors(self._senones("silence"), self.model.log_priors)
 
+    @cached_property
+    def _silence_pdfs(self) -> Tensor | None:
+        if not (self._bundle / SENONES).is_dir():
+            return None
+        return silence_pdfs(self._senones("silence"))
+
+    def silence_gate(self) -> SilenceGate | None:
+        """Return what keeps words out of an utterance's digital silence; None without senones."""
+        if self._silence_pdfs is None:
+            return None
+        middle = LOW_RATE_FACTOR // 2
+        return SilenceGate(self.frontend_config.kind, self._silence_pdfs, LOW_RATE_FACTOR, middle)
+
+    def _gated(self, features: Tensor, log_likelihoods: Tensor) -> Tensor:
+        """The log-likelihoods [T, P] of an utterance, without words in its digital silence."""
+        gate = self.silence_gate()
+        if gate is None:
+            return log_likelihoods
+        gate.push(features)
+        return gate(log_likelihoods)
+
     def _senones(self, purpose: str) -> Senones:
         if not all((self._bundle / SENONES / name).is_file() for name in SENONE_FILES):
             raise BundleError(
@@ -101,7 +124,8 @@ class Recogniser:
         Returns:
           [ceil(T / 3), P] log-likelihoods times the acoustic scale of the search.
         """
-        return self.model.log_likelihoods(features, state) * self.search.scale
+        log_likelihoods = self.model.log_likelihoods(features, state)
+        return self._gated(features, log_likelihoods) * self.search.scale
 
     def recognise(self, samples: Tensor) -> str:
         """Return the words in samples [S], mono, at the front end's sampling rate, in [-1, 1].
@@ -134,12 +158,14 @@ class Recogniser:
           utterances: features [T_n, F] and state of each; see `scores`.
           details: see `recognise_features`.
         """
-        heard = [utterance for utterance in utterances if len(utterance[0])]
-        scored = iter(self.model.batch_log_likelihoods(heard) if heard else ())
+        kind = self.frontend_config.kind
+        has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
+        sounding = list(compress(utterances, has_sound))
+        scored = iter(self.model.batch_log_likelihoods(sounding) if sounding else ())
         found = []
-        for features, _ in utterances:
-            if len(features):
-                scores = next(scored) * self.search.scale
+        for (features, _), sound in zip(utterances, has_sound, strict=True):
+            if sound:
+                scores = self._gated(features, next(scored)) * self.search.scale
                 found.append(self.best(self.search.lattice(scores), scores, details))
             else:
                 found.append(Recognised("", () if details else None))

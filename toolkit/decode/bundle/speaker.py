@@ -26,11 +26,14 @@ from toolkit.decode.bundle.settings import (
     BundleError,
     read_settings,
 )
+from toolkit.decode.silence import SilenceGate, silence_pdfs
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
 from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import load_transforms
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.silence import counted_frames
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst
@@ -129,10 +132,11 @@ class SpeakerRecogniser:
           utterances: see `recognise`.
 
         Yields:
-          The position of each utterance that is not empty, and its scores [T, P]: log-likelihoods
-          times the acoustic scale of the search.
+          The position of each utterance that is more than digital silence, and its scores [T, P]:
+          log-likelihoods times the acoustic scale of the search.
         """
-        heard = {f"{i:06d}": x for i, x in enumerate(utterances) if len(x)}
+        kind = self.frontend_config.kind
+        heard = {f"{i:06d}": x for i, x in enumerate(utterances) if counted_frames(x, kind).any()}
         if not heard:
             return
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
@@ -146,8 +150,11 @@ class SpeakerRecogniser:
             scored = (
                 self._network_scores(system, work) if self._has_network else _gmm_scores(system)
             )
+            senones = Senones.load(self._bundle / (SENONES if self._has_network else GMM))
+            factor = LOW_RATE_FACTOR if self._has_network else 1
             for name, scores in scored:
-                yield int(name), scores * self.search.scale
+                gated = _gated(heard[name], scores, kind, senones, factor)
+                yield int(name), gated * self.search.scale
 
     def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
         """Estimate the speaker's transform from the words of a first pass."""
@@ -158,8 +165,10 @@ class SpeakerRecogniser:
         scale = first.weights.acoustic_scale
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
+        kind, senones = self.frontend_config.kind, independent.senones
         for name, scores in _gmm_scores(independent):
-            scores = scores * scale
+            cepstra = independent.features.store.load(name)
+            scores = _gated(cepstra, scores, kind, senones) * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self.search.text(best or []).split()
@@ -176,6 +185,13 @@ class SpeakerRecogniser:
         store = FeatureStore(work / FEATURES)
         for name in store.ids:
             yield name, self._network.log_likelihoods(store.load(name), store.state(name))
+
+
+def _gated(cepstra: Tensor, scores: Tensor, kind: str, senones: Senones, factor: int = 1) -> Tensor:
+    """Return the scores [T', P] of an utterance, without words in digital silence."""
+    gate = SilenceGate(kind, silence_pdfs(senones), factor, factor // 2)
+    gate.push(cepstra)
+    return gate(scores)
 
 
 def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:

@@ -33,6 +33,8 @@ class Stats:
     """Accumulate the `NormaliserStats` of one shard, in `stats/NNNNNN.json`."""
 
     config: StatsConfig
+    kind: str = "fbank"
+    """Of the features, see `toolkit.features.silence.counted_frames`."""
     name = "stats"
 
     def run(
@@ -44,7 +46,7 @@ class Stats:
             return StepResult((), (), {"hours": 0.0, "frames": 0})
         with torch_threads(resources.threads):
             total = merge(
-                NormaliserStats.of(features, state, self.config.prior_frames)
+                NormaliserStats.of(features, state, self.config.prior_frames, self.kind)
                 for _, features, state in read_utterances(shard, store, resources.scratch)
             )
         content = json.dumps(total.to_dict()).encode() + b"\n"

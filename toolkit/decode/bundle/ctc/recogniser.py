@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
@@ -15,9 +16,11 @@ from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis
 from toolkit.decode.ctc.lists import CtcRescorer, missing_words
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.decode.rescoring.rescorer import Rescorer
+from toolkit.decode.silence import SilenceGate
 from toolkit.decode.transcript import Recognised
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
+from toolkit.features.silence import counted_frames
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import read_binary
 
@@ -126,10 +129,24 @@ class CtcRecogniser:
           details: see `recognise_features`.
         """
         found = []
-        for log_probs in self.scorer.batch_log_probs(utterances):
+        scored = self.scorer.batch_log_probs(utterances)
+        for (features, _), log_probs in zip(utterances, scored, strict=True):
+            if not counted_frames(features, self.frontend_config.kind).any():
+                found.append(Recognised("", () if details else None))
+                continue
+            gate = self.silence_gate()
+            gate.push(features)
+            log_probs = gate(log_probs)
             text = self.chosen(self.decoder.decode(log_probs)) if len(log_probs) else ""
             found.append(self.recognised(text, log_probs, details))
         return found
+
+    def silence_gate(self) -> SilenceGate:
+        """Return what keeps words out of an utterance's digital silence."""
+        units = self.scorer.units
+        blank = torch.arange(units.size) == units.blank
+        middle = int(self.scorer.offset + self.scorer.subsampling / 2)
+        return SilenceGate(self.frontend_config.kind, blank, self.scorer.subsampling, middle)
 
     def recognised(self, text: str, log_probs: Tensor, details: bool) -> Recognised:
         """Return a text that was found, with the times of its words if they are wanted.

@@ -7,6 +7,7 @@ from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.streaming import EndpointConfig, SpeechActivity, StreamResult
 from toolkit.features.cmn_state import CmnState
+from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 from toolkit.models.ctc import CtcState
 
@@ -44,6 +45,7 @@ class CtcStreamingRecogniser:
         self._frontend = StreamingFrontend(recogniser.frontend)
         self._mean = CmnState.empty(recogniser.frontend_config.dimension)
         self._begin, self._frames = 0.0, 0
+        self._gate = recogniser.silence_gate()
         self._begin_utterance()
 
     @classmethod
@@ -60,6 +62,7 @@ class CtcStreamingRecogniser:
         self._begin += self._frames * self._recogniser.frontend_config.frame_shift_ms / 1000
         self._frames = 0  # of the utterance
         self._activity = SpeechActivity(onset=1)
+        self._gate.begin_utterance()
 
     def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S], mono, at the front end's sampling rate."""
@@ -83,9 +86,12 @@ class CtcStreamingRecogniser:
             return
         scorer = self._recogniser.scorer
         inputs = scorer.normaliser.apply(features, self._mean)
-        self._mean = self._mean.after(features)
+        counted = counted_frames(features, self._recogniser.frontend_config.kind)
+        self._mean = self._mean.after(features, counted)
         self._frames += len(features)
+        self._gate.push(features)
         rows, self._network = scorer.stream(inputs, self._network)
+        rows = self._gate(rows)
         if len(rows):
             silent = torch.isin(rows.argmax(dim=1), torch.tensor(self._silent))
             self._activity.update(silent)

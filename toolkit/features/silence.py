@@ -1,0 +1,89 @@
+"""Digital silence: frames that count in no statistics, and spans in which nobody speaks.
+
+Zeros, as muted microphones, noise gates and padding make them, leave a front end at its energy
+floor (log 2^-23), up to six standard deviations below speech. Among the frames of a running mean,
+a second of them moves the mean so far that nothing is recognised for seconds.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")
+"""Front ends whose features show digital silence."""
+
+LOG_MEL_FLOOR = -5.0
+"""Log-mel energies of digital silence are below: -15.9 for zeros, -14.7 for a constant voltage.
+White noise of a hundredth of a 16-bit step has 0, and a quiet pause in a recording 8."""
+MFCC_FLOOR = -24.0
+"""C0 of digital silence is below, with 23 filters or more: it is the sum of the log-mel energies,
+divided by the square root of the number of filters."""
+PLP_MARK = -(2.0**-10)
+"""C0 that `toolkit.features.frontend.Frontend` gives frames of digital silence in PLP, where C0 is
+otherwise 2^-23 at least."""
+SILENT_AFTER = 20
+"""Frames of digital silence after which a span of it holds no word: 0.2 s, longer than the closure
+of a stop, which a noise gate may have emptied."""
+
+
+def counted_frames(features: Tensor, kind: str) -> Tensor:
+    """Return which frames count in means, variances, transforms and vectors: not digital silence.
+
+    Args:
+      features: [T, F] raw features of a front end, or stored ones.
+      kind: that of the front end, see `FrontendConfig.kind`. Other features (such as those of GMMs)
+        do not show digital silence, and all of their frames count.
+
+    Returns:
+      [T] bool, on the device of the features.
+    """
+    if not features.shape[1]:
+        return torch.ones(len(features), dtype=torch.bool)
+    if kind == "fbank":
+        return features.amax(dim=1) > LOG_MEL_FLOOR
+    if kind == "fbank_mfcc":  # more than half of the values are log-mel energies
+        return features.float().median(dim=1).values > LOG_MEL_FLOOR
+    if kind == "mfcc":
+        return features[:, 0] > MFCC_FLOOR
+    if kind == "plp":
+        return features[:, 0] >= 0
+    return torch.ones(len(features), dtype=torch.bool, device=features.device)
+
+
+def spans(frames: Tensor) -> list[list[int]]:
+    """Return the first frame and the end of each run of True in [T]."""
+    edges = torch.nn.functional.pad(frames.to(torch.int8), (1, 1)).diff()
+    return edges.nonzero().view(-1, 2).tolist()
+
+
+def outside(silent: Sequence[Sequence[int]], num_frames: int) -> Tensor:
+    """Return which of the frames lie outside some spans (first frame, end): [T] bool."""
+    counted = torch.ones(num_frames, dtype=torch.bool)
+    for begin, end in silent:
+        counted[begin:end] = False
+    return counted
+
+
+class SilentSpans:
+    """Finds the frames of an utterance or stream in which no word can be spoken.
+
+    These are the frames of digital silence that follow `SILENT_AFTER` others, or nothing but
+    digital silence from the beginning on. No later frame is needed, so that a stream and the whole
+    have the same spans.
+
+    Args:
+      kind: the front end's, see `counted_frames`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._run = SILENT_AFTER  # frames of digital silence up to here
+
+    def push(self, features: Tensor) -> Tensor:
+        """Take the next raw features [T, F]; return for each frame whether it is silent: [T]."""
+        silent = []
+        for counts in counted_frames(features, self._kind).tolist():
+            silent.append(not counts and self._run >= SILENT_AFTER)
+            self._run = 0 if counts else self._run + 1
+        return torch.tensor(silent, dtype=torch.bool)
