@@ -5,6 +5,7 @@ frame may tell their number. Without it libsndfile estimates the length from the
 and the bit rate of the first frame, and reads no further; tags of players count as audio there.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -176,17 +177,14 @@ def _is_tag(file: BinaryIO, start: int, header: _Header) -> bool:
 
 
 def _runs(file: BinaryIO, start: int) -> Iterator[_Run]:
-    """Yield all runs of frames from a frame on, without the tags at their beginnings."""
+    """Yield all runs of frames from a frame on."""
     file.seek(start)
     header = _parse(file.read(4))
     run = _follow(file, start, header) if header else None
     while run is not None:
-        end = run.end
-        if run.frames and _is_tag(file, run.begin, run.first):
-            run = _Run(run.begin + run.first.size, end, run.frames - 1, run.first)
         if run.frames:
             yield run
-        run = _next_run(file, end)
+        run = _next_run(file, run.end)
 
 
 def _next_run(file: BinaryIO, begin: int, last: int | None = None) -> _Run | None:
@@ -215,15 +213,21 @@ def _positions_of_ff(file: BinaryIO, begin: int, last: int | None) -> Iterator[i
 
 
 def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
-    """Follow the frames that begin at `begin`; the last is whole."""
-    total = file.seek(0, 2)
-    sizes, position, frames = _FrameSizes(header.audio_format), begin, 0
+    """Follow the frames that begin at `begin`, to the end that a tag in the first tells, if any.
+
+    The tag is no part of the run. The last frame is whole.
+    """
+    total = file.seek(0, os.SEEK_END)
+    _, tag_bytes = _read_tag(file, begin, header)
+    position = begin + header.size if _is_tag(file, begin, header) else begin
+    end = begin + tag_bytes if tag_bytes else total
+    sizes, first, frames = _FrameSizes(header.audio_format), position, 0
     file.seek(position)
-    while (size := sizes[file.read(4)]) and position + size <= total:
+    while position < end and (size := sizes[file.read(4)]) and position + size <= total:
         position += size
         frames += 1
         file.seek(position)
-    return _Run(begin, position, frames, header)
+    return _Run(first, position, frames, header)
 
 
 def _frames_header(file: BinaryIO, run: _Run, frames: int) -> bytes:
