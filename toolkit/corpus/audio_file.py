@@ -14,7 +14,7 @@ import soundfile
 
 from toolkit.corpus.audio_headers import declared_samples, ogg_end, wav_pieces
 from toolkit.corpus.mp3 import mp3_pieces
-from toolkit.corpus.splice import Piece, SplicedFile
+from toolkit.corpus.splice import Piece, splice
 from toolkit.storage.reading import regular
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
@@ -57,7 +57,7 @@ def open_audio(
     if pieces := _pieces_of_file(*_version(source)) if by_name else _pieces(source):
         with (
             open(source, "rb") if by_name else nullcontext(source) as content,
-            opened(SplicedFile(content, pieces)) as file,
+            opened(splice(content, pieces)) as file,
         ):
             yield file
         return
@@ -232,7 +232,7 @@ def _count(content: BinaryIO) -> int:
     return count
 
 
-def _with_length(content: BinaryIO, length: int) -> SplicedFile:
+def _with_length(content: BinaryIO, length: int) -> BinaryIO:
     """Return a FLAC file with another number of samples in its header, 36 bits of STREAMINFO.
 
     Args:
@@ -247,4 +247,4 @@ def _with_length(content: BinaryIO, length: int) -> SplicedFile:
     first = (head[position] & 0xF0) | (length >> 32)
     number = bytes([first]) + (length & 0xFFFFFFFF).to_bytes(4, "big")
     end = content.seek(0, os.SEEK_END)
-    return SplicedFile(content, ((0, position), number, (position + len(number), end)))
+    return splice(content, ((0, position), number, (position + len(number), end)))

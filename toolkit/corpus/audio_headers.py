@@ -157,8 +157,8 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
     while len(head := file.read(own)) == own:
         name, size = struct.unpack(header, head)
         size -= included
-        if size < 0:
-            return
+        if size < 0 or not all(32 <= byte < 127 for byte in name):
+            return  # samples, where a program has not written their size
         if name == b"RIFF" and file.read(4) == b"WAVE":  # another file follows
             start += own + 4
             file.seek(start)
