@@ -178,5 +178,6 @@ def test_a_channel_of_several_is_a_fault(audio, tmp_path):
     file = tmp_path / "cuts.jsonl"
     CutSet.from_cuts([cut(audio(tmp_path / "a.wav", channels=2), "a")]).to_file(file)
     (found,) = read_cut_file(file)
-    assert found.custom["fault"] == "unreadable-audio"
-    assert "channel 0 of 2" in found.custom["fault_detail"]
+    assert found.custom["fault"] == "unread-channel"
+    assert f"channel 0 of 2 in {tmp_path}/a.wav" in found.custom["fault_detail"]
+    assert "mix_channels" not in found.custom

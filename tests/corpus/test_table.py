@@ -159,6 +159,21 @@ def test_faults_are_left_to_the_check(table, audio, tmp_path):
     assert "mine.csv:3" in cuts[1].custom["fault_detail"]
 
 
+def test_a_channel_of_several_is_a_fault(table, audio, tmp_path):
+    for name, channels in (("mono", 1), ("stereo", 2), ("music", 2)):
+        audio(tmp_path / f"{name}.wav", channels=channels)
+    path = table(
+        "audio,text,Channel,start\nmono.wav,a,B,0\nstereo.wav,b,A,0\nstereo.wav,c,2,0.5\n"
+        "music.wav,d,,0\n"
+    )
+    cuts = read_table(path)["train"]
+    faults = [(cut.custom or {}).get("fault") for cut in cuts]
+    assert faults == [None, "unread-channel", "unread-channel", None]
+    detail = f"channel 2 of 2 in {tmp_path}/stereo.wav: write each to its own file"
+    assert cuts[2].custom["fault_detail"] == detail
+    assert cuts[3].custom == {"mix_channels": True, "no_speaker": cuts[3].custom["no_speaker"]}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -11,6 +11,8 @@ import soundfile
 import torch
 
 from toolkit.align.recordings.inputs import InputError
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
+from toolkit.corpus.manifest import write_cuts
 from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys
 from toolkit.features.audio import AudioError, load_audio
 
@@ -235,6 +237,34 @@ def test_a_kaldi_directory_is_not_taken_for_a_folder_or_a_list_of_utterances(
     assert "without the segments beside it" in record.getMessage()
     (data / "lists.scp").write_text("one touch x; cat y |\n")
     assert f"{data}/lists.scp: touch x" in read(data / "lists.scp")["one"]
+
+
+def test_a_list_that_assigns_channels_is_not_mixed(audio, read, tmp_path):
+    stereo, mono = audio(tmp_path / "s.wav", channels=2), audio(tmp_path / "m.wav")
+    scp = tmp_path / "wav.scp"
+    scp.write_text(f"s-A {stereo}\ns-B {stereo}\nm {mono}\nt {stereo}\n")
+    (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\n")
+    found = read(scp)
+    assert found["s-B"] == (
+        f"s-B: is channel B of 2 in {stereo}, as reco2file_and_channel says; give --channel 2, or"
+        " write each channel to its own file"
+    )
+    assert "give --channel 1" in found["s-A"]
+    assert torch.equal(found["m"], load_audio(mono))
+    assert torch.equal(found["t"], load_audio(stereo))
+    found = read(scp, channel=1)
+    assert torch.equal(found["s-B"], load_audio(stereo, channel=1))
+    assert "give --channel 1" in found["s-A"]
+
+
+def test_a_cut_of_an_imported_channel_is_refused(audio, read, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "wav.scp").write_text(f"a {audio(tmp_path / 's.wav', channels=2)}\n")
+    (data / "text").write_text("a ONE\n")
+    (data / "reco2file_and_channel").write_text("a s A\n")
+    write_cuts(read_kaldi_dir(data), tmp_path / "data.jsonl")
+    assert "a: channel A of 2 in" in read(tmp_path / "data.jsonl")["a"]
 
 
 def test_mp3_without_tags_comes_through_standard_input(read, tmp_path):

@@ -79,7 +79,7 @@ def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
     cases = [
         (tmp_path / "none.wav", {}, "no such audio file"),
         (tmp_path / "text.flac", {}, "not audio"),
-        (tmp_path / "samples.raw", {}, "not audio"),
+        (tmp_path / "samples.raw", {}, "raw samples without a header"),
         (flac, {}, "truncated"),
         (good, {"channel": 1}, "1 channels"),
         (good, {"offset": 2.0}, "no samples"),

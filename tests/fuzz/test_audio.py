@@ -16,7 +16,8 @@ SAMPLES = (np.random.default_rng(0).standard_normal((800, 2)) * 3000).astype(np.
 
 
 def sound(name, **settings):
-    return lambda folder: soundfile.write(str(folder / name), SAMPLES, 8000, **settings)
+    samples = SAMPLES / 32768  # soundfile writes integers to float files as they are
+    return lambda folder: soundfile.write(str(folder / name), samples, 8000, **settings)
 
 
 def use(name):

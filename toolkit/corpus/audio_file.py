@@ -2,8 +2,9 @@
 
 import io
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -11,7 +12,9 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_headers import declared_samples, ogg_end
+from toolkit.corpus.audio_headers import declared_samples, ogg_end, wav_pieces
+from toolkit.corpus.mp3 import mp3_pieces
+from toolkit.corpus.splice import Piece, splice
 from toolkit.storage.reading import regular
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
@@ -19,6 +22,7 @@ UNKNOWN = 1 << 62
 """Samples from which on a length is libsndfile's placeholder for one that is not known."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
+WAV_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff")
 UNREAD = (".m4a", ".m4b", ".mp4", ".aac", ".wma", ".webm", ".mka", ".mkv", ".mov", ".amr", ".3gp")
 """Suffixes of audio in containers that libsndfile does not read."""
 TOLERATED = 0.01
@@ -31,11 +35,13 @@ LATEST = 1 << 20
 def open_audio(
     source: Path | str | BinaryIO, in_order: bool = False
 ) -> Iterator[soundfile.SoundFile]:
-    """Open a file like `soundfile.SoundFile`, with the true length of a streamed FLAC file.
+    """Open a file like `soundfile.SoundFile`, with its true length.
 
-    An encoder that writes to a pipe does not know how many samples will follow: its header says 0.
-    libsndfile can read such a file only from beginning to end. So that any part can be read, it is
-    decoded once, which gives the length, and read through a view whose header holds that length.
+    An encoder that writes FLAC to a pipe does not know how many samples will follow: its header
+    says 0. libsndfile can read such a file only from beginning to end. So that any part can be
+    read, it is decoded once, which gives the length, and read as a file whose header holds that
+    length. Likewise an MP3 file whose header does not tell its length, after its frames have been
+    counted, see `mp3_pieces`, and a WAV file with several chunks of samples, see `wav_pieces`.
 
     Args:
       source: a file's name, or the opened file, which can seek.
@@ -47,9 +53,14 @@ def open_audio(
         cannot either, unless it was cut between two frames, which nobody can tell.
     """
     by_name = isinstance(source, str | os.PathLike)
-    if by_name:
-        regular(source)
     opened = _Unseekable if in_order else soundfile.SoundFile
+    if pieces := _pieces_of_file(*_version(source)) if by_name else _pieces(source):
+        with (
+            open(source, "rb") if by_name else nullcontext(source) as content,
+            opened(splice(content, pieces)) as file,
+        ):
+            yield file
+        return
     try:
         found = opened(source)
     except TypeError as error:  # what soundfile makes of files called .raw
@@ -61,12 +72,11 @@ def open_audio(
             return
     if not by_name:
         source.seek(0)
-        with opened(_WithLength(source, _count(source))) as file:
+        with opened(_with_length(source, _count(source))) as file:
             yield file
         return
-    status = os.stat(source)
-    length = _count_file(os.fspath(source), status.st_size, status.st_mtime_ns)
-    with open(source, "rb") as content, opened(_WithLength(content, length)) as file:
+    length = _count_file(*_version(source))
+    with open(source, "rb") as content, opened(_with_length(content, length)) as file:
         yield file
 
 
@@ -81,6 +91,15 @@ def go_to(file: soundfile.SoundFile, start: int) -> None:
         return
     while start > 0 and (read := len(file.read(min(start, BLOCK), "int16", always_2d=True))):
         start -= read
+
+
+def count_channels(path: Path) -> int:
+    """Return the number of channels of a file; 0 where it cannot be read."""
+    try:
+        with open_audio(path, in_order=True) as file:
+            return file.channels
+    except (soundfile.SoundFileError, OSError, ValueError):
+        return 0
 
 
 def unread_container(path: Path | str) -> str:
@@ -159,6 +178,43 @@ class _Unseekable(soundfile.SoundFile):
         return False
 
 
+def _version(path: Path | str) -> tuple[str, int, int]:
+    """Return the name, the size and the time of a file; size 0 of what is no regular file."""
+    name = os.fspath(regular(path))
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        return name, 0, 0
+    return name, status.st_size if stat.S_ISREG(status.st_mode) else 0, status.st_mtime_ns
+
+
+@lru_cache(maxsize=1024)
+def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | None:
+    """Return the pieces of which this version of a file consists, see `_pieces`."""
+    if not size:
+        return None
+    with open(path, "rb") as content:
+        return _pieces(content, path.lower().endswith(".mp3"))
+
+
+def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
+    """Return the pieces in which libsndfile reads all of a file; None: it reads the file itself.
+
+    Args:
+      content: the file.
+      mp3: whether its name is that of an MP3 file, which may begin with other bytes.
+    """
+    content.seek(0)
+    head = content.read(4)
+    pieces = None
+    if head in WAV_MAGIC:
+        pieces = wav_pieces(content)
+    elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
+        pieces = mp3_pieces(content)
+    content.seek(0)
+    return pieces
+
+
 @lru_cache(maxsize=1024)
 def _count_file(path: str, size: int, modified: int) -> int:
     """Count the samples of this version of a file, once."""
@@ -176,37 +232,19 @@ def _count(content: BinaryIO) -> int:
     return count
 
 
-class _WithLength:
-    """A FLAC file in whose header the number of samples, 36 bits of STREAMINFO, is another.
+def _with_length(content: BinaryIO, length: int) -> BinaryIO:
+    """Return a FLAC file with another number of samples in its header, 36 bits of STREAMINFO.
 
     Args:
       content: the file, at its beginning.
       length: the number of samples per channel.
     """
-
-    def __init__(self, content: BinaryIO, length: int) -> None:
-        self._content = content
-        head = content.read(LATEST)
-        content.seek(0)
-        if MAGIC not in head:
-            raise soundfile.SoundFileRuntimeError("its header does not say how long it is")
-        self._at = head.index(MAGIC) + 21  # after the magic, the block's header and 13 bytes
-        # Four bits of the first byte belong to the sample size.
-        first = (head[self._at] & 0xF0) | (length >> 32)
-        self._number = bytes([first]) + (length & 0xFFFFFFFF).to_bytes(4, "big")
-
-    def read(self, size: int = -1) -> bytes:
-        begin = self._content.tell()
-        found = self._content.read(size)
-        end = begin + len(found)
-        first, last = max(begin, self._at), min(end, self._at + len(self._number))
-        if first >= last:
-            return found
-        number = self._number[first - self._at : last - self._at]
-        return found[: first - begin] + number + found[last - begin :]
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._content.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._content.tell()
+    head = content.read(LATEST)
+    if MAGIC not in head:
+        raise soundfile.SoundFileRuntimeError("its header does not say how long it is")
+    position = head.index(MAGIC) + 21  # after the magic, the block's header and 13 bytes
+    # Four bits of the first byte belong to the sample size.
+    first = (head[position] & 0xF0) | (length >> 32)
+    number = bytes([first]) + (length & 0xFFFFFFFF).to_bytes(4, "big")
+    end = content.seek(0, os.SEEK_END)
+    return splice(content, ((0, position), number, (position + len(number), end)))

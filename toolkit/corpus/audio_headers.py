@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+import soundfile
+
+from toolkit.corpus.splice import Piece
+
 UNKNOWN_SIZE = 0x7F000000 - 1024
 """Bytes from which on a size is taken for the placeholder of a program that writes to a pipe."""
 _PLAIN = (1, 3, 6, 7, 0xFFFE)
@@ -41,6 +45,46 @@ def declared_samples(path: Path | str) -> int:
         except struct.error:
             return 0
     return 0
+
+
+def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
+    """Return the pieces of a WAV file with several chunks of samples, as a file with one.
+
+    libsndfile does not read such files. None: there is at most one such chunk, or it is no WAV
+    file. WAV files that follow one another in a file count as one.
+
+    Args:
+      file: the opened file, at any position.
+
+    Raises:
+      soundfile.SoundFileRuntimeError: the chunks cannot be put together.
+    """
+    file.seek(0)
+    head = file.read(12)
+    layouts = {b"RIFF": (12, "<4sI"), b"RIFX": (12, ">4sI"), b"RF64": (12, "<4sI")}
+    start, header = layouts.get(head[:4], (40, "<4s12xQ"))
+    total, formats, spans = file.seek(0, os.SEEK_END), set(), []
+    for name, size in _chunks(file, start, header):
+        begin = file.tell()
+        if name == b"fmt ":
+            formats.add(file.read(min(size, 1024)))
+        if name == b"data" and size and size < UNKNOWN_SIZE:
+            spans.append((begin, size))
+    if len(spans) < 2:
+        return None
+    layout = formats.pop() if len(formats) == 1 else b""
+    kind, frame = struct.unpack("<H10xH", layout[:14]) if len(layout) >= 14 else (0, 0)
+    spans = [(begin, begin + size // frame * frame) for begin, size in spans] if frame else []
+    size = sum(end - begin for begin, end in spans)
+    if head[:4] != b"RIFF" or kind not in _PLAIN or size >= UNKNOWN_SIZE or not size:
+        raise soundfile.SoundFileRuntimeError(
+            "its samples are in several chunks that cannot be put together: write each to its own"
+            " file, or the whole again as one WAV file"
+        )
+    riff = b"WAVEfmt " + struct.pack("<I", len(layout)) + layout + b"\0" * (len(layout) % 2)
+    riff += b"data" + struct.pack("<I", size)
+    begin = b"RIFF" + struct.pack("<I", len(riff) + size) + riff
+    return (begin, *((first, min(end, total)) for first, end in spans))
 
 
 def ogg_end(path: Path | str) -> Literal["", "open", "chained"]:
@@ -89,14 +133,16 @@ def _of_aiff(file: BinaryIO) -> int:
 
 def _of_wav(file: BinaryIO, chunks: Iterator[tuple[bytes, int]], large: int | None = None) -> int:
     """Of a WAV file; `large` is the size of the data in the header of an RF64."""
-    frame = 0
+    frame = samples = 0
     for name, size in chunks:
         if name == b"fmt ":
             kind, _, _, _, frame = struct.unpack("<HHIIH", file.read(14))
             frame = frame if kind in _PLAIN else 0
         if name == b"data":
-            return _samples(size, frame) if large is None else large // max(1, frame)
-    return 0
+            if large is not None:
+                return large // max(1, frame)
+            samples += _samples(size, frame)
+    return samples
 
 
 def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, int]]:
@@ -111,8 +157,13 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
     while len(head := file.read(own)) == own:
         name, size = struct.unpack(header, head)
         size -= included
-        if size < 0:
-            return
+        if size < 0 or not all(32 <= byte < 127 for byte in name):
+            return  # samples, where a program has not written their size
+        if name == b"RIFF" and file.read(4) == b"WAVE":  # another file follows
+            start += own + 4
+            file.seek(start)
+            continue
+        file.seek(start + own)
         yield name, size
         start += own + -(-size // unit) * unit
         file.seek(start)

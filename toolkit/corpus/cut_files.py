@@ -14,7 +14,7 @@ from lhotse.cut import Cut
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, one_of_several, pair
+from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)
@@ -133,15 +133,13 @@ def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> 
     mine = [source for source in recording.sources if cut.channel in source.channels]
     source = (mine or recording.sources)[0]
     name, fault = str(locate(path.absolute().parent, source.source)), None
-    if len(source.channels) > 1:
-        detail = one_of_several(f"{cut.channel}", len(source.channels))
-        fault = ("unreadable-audio", detail)
     begin, end = 0.0, cut.duration
     if supervision is not None:
         begin, end = max(0.0, supervision.start), min(end, supervision.end)
         if supervision.duration - (end - begin) > TRIMMED:
             detail = f"{supervision.id}, {supervision.duration:g} s, ends outside its cut {cut.id}"
-            fault = fault or ("bad-segment", detail)
+            fault = ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    return Audio(name, start, None if whole else end, str(recording.id), fault)
+    end = None if whole else end
+    return Audio(name, start, end, str(recording.id), fault, channel=str(cut.channel))

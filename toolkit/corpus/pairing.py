@@ -1,7 +1,7 @@
 """Pairs transcripts with audio into cuts; an utterance without one of them becomes a fault."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -28,12 +28,19 @@ class Audio:
     note: tuple[str, str] | None = None
     """(kind, detail) of something harmless that the check should mention."""
     channel: str | None = None
-    """Name of the channel that is said to hold the utterance; a fault in a file of several."""
+    """Name of the channel that holds the utterance; a fault in a file of several."""
 
 
-def one_of_several(channel: str, channels: int) -> str:
-    """Return the detail of the fault of an utterance on one channel of a file."""
-    return f"channel {channel} of {channels} in a file: write it to its own"
+UNREAD_CHANNEL = "unread-channel"
+"""Fault of an utterance on one channel of a file of several. The mean of all channels would have
+the speakers of the others in it."""
+
+
+def channel_index(name: str) -> int | None:
+    """Return the index of a channel called A, B, ... or 1, 2, ...; None for other names."""
+    if name.isdecimal() and name.isascii():
+        return int(name) - 1
+    return ord(name.upper()) - ord("A") if len(name) == 1 and name.upper() in "ABCDEFGH" else None
 
 
 def pair(
@@ -50,6 +57,8 @@ def pair(
       speaker: (utterance id, audio file or None) to the speaker's name.
       where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
+    audio = list(audio)
+    named = {item.path for _, item in audio if item.channel is not None}
     texts_by_id: dict[str, list[str]] = {}
     audio_by_id: dict[str, list[Audio]] = {}
     for id, text in texts:
@@ -67,7 +76,7 @@ def pair(
             if item is None:
                 item = Audio(id, fault=("missing-audio", f"{where} has a transcript, but no audio"))
             path = Path(item.path) if item.fault is None else None
-            cut = _cut(id, text, item, speaker(id, path), where, recordings)
+            cut = _cut(id, text, item, speaker(id, path), where, recordings, named)
             cuts.append(cut)
     return cuts
 
@@ -79,7 +88,9 @@ def _cut(
     speaker: str,
     where: str,
     recordings: dict[str, tuple[Recording, str | None]],
+    named: Collection[str],
 ) -> MonoCut:
+    """Make the cut of one utterance; `named` are the files of which a channel is named."""
     recording_id = item.recording_id or id
     fault = item.fault
     if fault is not None:
@@ -91,8 +102,11 @@ def _cut(
         if reason is not None:
             exists = os.path.exists(item.path)
             fault = ("unreadable-audio" if exists else "missing-audio", reason)
-        elif item.channel is not None and recording.num_channels > 1:
-            fault = ("unreadable-audio", one_of_several(item.channel, recording.num_channels))
+        elif item.path in named and recording.num_channels > 1:
+            channel = "no channel" if item.channel is None else f"channel {item.channel}"
+            detail = f"{channel} of {recording.num_channels} in {item.path}"
+            fault = (UNREAD_CHANNEL, f"{detail}: write each to its own file")
+            recording = empty_recording(item.path, recording_id)
         elif text is None:
             fault = ("missing-transcript", f"{where} has no line for {item.path}")
     return make_cut(id, recording, text or "", speaker, item.start, item.end, fault, item.note)

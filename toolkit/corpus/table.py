@@ -27,6 +27,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("id", "utt", "utt_id", "uttid", "utterance", "utterance_id"),
     "start": ("start", "start_time", "begin"),
     "end": ("end", "end_time", "stop"),
+    "channel": ("channel", "channel_id", "audio_channel"),
     "split": ("split", "part", "set", "subset", "partition"),
 }
 """Accepted spellings of each column, in any case, with underscores, spaces or hyphens."""
@@ -57,8 +58,10 @@ class Row:
 def read_table(path: Path) -> dict[str, list[MonoCut]]:
     """Read a table into cuts by part; "train" is the part of a table without a split column.
 
-    - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds) and `split`
-      are not; see `COLUMNS` for other spellings. Further columns are ignored.
+    - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds), `channel`
+      and `split` are not; see `COLUMNS` for other spellings. Further columns are ignored.
+    - A line with a channel of a file of several is a fault: channels are not read, and their mean
+      is of several speakers.
     - Relative paths start from the table's folder. Where there is no such file, one is taken whose
       name has other Unicode normal forms, or / for \\, or one in the folder `clips` beside the
       table, where Common Voice has it.
@@ -271,7 +274,7 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
         times = f"{quoted(row['start'])} to {quoted(row['end'])}"
         detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
         return Audio(file, recording_id=recording, fault=("bad-segment", detail))
-    return Audio(file, start, end, recording)
+    return Audio(file, start, end, recording, channel=row["channel"] or None)
 
 
 def _seconds(text: str) -> float | None:

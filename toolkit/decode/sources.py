@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from torch import Tensor
 
 from toolkit.align.recordings.inputs import AUDIO, read_speakers
-from toolkit.corpus.audio_file import UNREAD
+from toolkit.corpus.audio_file import UNREAD, count_channels
 from toolkit.decode.transcript import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
@@ -24,6 +24,9 @@ from toolkit.storage.folders import visible_files
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import regular, validated
+
+if TYPE_CHECKING:
+    from toolkit.corpus.pairing import Audio
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -182,7 +185,11 @@ class Inputs:
         sources = []
         for id, audio in read_scp(path, PipeRunner(work) if self.allow_pipes else None):
             if audio.fault is None:
-                sources.append(self._file(Path(audio.path), id, id))
+                source = self._file(Path(audio.path), id, id)
+                if audio.channel is not None:
+                    blocks = partial(_channel_blocks, id, audio, self.channel)
+                    source = replace(source, blocks=blocks)
+                sources.append(source)
                 continue
             kind, detail = audio.fault
             if kind == "refused-pipe":
@@ -211,6 +218,8 @@ class Inputs:
                     blocks = partial(_cut_blocks, parse_cut(plain, place, places), self)
                 except UnsafeCutError as error:
                     blocks = partial(_broken, str(error))
+                if fault := _unread_channel(plain):
+                    blocks = partial(_broken, fault)
                 id, speaker = plain["id"], _speaker(plain)
                 sources.append(Source(id, safe_name(id), blocks, speaker))
         if not sources:
@@ -328,6 +337,36 @@ def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator
         return
     channel = file.channel if inputs.channel is None else inputs.channel
     yield from audio_blocks(file.path, rate, seconds, cut.start, cut.duration, channel)
+
+
+def _channel_blocks(
+    id: str, audio: "Audio", channel: int | None, rate: int, seconds: float
+) -> Iterator[Tensor]:
+    """Yield the samples of a recording of which reco2file_and_channel names the channel.
+
+    Of a file of several channels it is read where `channel` is the same, from 0.
+    """
+    from toolkit.corpus.pairing import channel_index
+
+    path, index = Path(audio.path), channel_index(audio.channel or "")
+    channels = count_channels(path)
+    if channels > 1 and (channel is None or channel != index):
+        way_out = f"give --channel {index + 1}, or " if index is not None else ""
+        raise AudioError(
+            f"{id}: is channel {audio.channel} of {channels} in {path}, as reco2file_and_channel"
+            f" says; {way_out}write each channel to its own file"
+        )
+    yield from audio_blocks(path, rate, seconds, channel=channel)
+
+
+def _unread_channel(cut: Any) -> str:
+    """Why a cut that the toolkit made cannot be read: it is on one channel of a file of several."""
+    from toolkit.corpus.pairing import UNREAD_CHANNEL
+
+    custom = validated(cut, {str: Any}).get("custom")
+    if not isinstance(custom, dict) or custom.get("fault") != UNREAD_CHANNEL:
+        return ""
+    return f"{cut['id']}: {custom.get('fault_detail', UNREAD_CHANNEL)}"
 
 
 def _speaker(cut: Any) -> str | None:

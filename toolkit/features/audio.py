@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from toolkit.corpus.audio_file import go_to, open_audio, rate_fault, unread_container
+from toolkit.corpus.sample_scale import scale_fault
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
 from toolkit.storage.encoding import encoding_error
@@ -44,7 +45,7 @@ def load_audio(
 
     Raises:
       AudioError: the file is missing, unreadable, truncated, shorter than offset + duration,
-        lacks the channel, or holds values that are not numbers.
+        lacks the channel, or holds values that are not numbers or are scaled to integers.
     """
     path = Path(path)
     if not path.is_file():
@@ -100,11 +101,14 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return None
     position, layout = 12, (0, 0, 0, 0, 0, 0)
+    found: tuple[np.ndarray, int] | None = None
     while position + 8 <= len(content):
         chunk, size = struct.unpack_from("<4sI", content, position)
         position += 8
+        if found is not None and chunk in (b"data", b"RIFF"):
+            return None  # more samples follow, see `wav_pieces`
         if position + size > len(content):
-            return None
+            return found
         if chunk == b"fmt " and size >= 16:
             layout = struct.unpack_from("<HHIIHH", content, position)
         elif chunk == b"data":
@@ -112,9 +116,9 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
             if kind != 1 or bits != 16 or block != 2 * channels or not size or size % block:
                 return None
             samples = np.frombuffer(content, "<i2", size // 2, position)
-            return samples.reshape(-1, channels), rate
+            found = samples.reshape(-1, channels), rate
         position += size + size % 2
-    return None
+    return found
 
 
 def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> AudioError:
@@ -131,6 +135,8 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
         return AudioError(f"{path}: is an empty file")
     if container := unread_container(path):
         return AudioError(f"{path}: {container}")
+    if type(error) is soundfile.SoundFileRuntimeError:  # not libsndfile's, see `open_audio`
+        return AudioError(f"{path}: {error}")
     reason = getattr(error, "error_string", error)  # without the name of what was opened
     return AudioError(f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)")
 
@@ -184,20 +190,22 @@ def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) 
         raise AudioError(f"{path}: has {num_channels} channels, no channel {channel + 1}")
     mixed = channel is None and num_channels > 1
     if samples.dtype != np.int16:
-        return check_finite(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)
+        return check_samples(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)
     chosen = samples if mixed else samples[:, channel or 0]
     scaled = np.multiply(chosen, np.float32(1 / 32768), dtype=np.float32)
     return scaled.mean(axis=1) if mixed else scaled
 
 
-def check_finite(samples: np.ndarray, name: str | Path) -> np.ndarray:
-    """Return `samples`.
+def check_samples(samples: np.ndarray, name: str | Path) -> np.ndarray:
+    """Return `samples` [S] of one channel.
 
     Raises:
-      AudioError: one is infinite or not a number.
+      AudioError: one is infinite or not a number, or they are scaled to integers.
     """
     if not np.isfinite(samples).all():
         raise AudioError(f"{name}: holds values that are not numbers")
+    if fault := scale_fault(samples):
+        raise AudioError(f"{name}: {fault}")
     return samples
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from toolkit.corpus.audio_file import go_to, open_audio, unread_end
+from toolkit.corpus.sample_scale import FLOATS, SECONDS, SampleScale
 from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
 
@@ -83,6 +84,7 @@ def _file_blocks(
 ) -> Iterator[np.ndarray]:
     size, done = max(1, round(seconds * file.samplerate)), 0
     energy = own = 0.0  # of the mean of all channels, and of the channels in the mean
+    scale = SampleScale() if file.subtype in FLOATS else None
     while done < length:
         samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
         if not len(samples):
@@ -95,6 +97,11 @@ def _file_blocks(
         mono = samples.mean(axis=1) if mixed else samples[:, channel or 0]
         if not np.isfinite(mono).all():
             raise AudioError(f"{name}: holds values that are not numbers")
+        if scale is not None:
+            scale.add(mono)
+            enough = scale.count >= SECONDS * file.samplerate or done >= length
+            if enough and (fault := scale.fault):
+                raise AudioError(f"{name}: {fault}")
         if mixed:
             energy += float(np.vdot(mono, mono))
             own += float(np.vdot(samples, samples)) / samples.shape[1]

@@ -13,7 +13,7 @@ from torch import Tensor
 import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
 from toolkit.corpus.audio_file import go_to, open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
-from toolkit.features.audio import AudioError, check_finite, load_audio, resample
+from toolkit.features.audio import AudioError, check_samples, load_audio, resample
 from toolkit.features.cut_resampling import check_resampling
 from toolkit.storage.reading import reason
 
@@ -58,7 +58,7 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
     except Exception as error:  # lhotse's back ends raise exceptions of many unrelated classes
         raise AudioError(f"{cut.id}: {reason(error)}") from error
     mono = samples.mean(axis=0, dtype=np.float32)
-    return torch.from_numpy(resample(check_finite(mono, cut.id), cut.sampling_rate, sampling_rate))
+    return torch.from_numpy(resample(check_samples(mono, cut.id), cut.sampling_rate, sampling_rate))
 
 
 def plain_file(cut: Cut) -> PlainFile | None:

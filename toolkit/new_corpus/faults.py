@@ -65,6 +65,8 @@ def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
         yield custom["fault"], custom["fault_detail"]
     elif not any(character.isalnum() for character in text):
         yield "empty-transcript", repr(text)
+    if custom.get("mix_channels") and "fault" not in custom:
+        yield "many-channels", f"{cut.recording.num_channels} channels"
     if NO_SPEAKER in custom:
         yield "no-speaker", custom[NO_SPEAKER]
     if OTHER_SPEAKER in custom:

@@ -101,6 +101,9 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
     corpus.add("train", "fifty", text="ONE " * 50)
     corpus.add("train", "long", seconds=5.0)
     corpus.add("train", "silent", level=0.0)
+    scaled = 3000 * np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    soundfile.write(tmp_path / "scaled.wav", scaled, 16000, subtype="FLOAT")
+    corpus.add("train", "scaled", path=tmp_path / "scaled.wav")
     corpus.add("train", "good0", seed=100)
     expected = {
         ("truncated-audio", "cut"),
@@ -117,6 +120,7 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
         ("too-short", "fifty"),
         ("too-long", "long"),
         ("silent-audio", "silent"),
+        ("scaled-samples", "scaled"),
         ("duplicate-id", "good0"),
     }
     assert {(k, id) for k, _, id in corpus.kinds(max_seconds=4.0)} == expected

@@ -85,12 +85,43 @@ def test_a_channel_of_several_is_a_fault_and_not_their_mean(folder, audio, tmp_p
     by_id = {cut.id: cut for cut in cuts}
     assert [fault_of(by_id[f"u{n}"]) for n in range(1, 5)] == [
         None,
-        "unreadable-audio",
-        "unreadable-audio",
-        None,
+        "unread-channel",
+        "unread-channel",
+        "unread-channel",
     ]
-    detail = by_id["u2"].custom["fault_detail"]
-    assert detail == "channel 1 of 2 in a file: write it to its own"
+    details = [by_id[f"u{n}"].custom["fault_detail"] for n in (2, 4)]
+    assert details == [
+        f"{channel} of 2 in {tmp_path}/stereo.wav: write each to its own file"
+        for channel in ("channel 1", "no channel")
+    ]
+
+
+CHANNELS = "s-A s A\ns-B s B\nm m A\nn n 1\n"
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_speakers_on_channels_of_a_file_are_never_averaged(folder, audio, tmp_path, segments):
+    wavs = {n: audio(tmp_path / f"{n}.wav", channels=2 if n in "st" else 1) for n in "stmn"}
+    scp = {"s-A": wavs["s"], "s-B": wavs["s"], "m": wavs["m"], "n": wavs["n"], "t": wavs["t"]}
+    files = {
+        "wav_scp": "".join(f"{id} {path}\n" for id, path in scp.items()),
+        "text": "".join(f"{id} ONE\n" for id in scp),
+        "utt2spk": "".join(f"{id} {id}\n" for id in scp),
+    }
+    if segments:
+        files["segments"] = "".join(f"{id} {id} 0.2 0.8\n" for id in scp)
+    path = folder(**files)
+    (path / "reco2file_and_channel").write_text(CHANNELS)
+    cuts = {cut.id: cut for cut in read_kaldi_dir(path)}
+    faults = {id: fault_of(cut) for id, cut in cuts.items()}
+    assert faults == {
+        **{"s-A": "unread-channel", "s-B": "unread-channel", "m": None, "n": None, "t": None}
+    }
+    detail = f"channel B of 2 in {wavs['s']}: write each to its own file"
+    assert cuts["s-B"].custom["fault_detail"] == detail
+    assert cuts["s-B"].duration == 0
+    mixed = {id for id, cut in cuts.items() if (cut.custom or {}).get("mix_channels")}
+    assert mixed == {"t"}
 
 
 def test_duplicates_are_kept_for_the_check(folder, audio, tmp_path):

@@ -8,14 +8,13 @@ import numpy as np
 import soundfile
 
 from toolkit.corpus.audio_file import missing_samples, open_audio, rate_fault
+from toolkit.corpus.sample_scale import FLOATS, SampleScale
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digest import FileDigest, file_digest
 from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
-FLOATS = ("FLOAT", "DOUBLE")
-"""libsndfile's names of samples that it does not scale where it is asked for integers."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,8 @@ class AudioInfo:
     """First and last sample that is infinite or not a number, in any channel."""
     bad_rate: str = ""
     """What is wrong with the sampling rate, if it is implausible."""
+    bad_scale: str = ""
+    """What is wrong with float samples that are scaled to integers."""
 
 
 def read_audio_info(
@@ -73,17 +74,20 @@ def decode(path: str) -> AudioInfo:
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
     content: FileDigest | None = None
     bad: tuple[int, int] | None = None
+    scale = SampleScale()
     try:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path, in_order=True) as file:
             rate, channels = file.samplerate, file.channels
             declared = file.frames + missing_samples(path, file)
+            # libsndfile does not scale floats where it is asked for integers.
             kind = "float32" if file.subtype in FLOATS else "int16"
             while len(block := file.read(BLOCK, dtype=kind, always_2d=True)) > 0:
                 if kind == "float32":
                     wrong = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
                     if len(wrong):
                         bad = (bad[0] if bad else int(wrong[0]), int(wrong[-1]))
+                    scale.add(block.mean(axis=1))
                     block = _int16(block)
                 decoded += len(block)
                 silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
@@ -102,6 +106,7 @@ def decode(path: str) -> AudioInfo:
         content,
         bad,
         rate_fault(rate) if rate else "",
+        scale.fault,
     )
 
 

@@ -41,6 +41,19 @@ KINDS: dict[str, Kind] = {
         "audio shorter than its header says, or that cannot be decoded to its end",
         "copy the file again from its source (a broken download or a full disk)",
     ),
+    "scaled-samples": Kind(
+        ERROR,
+        "all",
+        "float samples scaled to integers, far beyond [-1, 1]",
+        "divide them by 32768, or write 16-bit integers",
+    ),
+    "unread-channel": Kind(
+        ERROR,
+        "all",
+        "utterance on one channel of a file of several, which is not read",
+        "write each channel to its own file, for example by `sox y.wav y-A.wav remix 1` and "
+        "`sox y.wav y-B.wav remix 2`",
+    ),
     "refused-pipe": Kind(
         ERROR,
         "all",

@@ -79,6 +79,8 @@ class SplitChecker:
             if cut.start <= last and first <= cut.end:
                 detail = f"{path}: values that are not numbers from {first:.3f} to {last:.3f} s"
                 return [("unreadable-audio", detail)]
+        if info.bad_scale:
+            return [("scaled-samples", f"{path}: {info.bad_scale}")]
         found = []
         if info.silent:
             found.append(("silent-audio", path))

@@ -34,11 +34,14 @@ RunPipe = Callable[[str, str], Audio]
 
 
 def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCut]:
-    """Read wav.scp, text and, if present, segments and utt2spk, sorted or not.
+    """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
 
     - A relative path in wav.scp is looked for from `folder` and each folder above it.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
       refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
+    - Lines may be in any order.
+    - An utterance on one channel of a file of several, as reco2file_and_channel or a fifth column
+      of segments says, is a fault: channels are not read, and their mean is of several speakers.
     - A segment's end of -1 is the end of the recording.
     - An utterance that utt2spk lacks, or names without a speaker, is a speaker of its own, as is
       Kaldi's custom, with a warning of the check. Of two speakers the first is kept, likewise.
@@ -83,8 +86,21 @@ def _speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
-    """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line."""
-    return [(id, _recording(path, id, rest, run_pipe)) for id, rest in _lines(path)]
+    """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
+
+    The channels are those of the file reco2file_and_channel beside it, if there is one.
+    """
+    channels = _channels(path.parent / "reco2file_and_channel")
+    recordings = [(id, _recording(path, id, rest, run_pipe)) for id, rest in _lines(path)]
+    return [(id, dataclasses.replace(audio, channel=channels.get(id))) for id, audio in recordings]
+
+
+def _channels(path: Path) -> dict[str, str]:
+    """Read reco2file_and_channel: the channel of each recording."""
+    if not path.is_file():
+        return {}
+    rows = ((id, rest.split()) for id, rest in _lines(path))
+    return {id: fields[1] for id, fields in rows if len(fields) > 1}
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
@@ -164,7 +180,7 @@ def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
     except ValueError:
         fault = whole.fault or ("bad-segment", f"segments: not `recording start end`: {rest!r}")
         return Audio(whole.path, recording_id=name, fault=fault)
-    channel = numbers[2] if len(numbers) > 2 else None
+    channel = numbers[2] if len(numbers) > 2 else whole.channel
     return Audio(whole.path, start, end, name, whole.fault, whole.note, channel)
 
 

@@ -1,0 +1,134 @@
+"""MP3 files without a tag that tells their length, in all readers."""
+
+import io
+
+import numpy as np
+import pytest
+import soundfile
+
+from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.check.audio_info import decode
+from toolkit.corpus.manifest import recording_or_fault
+from toolkit.features.audio import AudioError, decode_audio, load_audio
+from toolkit.features.blocks import audio_blocks
+
+RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+"""Hz by the bits of the version and of the rate."""
+ID3 = b"ID3\x04\x00\x00\x00\x00\x20\x00" + bytes(4096)
+"""A tag of 4096 bytes, as players want it."""
+
+
+def encode(rate=16000, channels=1, seconds=10.0):
+    """Loud noise, then silence: the first frames have the highest bit rate."""
+    loud = 0.3 * np.random.default_rng(0).standard_normal((2 * rate, channels))
+    samples = np.concatenate([loud, np.zeros((round((seconds - 2) * rate), channels))])
+    content = io.BytesIO()
+    soundfile.write(content, samples, rate, format="MP3", bitrate_mode="VARIABLE")
+    return content.getvalue()
+
+
+def without_tag(content):
+    """Remove the first frame, which has the tag; return the rest and the tag's count of frames."""
+    tag = content.index(b"Xing")
+    version = content[1] >> 3 & 3
+    rate = RATES[version][content[2] >> 2 & 3]
+    kbits = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+    kbits = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160) if version == 3 else kbits
+    size = (144000 if version == 3 else 72000) * kbits[content[2] >> 4] // rate
+    return content[size:], int.from_bytes(content[tag + 8 : tag + 12], "big")
+
+
+def lengths(path):
+    """Samples per channel by each reader: check, manifest, whole, blocks, and in memory.
+
+    In memory, without a name, a file must begin as MP3 files do.
+    """
+    info = decode(str(path))
+    recording, fault = recording_or_fault(path, "a")
+    assert (info.error, info.decoded, fault) == (None, info.declared, None)
+    rate, content = info.sampling_rate, path.read_bytes()
+    in_memory = set()
+    if content.startswith((b"ID3", b"\xff")):
+        in_memory.add(decode_audio(content, "a", rate).num_samples)
+    return in_memory | {
+        info.decoded,
+        recording.num_samples,
+        len(load_audio(path, rate)),
+        sum(map(len, audio_blocks(path, rate, 0.7))),
+    }
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (8000, 1), (44100, 2), (48000, 1)])
+@pytest.mark.parametrize("before", [b"", ID3, ID3 + ID3, b"\x00" * 300])
+@pytest.mark.parametrize("behind", [b"", b"TAG".ljust(128, b"\x00")])
+def test_the_length_is_that_of_all_frames(tmp_path, rate, channels, before, behind):
+    content, frames = without_tag(encode(rate, channels))
+    path = tmp_path / "a.mp3"
+    path.write_bytes(before + content + behind)
+    assert lengths(path) == {frames * (1152 if rate > 24000 else 576)}
+
+
+def test_samples_are_those_of_the_file_with_the_tag(tmp_path):
+    """Which lack the delay of the encoder and decoder at the beginning, and padding at the end."""
+    tagged, path = tmp_path / "b.mp3", tmp_path / "a.mp3"
+    tagged.write_bytes(encode())
+    path.write_bytes(ID3 + without_tag(tagged.read_bytes())[0])
+    expected, samples = load_audio(tagged).numpy(), load_audio(path).numpy()
+    (delay,) = {
+        d for d in range(576, 1729) if np.allclose(samples[d:][:9], expected[:9], atol=1e-4)
+    }
+    assert np.allclose(samples[delay:][: len(expected)], expected, atol=1e-4)
+    with open_audio(path) as file:
+        file.seek(30000)
+        assert np.allclose(file.read(100), samples[30000:30100], atol=0.05)
+
+
+def test_a_file_that_begins_in_the_middle_of_a_frame(tmp_path):
+    content, frames = without_tag(encode())
+    path = tmp_path / "a.mp3"
+    path.write_bytes(content[100:])
+    assert lengths(path) == {(frames - 1) * 576}
+
+
+def test_a_last_frame_that_is_not_whole_is_left_out(tmp_path):
+    content, frames = without_tag(encode())
+    path = tmp_path / "a.mp3"
+    path.write_bytes(content[:-1])
+    assert lengths(path) == {(frames - 1) * 576}
+
+
+@pytest.mark.parametrize("between", [b"", b"TAG".ljust(128, b"\x00"), ID3, bytes(5000)])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_files_that_follow_one_another_are_read_to_the_end(tmp_path, tagged, between):
+    content, frames = without_tag(encode())
+    whole = encode() if tagged else content
+    path = tmp_path / "a.mp3"
+    path.write_bytes(whole + between + whole)
+    assert lengths(path) == {2 * frames * 576}
+
+
+def test_files_of_different_rates_do_not_follow_one_another(tmp_path):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(encode(16000) + encode(44100, 2))
+    message = "a.mp3: MP3 streams of different sampling rates or channels"
+    with pytest.raises(AudioError, match=message):
+        load_audio(path)
+    with pytest.raises(AudioError, match=message):
+        list(audio_blocks(path, 16000, 1.0))
+    assert "MP3 streams of different" in decode(str(path)).error
+    assert "MP3 streams of different" in recording_or_fault(path, "a")[1]
+
+
+@pytest.mark.parametrize("before", [b"", ID3])
+def test_a_file_shorter_than_its_tag_says_is_truncated(tmp_path, truncate, before):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(before + encode())
+    assert lengths(path) == {160000}
+    truncate(path)
+    info = decode(str(path))
+    assert info.declared == 160000
+    assert info.decoded < 160000
+    with pytest.raises(AudioError, match=r"a\.mp3: truncated"):
+        load_audio(path)
+    with pytest.raises(AudioError, match=r"a\.mp3: truncated"):
+        list(audio_blocks(path, 16000, 1.0))
