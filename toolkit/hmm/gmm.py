@@ -317,7 +317,13 @@ class Gmm:
             raise ValueError("its pdfs are not numbered consecutively")
         if not (weights.ge(0).all() and means.isfinite().all() and variances.gt(0).all()):
             raise ValueError("weights, means or variances are out of range")
-        return cls(owner, weights, means, variances)
+        gmm = cls(owner, weights, means, variances)
+        # Tiny variances have infinite precisions. A constant of -inf is that of a weight of 0,
+        # which does no harm while the pdf has another Gaussian.
+        usable = gmm._matrix.isfinite().all() and (gmm._constant < math.inf).all()
+        if not (usable and torch.bincount(owner, weights).gt(0).all()):
+            raise ValueError("mixtures without weight, or variances that are too small")
+        return gmm
 
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.align.gmm.lda_mllt import speech_mask
-from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.graphs import TrainingGraphCompiler, check_phones
 from toolkit.align.recordings.bundle import (
     INDEPENDENT,
     LANG,
@@ -28,11 +29,8 @@ from toolkit.align.recordings.joining import RecordingAlignment
 from toolkit.align.recordings.long import LongConfig, align_long
 from toolkit.config.convert import from_plain
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.gmm_features import GmmFrontend
 from toolkit.features.stream import extract_file
 from toolkit.hmm.fmllr import FmllrStatistics
-from toolkit.hmm.gmm import Gmm
-from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.letters import NORMALISERS
 from toolkit.lang.lexicon import Pronunciation, without_positions
@@ -49,9 +47,9 @@ class _System:
 
     def __init__(self, folder: Path, lang: Lang, config: LongConfig) -> None:
         self.config = config
-        self.frontend = GmmFrontend.load(folder)
-        self.gmm = Gmm.load(folder / "gmm.safetensors")
-        self.senones = Senones.load(folder)
+        system = GmmSystem.load(folder, folder)
+        self.frontend, self.gmm, self.senones = system.features.frontend, system.gmm, system.senones
+        self.cepstra = system.cepstra
         self.compiler = TrainingGraphCompiler(lang, self.senones)
         self.posteriors = PhonePosteriors(self.senones, config.confidence_scale)
 
@@ -85,7 +83,9 @@ class Aligner:
       pronunciations: of words that the bundle's lexicon lacks.
 
     Raises:
-      AlignerError: the folder is no bundle, or its words were normalised by other rules.
+      AlignerError: the folder is no bundle, its words were normalised by other rules, or its files
+        come from different bundles.
+      GraphMismatchError: its lexicon has other phones than its systems.
     """
 
     def __init__(
@@ -113,6 +113,15 @@ class Aligner:
             if (bundle / INDEPENDENT).is_dir()
             else None
         )
+        for folder, system in ((bundle, self._system), (bundle / INDEPENDENT, self._independent)):
+            if system is None:
+                continue
+            check_phones(bundle / LANG, lang, system.senones)
+            if system.cepstra != frontend.dimension:
+                raise AlignerError(
+                    f"{bundle / SETTINGS}: a front end of {frontend.dimension} cepstra, {folder}"
+                    f" models {system.cepstra:g}: restore the bundle or make it again"
+                )
         self._lang = lang
         self._silence = self._system.senones.topology.silence
 

@@ -17,6 +17,7 @@ from toolkit.decode.bundle.settings import (
     BundleError,
     read_settings,
 )
+from toolkit.decode.bundle.sizes import check_frontend, check_senones
 from toolkit.decode.silence import SilencePosteriors
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
@@ -37,7 +38,7 @@ class Recogniser:
       fast: leave out the second pass.
 
     Raises:
-      BundleError: the folder is not such a bundle.
+      BundleError: the folder is not such a bundle, or its files come from different ones.
     """
 
     def __init__(self, bundle: Path, device: str = "cpu", fast: bool = False) -> None:
@@ -52,7 +53,9 @@ class Recogniser:
         self.frontend = Frontend(self.frontend_config)
         normaliser = self._bundle / NORMALISER
         self.model = NeuralModel(self._bundle / MODEL, normaliser, device)
-        self.search = BundleSearch(self._bundle, settings, fast)
+        inputs = len(self.model.normaliser.prior_mean)
+        check_frontend(self._bundle, self.frontend_config, inputs, normaliser)
+        self.search = BundleSearch(self._bundle, settings, fast, len(self.model.log_priors))
 
     @property
     def frame_shift(self) -> float:
@@ -88,7 +91,9 @@ class Recogniser:
                 f"{self._bundle} has no {SENONES}/, which {purpose} need: it was written by an"
                 f" earlier version of the toolkit; {ADVICE}"
             )
-        return Senones.load(self._bundle / SENONES)
+        senones = Senones.load(self._bundle / SENONES)
+        check_senones(self._bundle / SENONES, senones, len(self.model.log_priors))
+        return senones
 
     def scores(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Score the features of an utterance.

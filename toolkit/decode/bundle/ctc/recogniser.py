@@ -11,6 +11,7 @@ from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.bundle.settings import ADVICE, NEURAL_LM, BundleError
+from toolkit.decode.bundle.sizes import check_language_model
 from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis
 from toolkit.decode.ctc.lists import CtcRescorer, missing_words
 from toolkit.decode.ctc.words import WordsDecoder
@@ -68,6 +69,8 @@ class CtcRecogniser:
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
         search = self.settings.search
+        if self._lm is not None:
+            check_language_model(self._bundle / LM, self._lm.vocabulary, set(words))
         try:
             return WordsDecoder(self.scorer.units, words, self._lm, search)
         except CtcDecodeError as error:
@@ -87,6 +90,12 @@ class CtcRecogniser:
             raise BundleError(f"{self._bundle}: rescoring needs a search with n-grams; {ADVICE}")
         missing = missing_words(self._lm, self.decoder.dictionary.words)
         rescorer = Rescorer.load(self._bundle / NEURAL_LM)
+        shortlist = rescorer.lm.shortlist
+        check_language_model(
+            self._bundle / NEURAL_LM,
+            (*shortlist.words, *shortlist.shares),
+            set(self.decoder.dictionary.words),
+        )
         return CtcRescorer(rescorer, self._lm, self.settings.search, missing)
 
     def chosen(self, hypotheses: Sequence[Hypothesis]) -> str:
