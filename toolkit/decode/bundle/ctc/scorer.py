@@ -109,7 +109,7 @@ class CtcScorer:
         return self._checked(rows[0].float().cpu()), state
 
     def _checked(self, log_probs: Tensor) -> Tensor:
-        if log_probs.isnan().any():
+        if not log_probs.isfinite().all():
             raise BundleError(
                 f"{self._bundle}: the network's outputs are no numbers, so that its weights or"
                 f" {NORMALISER} are damaged; {ADVICE}"

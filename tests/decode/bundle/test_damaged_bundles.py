@@ -1,0 +1,240 @@
+"""One value that is not finite, or one file of another bundle, is an error that names the file."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from tests.align.recordings.test_folder import FRONTEND as ALIGNER_FRONTEND
+from tests.decode.bundle.test_ctc_bundle import noise
+from tests.decode.bundle.test_ctc_bundle import write as write_ctc
+from tests.decode.conftest import Recogniser as Words
+from tests.decode.conftest import make_bundle
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.gmm.training import EmConfig
+from toolkit.align.recordings.aligner import Aligner
+from toolkit.align.recordings.bundle import write_aligner_bundle
+from toolkit.decode.bundle.folder import load_recogniser
+from toolkit.decode.bundle.writing import (
+    NetworkFiles,
+    NeuralFiles,
+    TunedSearch,
+    write_speaker_bundle,
+)
+from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.rescoring.rescorer import RescoringWeights
+from toolkit.errors import ToolkitError
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
+from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.fsa.beam import Beam
+from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.ngram.arpa import read_arpa, write_arpa
+from toolkit.lang.ngram.binary import write_binary
+from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.shortlist import Shortlist
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.priors import save_priors
+from toolkit.models.store import make_model, save_model
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+
+CEPSTRA, DIMENSION = 4, 6
+FLOATS = ("F16", "BF16", "F32", "F64")
+KINDS = ["network", "tdnnf", "speaker", "speaker_network", "ctc", "aligner"]
+
+
+def write_neural_lm(folder, vocabulary):
+    torch.manual_seed(1)
+    shortlist = Shortlist.of(dict.fromkeys(vocabulary, 1), vocabulary, None)
+    model = WordLstm(WordLstmConfig(vocabulary=len(vocabulary) + 3, hidden=4))
+    NeuralLm(model.eval(), shortlist).save(folder / "lm")
+    RescoringWeights(0.5, 0.4, 0.0).save(folder / "weights.json")
+    return folder / "lm", folder / "weights.json"
+
+
+def network_bundle(words, kind="lstm"):
+    """A network, n-grams and a neural language model that rescore, senones, a calibration."""
+    write_binary(words.model(words.text, 3), words.folder / "larger.safetensors")
+    (words.folder / "tuned.json").write_text('{"acoustic_scale": 0.4, "word_penalty": 0.5}')
+    tuned = words.folder / "tuned.json"
+    neural = NeuralFiles(*write_neural_lm(words.folder, ["YES", "NO"]), tuned, 10)
+    larger = words.folder / "larger.safetensors"
+    out = words.folder / "bundle"
+    rescoring = {"rescorer": larger, "rescorer_tuned": tuned, "neural": neural}
+    return make_bundle(words, out, kind=kind, tuned=tuned, **rescoring)
+
+
+def write_gmm(folder, senones, projection=True):
+    """A GMM system with LDA: 4 cepstra, spliced, projected to 6 dimensions."""
+    torch.manual_seed(0)
+    inputs = 3 * CEPSTRA * 3
+    front = GmmFrontend(1, torch.randn(DIMENSION, inputs)) if projection else GmmFrontend()
+    dimension = DIMENSION if projection else 3 * CEPSTRA
+    count = torch.full((senones.num_pdfs,), 100.0).double()
+    means = torch.randn(senones.num_pdfs, dimension).double()
+    moments = count, count[:, None] * means, count[:, None] * (means**2 + 1)
+    gmm = Gmm.from_moments(*moments, torch.full((dimension,), 0.01))
+    folder.mkdir()
+    GmmSystem(GmmFeatures(folder, front), senones, gmm).save(folder)
+    return folder
+
+
+def speaker_bundle(words, with_network=False):
+    """Adapted GMMs with a first pass, or a network on their features."""
+    root, senones = words.folder, words.senones
+    adapted, independent = (write_gmm(root / name, senones) for name in ("sat", "lda_mllt"))
+    (root / "tuned.json").write_text('{"acoustic_scale": 0.3, "word_penalty": 1.0}')
+    config = DecodeConfig(0.3, beam=Beam(100.0, 6.0))
+    search, network = TunedSearch(words.graph, config, root / "tuned.json"), None
+    if with_network:
+        model = make_model(LstmConfig(3 * DIMENSION, senones.num_pdfs, hidden=4, layers=1))
+        save_model(root / "net", model)
+        save_priors(root / "net", torch.ones(senones.num_pdfs))
+        stats = GlobalStats.of(torch.randn(50, DIMENSION))
+        Normaliser(stats.mean, stats, scope="global").save(root / "normaliser.json")
+        senones.save(root / "senones")
+        network = NetworkFiles(root / "net", root / "normaliser.json", root / "senones")
+    write_speaker_bundle(
+        adapted,
+        search,
+        root / "lang",
+        FrontendConfig("plp", num_ceps=CEPSTRA),
+        root / "bundle",
+        network,
+        first_pass=(independent, search, words.graph, EmConfig()),
+    )
+    return root / "bundle"
+
+
+def ctc_bundle(folder):
+    """A CTC network whose texts n-grams and a neural language model score."""
+    from tests.decode.bundle.test_ctc_bundle import WORDS
+
+    return write_ctc(folder, neural=write_neural_lm(folder, WORDS))
+
+
+def aligner_bundle(folder):
+    """An adapted GMM system and the speaker-independent one, both with a projection."""
+    lang = Lang.of(Lexicon({"ABBA": [("A", "B")]}))
+    lang.save(folder / "lang")
+    senones = Senones.monophone(Topology(tuple(lang.real_phones)))
+    systems = [write_gmm(folder / name, senones) for name in ("sat", "lda")]
+    frontend = replace(ALIGNER_FRONTEND, num_ceps=CEPSTRA)
+    write_aligner_bundle(systems[0], folder / "lang", frontend, folder / "bundle", None, systems[1])
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """A bundle of each kind."""
+    made = {}
+    for kind in KINDS:
+        folder = tmp_path_factory.mktemp(kind)
+        if kind == "ctc":
+            made[kind] = ctc_bundle(folder)
+        elif kind == "aligner":
+            made[kind] = aligner_bundle(folder)
+        elif kind.startswith("speaker"):
+            made[kind] = speaker_bundle(Words(folder), kind == "speaker_network")
+        else:
+            made[kind] = network_bundle(Words(folder), "tdnnf" if kind == "tdnnf" else "lstm")
+    return made
+
+
+@pytest.fixture
+def copy_of(bundles, tmp_path):
+    return lambda kind: shutil.copytree(bundles[kind], tmp_path / kind)
+
+
+def use(kind, bundle):
+    """Load everything that a bundle holds, and recognise with it."""
+    if kind == "aligner":
+        return Aligner(bundle)
+    generator = torch.Generator().manual_seed(1)
+    recogniser = load_recogniser(bundle)
+    if kind == "ctc":
+        return recogniser.recognise(noise(1.0))
+    if kind.startswith("speaker"):
+        return recogniser.recognise([torch.randn(60, CEPSTRA, generator=generator)], details=True)
+    features = torch.randn(60, 8, generator=generator) * 3 + 17
+    return recogniser.recognise_features(features, details=True)
+
+
+def file_names(bundle, pattern):
+    return sorted(str(path.relative_to(bundle)) for path in bundle.rglob(pattern))
+
+
+def float_tensors(path):
+    with safe_open(path, "pt") as file:
+        return [name for name in file.keys() if file.get_slice(name).get_dtype() in FLOATS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_bundle_is_used(bundles, kind):
+    use(kind, bundles[kind])
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensor_with_a_value_that_is_not_finite_is_named(copy_of, kind, value):
+    """Every floating-point tensor of every file; none may hold infinities."""
+    bundle, refused = copy_of(kind), 0
+    for name in file_names(bundle, "*.safetensors"):
+        path = bundle / name
+        content, tensors = path.read_bytes(), load_file(path)
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+        for tensor in float_tensors(path):
+            damaged = tensors[tensor].clone()
+            if not damaged.numel():
+                continue
+            damaged.view(-1)[damaged.numel() // 2] = value
+            save_file({**tensors, tensor: damaged}, path, metadata)
+            with pytest.raises(ToolkitError) as error:
+                use(kind, bundle)
+            assert str(path) in str(error.value)
+            assert repr(tensor) in str(error.value)
+            refused += 1
+        path.write_bytes(content)
+    assert refused >= 6
+    use(kind, bundle)
+
+
+def numbers(plain, place=()):
+    """The places of the floating-point numbers in plain data."""
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain)
+    for key, item in items:
+        if isinstance(item, dict | list):
+            yield from numbers(item, (*place, key))
+        elif isinstance(item, float):
+            yield (*place, key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_that_is_no_number_is_named(copy_of, kind):
+    bundle = copy_of(kind)
+    skipped = {"aligner.json", "lang.json"}
+    for name in set(file_names(bundle, "*.json")) - skipped:
+        path = bundle / name
+        content = path.read_text()
+        for *place, last in list(numbers(json.loads(content)))[:40]:
+            plain = json.loads(content)
+            inner = plain
+            for key in place:
+                inner = inner[key]
+            inner[last] = math.nan
+            path.write_text(json.dumps(plain))
+            with pytest.raises(ToolkitError) as error:
+                use(kind, bundle)
+            assert str(path) in str(error.value), (name, place, last)
+        path.write_text(content)
