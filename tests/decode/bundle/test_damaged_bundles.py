@@ -38,7 +38,6 @@ from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram.arpa import read_arpa, write_arpa
 from toolkit.lang.ngram.binary import write_binary
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.shortlist import Shortlist
@@ -54,6 +53,7 @@ KINDS = ["network", "tdnnf", "speaker", "speaker_network", "ctc", "aligner"]
 
 
 def write_neural_lm(folder, vocabulary):
+    """An untrained LSTM language model, and weights."""
     torch.manual_seed(1)
     shortlist = Shortlist.of(dict.fromkeys(vocabulary, 1), vocabulary, None)
     model = WordLstm(WordLstmConfig(vocabulary=len(vocabulary) + 3, hidden=4))
@@ -176,7 +176,8 @@ def file_names(bundle, pattern):
 
 def float_tensors(path):
     with safe_open(path, "pt") as file:
-        return [name for name in file.keys() if file.get_slice(name).get_dtype() in FLOATS]
+        names = list(file.keys())
+        return [name for name in names if file.get_slice(name).get_dtype() in FLOATS]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,8 +224,7 @@ def numbers(plain, place=()):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_setting_that_is_no_number_is_named(copy_of, kind):
     bundle = copy_of(kind)
-    skipped = {"aligner.json", "lang.json"}
-    for name in set(file_names(bundle, "*.json")) - skipped:
+    for name in file_names(bundle, "*.json"):
         path = bundle / name
         content = path.read_text()
         for *place, last in list(numbers(json.loads(content)))[:40]:
@@ -238,3 +238,171 @@ def test_a_setting_that_is_no_number_is_named(copy_of, kind):
                 use(kind, bundle)
             assert str(path) in str(error.value), (name, place, last)
         path.write_text(content)
+
+
+def edit(path, **changes):
+    """Replace tensors of a file: name=function of the tensor."""
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    for name, change in changes.items():
+        tensors[name] = change(tensors[name].clone()).contiguous()
+    save_file(tensors, path, metadata)
+
+
+def edit_json(path, **changes):
+    """Replace values of a file: {"a": {"b": value}} merged into what it holds."""
+
+    def merge(plain, new):
+        for key, value in new.items():
+            plain[key] = merge(plain[key], value) if isinstance(value, dict) else value
+        return plain
+
+    path.write_text(json.dumps(merge(json.loads(path.read_text()), changes)))
+
+
+def longer_row(matrix):
+    return torch.cat([matrix, matrix[-1:]])
+
+
+def one_pdf_more(arcs):
+    arcs[arcs[:, 2] > 0, 2] += 1
+    return arcs
+
+
+def other_word(words):
+    return torch.where(words > 0, 10**6, words)
+
+
+def other_phones(folder):
+    """Senones of a topology whose phones are in another order."""
+    topology = Topology.load(folder / "topology.json")
+    phones = (*topology.phones[:2], *topology.phones[:1:-1])
+    Senones.monophone(replace(topology, phones=phones)).save(folder)
+
+
+def fewer_states(folder):
+    """Senones of a topology with a state less in each phone."""
+    topology = Topology.load(folder / "topology.json")
+    Senones.monophone(replace(topology, states=1, silence_states=1)).save(folder)
+
+
+def foreign_ngrams(path):
+    write_binary(estimate([["DOVE"], ["OWL"]], ["DOVE", "OWL"], 2, (1,))[0], path)
+
+
+def foreign_neural_lm(folder):
+    lm, _ = write_neural_lm(folder.parent / "foreign", ["DOVE", "OWL"])
+    shutil.copytree(lm, folder, dirs_exist_ok=True)
+
+
+def network_on(dimension, normaliser):
+    """A network on features of another dimension, and its normaliser."""
+    bundle = normaliser.parent
+    outputs = Senones.load(bundle / "senones").num_pdfs
+    save_model(bundle / "model", make_model(LstmConfig(3 * dimension, outputs, hidden=4, layers=1)))
+    normaliser_of(dimension).save(normaliser)
+
+
+def normaliser_of(dimension):
+    stats = GlobalStats.of(torch.randn(50, dimension))
+    return Normaliser(stats.mean, stats, scope="global")
+
+
+EXCHANGES = [
+    ("network", "graph.safetensors", lambda p: edit(p, arcs=one_pdf_more), "the acoustic model"),
+    ("network", "graph.safetensors", lambda p: edit(p, aux_labels=other_word), "words.txt"),
+    ("network", "rescoring.safetensors", foreign_ngrams, "none of the words of words.txt"),
+    ("network", "neural_lm", foreign_neural_lm, "none of the words of words.txt"),
+    ("network", "normaliser.json", lambda p: normaliser_of(7).save(p), "inputs and"),
+    (
+        "network",
+        "recogniser.json",
+        lambda p: edit_json(p, frontend={"num_mel_bins": 9}),
+        "the front end has 9 values a frame",
+    ),
+    ("network", "senones", fewer_states, "tree.json has"),
+    ("network", "phones.txt", lambda p: other_phones(p.parent / "senones"), "in another order"),
+    (
+        "speaker",
+        "gmm",
+        lambda p: edit(p / "projection.safetensors", projection=longer_row),
+        "projection.safetensors has 7 rows, gmm.safetensors",
+    ),
+    (
+        "speaker",
+        "first_pass/gmm",
+        lambda p: edit(p / "projection.safetensors", projection=longer_row),
+        "projection.safetensors has 7 rows, gmm.safetensors",
+    ),
+    ("speaker", "gmm", fewer_states, "tree.json has"),
+    (
+        "speaker",
+        "recogniser.json",
+        lambda p: edit_json(p, frontend={"num_ceps": 5}),
+        "the front end has 5 values a frame",
+    ),
+    ("speaker", "graph.safetensors", lambda p: edit(p, arcs=one_pdf_more), "the acoustic model"),
+    (
+        "speaker",
+        "first_pass/graph.safetensors",
+        lambda p: edit(p, arcs=one_pdf_more),
+        "the acoustic model",
+    ),
+    (
+        "speaker_network",
+        "gmm/graph.safetensors",
+        lambda p: edit(p, arcs=one_pdf_more),
+        "the acoustic model",
+    ),
+    ("speaker_network", "senones", fewer_states, "tree.json has"),
+    ("speaker_network", "normaliser.json", lambda p: normaliser_of(7).save(p), "and the priors"),
+    (
+        "speaker_network",
+        "normaliser.json",
+        lambda p: network_on(7, p),
+        "is for 7 features",
+    ),
+    ("ctc", "lm.safetensors", foreign_ngrams, "none of the words of words.txt"),
+    ("ctc", "neural_lm", foreign_neural_lm, "none of the words of words.txt"),
+    (
+        "ctc",
+        "ctc.json",
+        lambda p: edit_json(p, frontend={"num_mel_bins": 9}),
+        "the front end has 9 values a frame",
+    ),
+    ("ctc", "normaliser.json", lambda p: normaliser_of(7).save(p), "different trainings"),
+    (
+        "aligner",
+        "",
+        lambda p: edit(p / "projection.safetensors", projection=longer_row),
+        "projection.safetensors has 7 rows, gmm.safetensors",
+    ),
+    (
+        "aligner",
+        "independent",
+        lambda p: edit(p / "projection.safetensors", projection=longer_row),
+        "projection.safetensors has 7 rows, gmm.safetensors",
+    ),
+    (
+        "aligner",
+        "aligner.json",
+        lambda p: edit_json(p, frontend={"num_ceps": 5}),
+        "a front end of 5 cepstra",
+    ),
+    ("aligner", "independent", fewer_states, "tree.json has"),
+    ("aligner", "lang/phones.txt", lambda p: other_phones(p.parent.parent), "in another order"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "exchange", "message"),
+    EXCHANGES,
+    ids=[f"{kind}-{name}-{number}" for number, (kind, name, *_) in enumerate(EXCHANGES)],
+)
+def test_a_file_of_another_bundle_is_named(copy_of, kind, name, exchange, message):
+    bundle = copy_of(kind)
+    exchange(bundle / name)
+    with pytest.raises(ToolkitError, match=message) as error:
+        use(kind, bundle)
+    assert str(bundle / name) in str(error.value)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from toolkit.align.recordings.bundle import (
     LANG,
     SETTINGS,
     AlignerError,
+    AlignerSettings,
     extend_lang,
     find_bundle,
 )
@@ -27,14 +27,13 @@ from toolkit.align.recordings.confidence import (
 )
 from toolkit.align.recordings.joining import RecordingAlignment
 from toolkit.align.recordings.long import LongConfig, align_long
-from toolkit.config.convert import from_plain
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.config.convert import read_plain
+from toolkit.features.frontend import Frontend
 from toolkit.features.stream import extract_file
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.lang.lang import Lang
 from toolkit.lang.letters import NORMALISERS
 from toolkit.lang.lexicon import Pronunciation, without_positions
-from toolkit.storage.reading import read_json, reading
 
 DELTA_REACH = 4
 """Frames on either side that deltas and delta-deltas look at."""
@@ -95,9 +94,10 @@ class Aligner:
         pronunciations: Iterable[tuple[str, Pronunciation]] = (),
     ) -> None:
         bundle = find_bundle(bundle)
-        with reading(bundle / SETTINGS, AlignerError, "make the bundle again", "damaged"):
-            settings = read_json(bundle / SETTINGS, {"frontend": {str: Any}})
-            frontend = from_plain(FrontendConfig, settings["frontend"])
+        settings = read_plain(
+            bundle / SETTINGS, AlignerSettings, AlignerError, "make the bundle again"
+        )
+        frontend = settings.frontend
         lang = Lang.load(bundle / LANG)
         if lang.normaliser not in NORMALISERS:
             raise AlignerError(

@@ -14,6 +14,7 @@ from toolkit.decode.bundle.settings import (
     NORMALISER,
     SENONE_FILES,
     SENONES,
+    SETTINGS,
     BundleError,
     read_settings,
 )
@@ -54,7 +55,7 @@ class Recogniser:
         normaliser = self._bundle / NORMALISER
         self.model = NeuralModel(self._bundle / MODEL, normaliser, device)
         inputs = len(self.model.normaliser.prior_mean)
-        check_frontend(self._bundle, self.frontend_config, inputs, normaliser)
+        check_frontend(self._bundle / SETTINGS, self.frontend_config, inputs, normaliser)
         self.search = BundleSearch(self._bundle, settings, fast, len(self.model.log_priors))
 
     @property

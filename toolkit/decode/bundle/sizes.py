@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.decode.bundle.settings import SETTINGS, BundleError
+from toolkit.decode.bundle.settings import BundleError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.fst import Fst
 from toolkit.hmm.senones import Senones
@@ -41,12 +41,12 @@ def check_graph(path: Path, graph: Fst, num_pdfs: int, words: SymbolTable) -> No
         raise BundleError(f"{path} has words that words.txt does not list: {MISMATCH}")
 
 
-def check_frontend(bundle: Path, frontend: FrontendConfig, inputs: float, model: Path) -> None:
+def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, model: Path) -> None:
     """Check that the front end's frames have as many values as a model takes.
 
     Args:
-      bundle: the bundle.
-      frontend: its front end.
+      settings: the file of the bundle's settings.
+      frontend: the front end in it.
       inputs: values of a frame that the model takes.
       model: the model's file or folder.
 
@@ -55,7 +55,7 @@ def check_frontend(bundle: Path, frontend: FrontendConfig, inputs: float, model:
     """
     if frontend.dimension != inputs:
         raise BundleError(
-            f"{bundle / SETTINGS}: the front end has {frontend.dimension} values a frame, {model}"
+            f"{settings}: the front end has {frontend.dimension} values a frame, {model}"
             f" takes {inputs:g}: {MISMATCH}"
         )
 

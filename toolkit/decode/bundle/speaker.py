@@ -23,6 +23,7 @@ from toolkit.decode.bundle.settings import (
     MODEL,
     NORMALISER,
     SENONES,
+    SETTINGS,
     BundleError,
     read_settings,
 )
@@ -80,7 +81,7 @@ class SpeakerRecogniser:
     def _load_gmm(self, folder: Path) -> GmmSystem:
         """Read a system, over no cepstra yet."""
         system = GmmSystem.load(folder, self._bundle)
-        check_frontend(self._bundle, self.frontend_config, system.cepstra, folder)
+        check_frontend(self._bundle / SETTINGS, self.frontend_config, system.cepstra, folder)
         return system
 
     def _load_network(self, device: str) -> NeuralModel:

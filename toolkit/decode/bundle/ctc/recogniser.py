@@ -8,10 +8,10 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
-from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
+from toolkit.decode.bundle.ctc.settings import LM, SETTINGS, WORDS, read_ctc_settings
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
-from toolkit.decode.bundle.settings import ADVICE, NEURAL_LM, BundleError
-from toolkit.decode.bundle.sizes import check_language_model
+from toolkit.decode.bundle.settings import ADVICE, MODEL, NEURAL_LM, BundleError
+from toolkit.decode.bundle.sizes import check_frontend, check_language_model
 from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis
 from toolkit.decode.ctc.lists import CtcRescorer, missing_words
 from toolkit.decode.ctc.words import WordsDecoder
@@ -49,8 +49,8 @@ class CtcRecogniser:
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self.scorer = CtcScorer(self._bundle, device, int8)
-        if self.frontend_config.dimension != self.scorer.model.config.input_dim:
-            raise BundleError(f"{bundle}: the front end is not the network's; {ADVICE}")
+        inputs = len(self.scorer.normaliser.prior_mean)
+        check_frontend(self._bundle / SETTINGS, self.frontend_config, inputs, self._bundle / MODEL)
 
     @property
     def frame_shift(self) -> float:
