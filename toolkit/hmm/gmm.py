@@ -318,11 +318,10 @@ class Gmm:
         if not (weights.ge(0).all() and means.isfinite().all() and variances.gt(0).all()):
             raise ValueError("weights, means or variances are out of range")
         gmm = cls(owner, weights, means, variances)
-        # Tiny variances have infinite precisions. A constant of -inf is that of a weight of 0,
-        # which does no harm while the pdf has another Gaussian.
-        usable = gmm._matrix.isfinite().all() and (gmm._constant < math.inf).all()
-        if not (usable and torch.bincount(owner, weights).gt(0).all()):
-            raise ValueError("mixtures without weight, or variances that are too small")
+        # A weight of 0 does no harm while its pdf has another Gaussian.
+        finite = gmm._matrix.isfinite().all() and (gmm._constant.isfinite() | weights.eq(0)).all()
+        if not (finite and torch.bincount(owner, weights).gt(0).all()):
+            raise ValueError("a pdf has no weight, or densities that no float32 can hold")
         return gmm
 
     def __reduce__(self) -> tuple:
