@@ -10,11 +10,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.align.recordings.test_folder import FRONTEND as ALIGNER_FRONTEND
-from tests.decode.bundle.test_ctc_bundle import noise
+from tests.decode.bundle.test_ctc_bundle import WORDS, noise
 from tests.decode.bundle.test_ctc_bundle import write as write_ctc
-from tests.decode.conftest import Recogniser as Words
-from tests.decode.conftest import make_bundle
+from tests.decode.conftest import Recogniser, make_bundle
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import EmConfig
 from toolkit.align.recordings.aligner import Aligner
@@ -62,40 +60,38 @@ def write_neural_lm(folder, vocabulary):
     return folder / "lm", folder / "weights.json"
 
 
-def network_bundle(words, kind="lstm"):
+def network_bundle(recogniser, kind="lstm"):
     """A network, n-grams and a neural language model that rescore, senones, a calibration."""
-    write_binary(words.model(words.text, 3), words.folder / "larger.safetensors")
-    (words.folder / "tuned.json").write_text('{"acoustic_scale": 0.4, "word_penalty": 0.5}')
-    tuned = words.folder / "tuned.json"
-    neural = NeuralFiles(*write_neural_lm(words.folder, ["YES", "NO"]), tuned, 10)
-    larger = words.folder / "larger.safetensors"
-    out = words.folder / "bundle"
+    write_binary(recogniser.model(recogniser.text, 3), recogniser.folder / "larger.safetensors")
+    (recogniser.folder / "tuned.json").write_text('{"acoustic_scale": 0.4, "word_penalty": 0.5}')
+    tuned = recogniser.folder / "tuned.json"
+    neural = NeuralFiles(*write_neural_lm(recogniser.folder, ["YES", "NO"]), tuned, 10)
+    larger = recogniser.folder / "larger.safetensors"
+    out = recogniser.folder / "bundle"
     rescoring = {"rescorer": larger, "rescorer_tuned": tuned, "neural": neural}
-    return make_bundle(words, out, kind=kind, tuned=tuned, **rescoring)
+    return make_bundle(recogniser, out, kind=kind, tuned=tuned, **rescoring)
 
 
-def write_gmm(folder, senones, projection=True):
+def write_gmm(folder, senones):
     """A GMM system with LDA: 4 cepstra, spliced, projected to 6 dimensions."""
     torch.manual_seed(0)
-    inputs = 3 * CEPSTRA * 3
-    front = GmmFrontend(1, torch.randn(DIMENSION, inputs)) if projection else GmmFrontend()
-    dimension = DIMENSION if projection else 3 * CEPSTRA
+    frontend = GmmFrontend(1, torch.randn(DIMENSION, 3 * CEPSTRA * 3))
     count = torch.full((senones.num_pdfs,), 100.0).double()
-    means = torch.randn(senones.num_pdfs, dimension).double()
+    means = torch.randn(senones.num_pdfs, DIMENSION).double()
     moments = count, count[:, None] * means, count[:, None] * (means**2 + 1)
-    gmm = Gmm.from_moments(*moments, torch.full((dimension,), 0.01))
+    gmm = Gmm.from_moments(*moments, torch.full((DIMENSION,), 0.01))
     folder.mkdir()
-    GmmSystem(GmmFeatures(folder, front), senones, gmm).save(folder)
+    GmmSystem(GmmFeatures(folder, frontend), senones, gmm).save(folder)
     return folder
 
 
-def speaker_bundle(words, with_network=False):
+def speaker_bundle(recogniser, with_network=False):
     """Adapted GMMs with a first pass, or a network on their features."""
-    root, senones = words.folder, words.senones
+    root, senones = recogniser.folder, recogniser.senones
     adapted, independent = (write_gmm(root / name, senones) for name in ("sat", "lda_mllt"))
     (root / "tuned.json").write_text('{"acoustic_scale": 0.3, "word_penalty": 1.0}')
     config = DecodeConfig(0.3, beam=Beam(100.0, 6.0))
-    search, network = TunedSearch(words.graph, config, root / "tuned.json"), None
+    search, network = TunedSearch(recogniser.graph, config, root / "tuned.json"), None
     if with_network:
         model = make_model(LstmConfig(3 * DIMENSION, senones.num_pdfs, hidden=4, layers=1))
         save_model(root / "net", model)
@@ -111,15 +107,13 @@ def speaker_bundle(words, with_network=False):
         FrontendConfig("plp", num_ceps=CEPSTRA),
         root / "bundle",
         network,
-        first_pass=(independent, search, words.graph, EmConfig()),
+        first_pass=(independent, search, recogniser.graph, EmConfig()),
     )
     return root / "bundle"
 
 
 def ctc_bundle(folder):
     """A CTC network whose texts n-grams and a neural language model score."""
-    from tests.decode.bundle.test_ctc_bundle import WORDS
-
     return write_ctc(folder, neural=write_neural_lm(folder, WORDS))
 
 
@@ -129,7 +123,7 @@ def aligner_bundle(folder):
     lang.save(folder / "lang")
     senones = Senones.monophone(Topology(tuple(lang.real_phones)))
     systems = [write_gmm(folder / name, senones) for name in ("sat", "lda")]
-    frontend = replace(ALIGNER_FRONTEND, num_ceps=CEPSTRA)
+    frontend = FrontendConfig("mfcc", num_ceps=CEPSTRA)
     write_aligner_bundle(systems[0], folder / "lang", frontend, folder / "bundle", None, systems[1])
     return folder / "bundle"
 
@@ -137,18 +131,20 @@ def aligner_bundle(folder):
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
     """A bundle of each kind."""
-    made = {}
+    folders = {}
     for kind in KINDS:
         folder = tmp_path_factory.mktemp(kind)
         if kind == "ctc":
-            made[kind] = ctc_bundle(folder)
+            folders[kind] = ctc_bundle(folder)
         elif kind == "aligner":
-            made[kind] = aligner_bundle(folder)
+            folders[kind] = aligner_bundle(folder)
         elif kind.startswith("speaker"):
-            made[kind] = speaker_bundle(Words(folder), kind == "speaker_network")
+            folders[kind] = speaker_bundle(Recogniser(folder), kind == "speaker_network")
         else:
-            made[kind] = network_bundle(Words(folder), "tdnnf" if kind == "tdnnf" else "lstm")
-    return made
+            folders[kind] = network_bundle(
+                Recogniser(folder), "tdnnf" if kind == "tdnnf" else "lstm"
+            )
+    return folders
 
 
 @pytest.fixture
