@@ -1,5 +1,6 @@
 """Recognition piece by piece against recognition of the whole."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from toolkit.decode.streaming import (
     StreamResult,
 )
 from toolkit.decode.transcript import Recognised
+from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
 from toolkit.features.silence import counted_frames
@@ -49,6 +51,15 @@ def heard(recogniser, samples, size, **options):
     stream = StreamingRecogniser(recogniser, **options)
     said = [stream.push(piece) for piece in pieces(samples, size)]
     return [*said, stream.finish()]
+
+
+def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
+    recogniser = Recogniser(bundle())
+    with torch.no_grad():
+        recogniser.model.model.output.bias[0] = math.inf
+    stream = StreamingRecogniser(recogniser)
+    with pytest.raises(ToolkitError, match="outputs are no numbers"):
+        stream.push(babble(1, 2.0))
 
 
 @pytest.mark.parametrize("size", [160, 2560, 16000])

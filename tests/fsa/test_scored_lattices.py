@@ -1,12 +1,18 @@
 """Lattices on disk give the paths that they gave before."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
 from toolkit.fsa.beam import Beam
+from toolkit.fsa.best_path import best_path
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.nbest import n_best, sampled_words
+from toolkit.fsa.pruning import prune
 from toolkit.fsa.scored_lattices import ScoredLatticesError, read_scored, write_scored
 from toolkit.fsa.search import search_lattice
 from toolkit.lang.ngram.arpa import write_arpa
@@ -76,3 +82,30 @@ def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
     save_file(tensors, path)
     with pytest.raises(ScoredLatticesError, match="no lattice"):
         read_scored(path)
+
+
+def test_a_lattice_without_arcs_has_no_path(lattices, tmp_path):
+    whole = lattices[0]
+    none = np.zeros(whole.lattice.num_arcs, dtype=bool)
+    empty = ScoredLattice(whole.lattice.taken(none), whole.acoustic[none], whole.graph[none])
+    assert best_path(empty.lattice).words == []
+    assert empty.best_words(WEIGHTS[0]) == []
+    assert n_best(empty, WEIGHTS[0], 5) == []
+    assert sampled_words(empty, WEIGHTS[0], 5) == []
+    assert prune(empty.lattice, 5.0) is None
+    path = tmp_path / "lattices.safetensors"
+    write_scored(path, [whole, empty], "")
+    with pytest.raises(ScoredLatticesError, match="without arcs"):
+        read_scored(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_pruning_leaves_no_empty_lattice(lattices, value):
+    lattice = lattices[0].lattice
+    assert prune(replace(lattice, scores=np.full_like(lattice.scores, value)), 5.0) is None
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (np.nan, 0.0), (np.inf, 0.0), (1.0, -np.inf)])
+def test_weights_are_finite(weights):
+    with pytest.raises(ValueError, match="acoustic_scale is"):
+        Weights(*weights)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.hmm.demand import DemandedScores
-from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm import Gmm, GmmError
 from toolkit.hmm.gmm_kernels import demanded_score
 
 
@@ -64,3 +64,13 @@ def test_gaussians_without_weight_and_pdfs_without_any_score_nothing():
     arrays = DemandedScores(gmm, x, torch.tensor([0, 1])).arrays()
     assert demanded_score(arrays, 0, 0) == pytest.approx(float(gmm.log_likelihoods(x)[0, 0]))
     assert demanded_score(arrays, 0, 1) == -float("inf")
+
+
+def test_frames_and_pdfs_of_another_model_are_refused():
+    gmm = mixtures([2, 3], 5, 0)
+    with pytest.raises(GmmError, match=r"frames of 6 values .* of 5 dimensions"):
+        DemandedScores(gmm, torch.zeros(4, 6), torch.arange(2))
+    for pdfs in ([0, 2], [-1, 1]):
+        with pytest.raises(GmmError, match="of 2: senones and mixtures"):
+            DemandedScores(gmm, torch.zeros(4, 5), torch.tensor(pdfs))
+    assert len(DemandedScores(gmm, torch.zeros(4, 5), torch.zeros(0, dtype=torch.int64))) == 4

@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from toolkit.hmm.gmm import Gmm, GmmError, GmmStatistics
 
@@ -138,6 +139,20 @@ def test_save_and_load(gmm, tmp_path):
     gmm.save(tmp_path / "gmm.safetensors")
     again = Gmm.load(tmp_path / "gmm.safetensors")
     assert torch.equal(again.log_likelihoods(frames()), gmm.log_likelihoods(frames()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("variances", 1e-44), ("weights", 0.0), ("means", 1e38)]
+)
+def test_mixtures_whose_densities_are_no_numbers_are_refused(tmp_path, name, value):
+    path = tmp_path / "gmm.safetensors"
+    tensors = {"weights": torch.ones(2), "means": torch.ones(2, 3), "variances": torch.ones(2, 3)}
+    save_file({"owner": torch.arange(2), **tensors}, path)
+    Gmm.load(path)
+    tensors[name].view(-1)[1] = value
+    save_file({"owner": torch.arange(2), **tensors}, path)
+    with pytest.raises(GmmError, match=r"gmm\.safetensors"):
+        Gmm.load(path)
 
 
 def test_some_pdfs_score_as_among_all(gmm):

@@ -90,6 +90,14 @@ def test_a_model_is_read_as_it_was_written(lm, tmp_path):
     assert [name for name, x in tied.items() if x.shape == (5, 6)] == ["output.weight"]
 
 
+def test_log_probabilities_that_are_no_numbers_are_an_error(lm):
+    with torch.no_grad():
+        lm.model.output.bias.fill_(3e38)
+        lm.model.output.weight.fill_(3e38)
+    with pytest.raises(ModelError, match="log-probabilities are no numbers"):
+        lm.score([["A", "B"]])
+
+
 def test_parts_that_do_not_fit_are_refused(lm, tmp_path):
     lm.save(tmp_path)
     Shortlist.of(COUNTS, ["A"], 1).save(tmp_path / "shortlist.json")

@@ -20,7 +20,13 @@ def test_unseen_targets_get_a_hundredth_of_the_mean():
     torch.testing.assert_close(log_prior.exp(), torch.tensor([10, 10, 2999, 1000]) / 4019)
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"counts": []}', '{"counts": "x"}', "[]"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, "{", "[]", '{"counts": []}', '{"counts": "x"}'),
+        *('{"counts": [1, NaN]}', '{"counts": [1, 1e300]}'),
+    ],
+)
 def test_missing_or_damaged_priors_are_an_error(tmp_path, content):
     if content is not None:
         (tmp_path / "priors.json").write_text(content)

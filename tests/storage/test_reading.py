@@ -1,6 +1,9 @@
+import math
 import os
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from toolkit.align.ctm import read_ctm
 from toolkit.config.plain_yaml import read_yaml
@@ -67,3 +70,22 @@ def test_what_the_shell_opens_and_what_is_missing_is_left_to_the_reader(tmp_path
     assert regular(tmp_path) == tmp_path
     with pytest.raises(Error, match=r"x\nn:3: cannot be read \(no\)"), reading("x\nn:3", Error, ""):
         raise ValueError("no")
+
+
+@pytest.mark.parametrize("framework", ["pt", "np"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
+def test_a_tensor_that_is_not_finite_is_named(tmp_path, value, framework):
+    path = tmp_path / "a.safetensors"
+    kinds = [torch.float32, torch.float64, torch.float16]
+    for kind in kinds if framework == "np" else [*kinds, torch.bfloat16]:
+        largest = torch.tensor([torch.finfo(kind).max, torch.finfo(kind).min], dtype=kind)
+        tensors = {"weights": torch.stack([largest] * 3), "empty": torch.zeros(0, 3, dtype=kind)}
+        save_file({**tensors, "counts": torch.arange(4)}, path)
+        assert set(read_tensors(path, {}, framework)[0]) == {"weights", "empty", "counts"}
+        tensors["weights"][1, 0] = value
+        save_file(tensors, path)
+        with (
+            pytest.raises(ToolkitError, match=r"a\.safetensors.*'weights'.*infinite or no numbers"),
+            reading(path, ToolkitError, "restore it"),
+        ):
+            read_tensors(path, {}, framework)

@@ -1,16 +1,39 @@
 """Training graphs of transcripts, from lexicon and topology."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from toolkit.fsa.alignment import TrainingGraph
+from toolkit.fsa.beam import GraphMismatchError
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.hmm import expand_phones
 from toolkit.fsa.transcript import transcript_graph, weighted_transcript_graph
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
+
+
+def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
+    """Check that a lexicon has the phones of an acoustic model, with the same ids.
+
+    Args:
+      folder: of the lexicon, for the message.
+      lang: the lexicon.
+      senones: those of the acoustic model.
+
+    Raises:
+      GraphMismatchError: the phones differ.
+    """
+    listed, modelled = lang.real_phones, list(senones.topology.phones)
+    if listed != modelled:
+        differing = sorted({*listed} ^ {*modelled})[:3] or "in another order"
+        raise GraphMismatchError(
+            f"{folder / 'phones.txt'} has {len(listed)} phones, topology.json of the acoustic model"
+            f" {len(modelled)} (differing: {differing}): they come from different runs; restore"
+            " the files or write them again"
+        )
 
 
 class TrainingGraphCompiler:

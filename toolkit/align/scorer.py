@@ -56,7 +56,16 @@ class GmmScorer:
                 f"{self.features}: {found:g} values a frame, where {self.model} models"
                 f" {wanted:g}: give the cepstra of its run, such as plp/dev"
             )
-        return system.adapted(load_transforms(self.transforms)) if self.transforms else system
+        if self.transforms is None:
+            return system
+        transforms, dimension = load_transforms(self.transforms), system.gmm.means.shape[1]
+        for speaker, transform in transforms.items():
+            if transform.shape != (dimension, dimension + 1):
+                raise GmmFeaturesError(
+                    f"{self.transforms}: the transform of {speaker} is {list(transform.shape)},"
+                    f" {self.model} models {dimension} dimensions: estimate the transforms again"
+                )
+        return system.adapted(transforms)
 
     @property
     def store(self) -> FeatureStore:

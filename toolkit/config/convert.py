@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import types
 from collections.abc import Mapping
 from functools import cache
@@ -76,9 +77,23 @@ def from_plain(kind: type[T], plain: Any) -> T:
 
 
 def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str) -> T:
-    """Read a dataclass from a JSON file: see `from_plain`, and `reading` for the errors."""
+    """Read a dataclass from a JSON file: see `from_plain`, and `reading` for the errors.
+
+    No setting is NaN, which JSON of Python can express and no comparison in a class refuses.
+    """
     with reading(path, error, advice):
-        return from_plain(kind, read_json(path))
+        plain = read_json(path)
+        if _has_nan(plain):
+            raise ValueError("a value is no number (NaN)")
+        return from_plain(kind, plain)
+
+
+def _has_nan(plain: Any) -> bool:
+    if isinstance(plain, Mapping):
+        return any(map(_has_nan, plain.values()))
+    if isinstance(plain, list):
+        return any(map(_has_nan, plain))
+    return isinstance(plain, float) and math.isnan(plain)
 
 
 @cache

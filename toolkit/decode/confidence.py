@@ -1,6 +1,7 @@
 """Word confidences: posteriors from lattices, calibrated on development data."""
 
 import json
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,6 +54,10 @@ class Calibration:
 
     offset: float = 0.0
     slope: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.offset) and math.isfinite(self.slope)):
+            raise ValueError(f"offset is {self.offset}, slope {self.slope}: need to be finite")
 
     @classmethod
     def fit(cls, confidences: Sequence[float], correct: Sequence[bool]) -> "Calibration":

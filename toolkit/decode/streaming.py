@@ -74,7 +74,8 @@ class StreamingScorer:
         return scores
 
     def _scores(self, logits: Tensor) -> Tensor:
-        return logits.float().log_softmax(dim=-1) - self._model.log_priors
+        log_posteriors = logits.float().log_softmax(dim=-1)
+        return self._model.checked(log_posteriors - self._model.log_priors)
 
 
 @dataclass(frozen=True)

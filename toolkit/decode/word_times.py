@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.graphs import TrainingGraphCompiler, check_phones
 from toolkit.decode.confidence import Calibration, word_confidences
 from toolkit.decode.transcript import Word
 from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align
@@ -30,6 +30,9 @@ class WordAligner:
       frame_shift: seconds between rows of scores.
       beam: search beam of the forced alignment.
       samples: lattice paths that are sampled for confidences.
+
+    Raises:
+      GraphMismatchError: lexicon and senones have different phones.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class WordAligner:
         samples: int = SAMPLES,
     ) -> None:
         self._compiler = TrainingGraphCompiler(Lang.load(lang), senones)
+        check_phones(lang, self._compiler.lang, senones)
         self._calibration = Calibration.load(calibration) if calibration else Calibration()
         self._shift, self._beam, self._samples = frame_shift, beam, samples
 

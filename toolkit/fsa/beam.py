@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from toolkit.errors import ToolkitError
 
@@ -13,15 +14,20 @@ class GraphMismatchError(ToolkitError):
     """The graph and the acoustic model do not belong together."""
 
     @classmethod
-    def check(cls, top_label: int, columns: int) -> None:
+    def check(cls, top_label: int, columns: int, graph: Path | str = "the graph") -> None:
         """Check that every label has a column in the scores.
+
+        Args:
+          top_label: the graph's highest label.
+          columns: P of the scores.
+          graph: what the message calls the graph, such as its file.
 
         Raises:
           GraphMismatchError: it has none: the search would read beyond the scores.
         """
         if top_label > columns:
             raise cls(
-                f"the graph has {top_label} pdfs, the acoustic model {columns}: they come from"
+                f"{graph} has {top_label} pdfs, the acoustic model {columns}: they come from"
                 " different runs; make the graph again with this model's topology"
             )
 

@@ -52,8 +52,10 @@ def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array
     Args:
       source, target, scores: [A] the arcs, ascending by source; every arc leads to a state with a
         higher number.
-      states: number of states.
+      states: number of states; without any the path is empty.
     """
+    if states == 0:
+        return np.empty(0, np.int64)
     forward, entry = np.full(states, -np.inf), np.full(states, -1)
     forward[0] = 0.0
     for a in range(len(source)):

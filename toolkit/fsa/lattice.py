@@ -1,5 +1,6 @@
 """Lattices with their acoustic, graph and word scores apart, to be weighted anew."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,13 @@ class Weights:
     """Factor on acoustic log-likelihoods (kappa, C2)."""
     word_penalty: float = 0.0
     """Added per word; negative means fewer words."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.acoustic_scale < math.inf and math.isfinite(self.word_penalty)):
+            raise ValueError(
+                f"acoustic_scale is {self.acoustic_scale}, needs to be positive and finite;"
+                f" word_penalty is {self.word_penalty}, needs to be finite"
+            )
 
     @classmethod
     def load(cls, path: Path) -> "Weights":

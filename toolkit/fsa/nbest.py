@@ -42,8 +42,10 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     Args:
       lattice: of one utterance.
       weights: the weights of the score.
-      count: most sequences to return; a lattice may have fewer.
+      count: most sequences to return; a lattice may have fewer, one without arcs has none.
     """
+    if not lattice.lattice.num_arcs:
+        return []
     fst, scores = lattice.lattice, lattice.weighted(weights)
     rest = backward_scores(replace(fst, scores=scores))
     entering = np.argsort(fst.target, kind="stable")
@@ -162,9 +164,12 @@ def _history(number: int, before: Array, last: Array) -> tuple[int, ...]:
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
     """The word ids of `count` paths drawn in proportion to their posteriors.
 
-    The same paths in every call: the probability mass is divided into `count` equal parts.
+    The same paths in every call: the probability mass is divided into `count` equal parts. A
+    lattice without arcs has no path.
     """
     fst = lattice.lattice
+    if not fst.num_arcs:
+        return []
     paths = sampled_arcs(fst, lattice.weighted(weights), count)
     return [
         tuple(word for arc in path[fst.word_counts[path] > 0] for word in _words(fst, arc))

@@ -28,7 +28,7 @@ def prune(lattice: Kind, beam: float = math.inf) -> Kind | None:
     before, after = forward_scores(lattice), backward_scores(lattice)
     through = before[lattice.source] + lattice.scores + after[lattice.target]
     best = float(through.max())
-    if best == -math.inf:
+    if not math.isfinite(best):  # no path, or scores that are no numbers
         return None
     # The margin allows for the rounding of sums in another order.
     kept = np.flatnonzero(through > max(best - beam - 1e-6 * abs(best), -1e300))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolkit.errors import ToolkitError
 from toolkit.fsa.best_scores import backward_scores
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.pruning import prune
@@ -13,6 +14,10 @@ from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, SymbolTable
 
 _LN10 = math.log(10.0)
+
+
+class RescoreError(ToolkitError):
+    """A lattice that cannot be rescored."""
 
 
 class Grammar:
@@ -126,6 +131,9 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
       lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
       limits: what is kept.
+
+    Raises:
+      RescoreError: no path is left, which only scores beyond any float32 can cause.
     """
     return _Composition(lattice, grammar, limits).run()
 
@@ -209,4 +217,10 @@ class _Composition:
             scores=(self._scores[arc] + lm).astype(np.float32),
             lm_scores=lm.astype(np.float32),
         )
-        return prune(composed, self._limits.beam)
+        pruned = prune(composed, self._limits.beam)
+        if pruned is None:
+            raise RescoreError(
+                "rescoring leaves no path: the graph or the language model has scores that no"
+                " float32 can hold; make them again"
+            )
+        return pruned

@@ -82,6 +82,8 @@ def _lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -> Score
         words=tensors["words"][words],
     )
     # Compiled loops would read and write beyond its arrays.
+    if not lattice.num_arcs:
+        raise ValueError("a lattice without arcs")
     if not in_order(lattice.source, lattice.target, lattice.num_states) or not _by_frame(lattice):
         raise ValueError("no lattice")
     return ScoredLattice(lattice, tensors["acoustic"][arcs], tensors["graph"][arcs])

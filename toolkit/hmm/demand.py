@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm import Gmm, GmmError
 from toolkit.hmm.gmm_kernels import MixtureArrays
 
 
@@ -18,6 +18,10 @@ class DemandedScores:
     """The scores [T, L] of T frames, for searches that read a few of them.
 
     It has the length, the shape and the product by a number of the tensor that it stands for.
+
+    Raises:
+      GmmError: frames and mixtures have different dimensions, or there is no such pdf: compiled
+        loops would read beyond the arrays.
     """
 
     gmm: Gmm
@@ -28,6 +32,21 @@ class DemandedScores:
     """[L] the pdf of each column."""
     scale: float = 1.0
     """Factor on the log-likelihoods."""
+
+    def __post_init__(self) -> None:
+        if self.frames.shape[1] != self.gmm.means.shape[1]:
+            raise GmmError(
+                f"frames of {self.frames.shape[1]} values for Gaussian mixtures of"
+                f" {self.gmm.means.shape[1]} dimensions: front end and mixtures come from"
+                " different systems; restore the model or train it again"
+            )
+        if len(self.pdfs) and not 0 <= int(self.pdfs.min()) <= int(self.pdfs.max()) < (
+            self.gmm.num_pdfs
+        ):
+            raise GmmError(
+                f"pdf {int(self.pdfs.max())} of {self.gmm.num_pdfs}: senones and mixtures come"
+                " from different systems; restore the model or train it again"
+            )
 
     def __len__(self) -> int:
         return len(self.frames)

@@ -317,7 +317,12 @@ class Gmm:
             raise ValueError("its pdfs are not numbered consecutively")
         if not (weights.ge(0).all() and means.isfinite().all() and variances.gt(0).all()):
             raise ValueError("weights, means or variances are out of range")
-        return cls(owner, weights, means, variances)
+        gmm = cls(owner, weights, means, variances)
+        # A weight of 0 does no harm while its pdf has another Gaussian.
+        finite = gmm._matrix.isfinite().all() and (gmm._constant.isfinite() | weights.eq(0)).all()
+        if not (finite and torch.bincount(owner, weights).gt(0).all()):
+            raise ValueError("a pdf has no weight, or densities that no float32 can hold")
+        return gmm
 
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""

@@ -62,11 +62,19 @@ class NeuralLm:
 
         Returns:
           For each sentence float64 [words + 1].
+
+        Raises:
+          ModelError: they are not finite.
         """
         found = []
         for start in range(0, len(sentences), SENTENCES_AT_ONCE):
             some = sentences[start : start + SENTENCES_AT_ONCE]
             for words, scores in zip(some, self._score(some), strict=True):
+                if not np.isfinite(scores).all():
+                    raise ModelError(
+                        "the neural language model's log-probabilities are no numbers: its weights"
+                        " are damaged; train it again or restore it"
+                    )
                 found.append(scores + np.array([*self.shortlist.log_shares(words), 0.0]))
         return found
 

@@ -1,6 +1,7 @@
 """Priors of the targets, which turn a network's posteriors into scaled likelihoods."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -46,6 +47,6 @@ def load_log_priors(folder: Path) -> Tensor:
     path = Path(folder) / PRIORS
     with reading(path, ModelError, "train the model again", "holds no priors"):
         counts = torch.tensor(read_json(path, {"counts": [float]})["counts"])
-        if not (counts.ge(0).all() and counts.sum() > 0):
+        if not (counts.ge(0).all() and 0 < counts.sum() < math.inf):
             raise ValueError("no counts")
         return log_priors(counts)

@@ -62,16 +62,24 @@ class NeuralModel:
         """As `log_likelihoods`, for the features and states of several utterances in one batch.
 
         Raises:
-          ModelError: outputs are no numbers, in which a search would find no path.
+          ModelError: outputs are not finite, in which a search would find no path.
         """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
         found = [row - self.log_priors for row in log_posteriors(self.model, inputs)]
-        if any(row.isnan().any() for row in found):
+        return [self.checked(row) for row in found]
+
+    def checked(self, scores: Tensor) -> Tensor:
+        """Return scores unchanged.
+
+        Raises:
+          ModelError: they are not finite.
+        """
+        if not scores.isfinite().all():
             raise ModelError(
                 f"{self._folder}: outputs are no numbers: the model, its normaliser or the features"
                 " are damaged"
             )
-        return found
+        return scores
 
 
 @dataclass

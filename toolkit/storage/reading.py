@@ -8,6 +8,7 @@ only claims to have.
 import errno
 import json
 import lzma
+import math
 import os
 import stat
 import struct
@@ -29,6 +30,8 @@ NATURAL = "a whole number from 0 on"
 """A schema for `validated`: an integer from 0 to 2^63 - 1."""
 SHELLS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 """What the shell opens for a command: `<(zcat a.gz)`, `< file`."""
+FLOATS = ("F16", "BF16", "F32", "F64")
+"""The floating-point types that the safetensors format stores."""
 LONGEST_REASON, LONGEST_QUOTE = 200, 80  # characters
 DAMAGE_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
@@ -181,6 +184,9 @@ def read_tensors(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Read a safetensors file whole.
 
+    Floating-point tensors must be finite: one infinity or NaN in a weight or score makes an empty
+    lattice, or wrong words without an error. No writer of the toolkit stores infinities.
+
     Args:
       path: the file.
       shapes: by name, the dtype as the format calls it ("F32", "I64") and the number of dimensions
@@ -201,7 +207,20 @@ def read_tensors(
             if name not in names:
                 raise ValueError(f"no tensor {name!r}")
             check_tensor(file, name, {**shapes, **optional}.get(name, shapes.get("*")))
-        return {name: file.get_tensor(name) for name in sorted(names)}, file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in sorted(names)}
+        for name, tensor in tensors.items():
+            if file.get_slice(name).get_dtype() in FLOATS and not _is_finite(tensor):
+                raise ValueError(f"the tensor {name!r} has values that are infinite or no numbers")
+        return tensors, file.metadata() or {}
+
+
+def _is_finite(tensor: Any) -> bool:
+    """Whether all values of a tensor of numpy or torch are finite.
+
+    The minimum and the maximum of values with a NaN are NaN. 100 MB of float32 take 16 ms;
+    `torch.isfinite`, which allocates masks, takes 200 ms.
+    """
+    return 0 in tensor.shape or all(map(math.isfinite, (tensor.min(), tensor.max())))
 
 
 def files_of_tensors(

@@ -9,6 +9,7 @@ import torch
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.scorer import GmmScorer
 from toolkit.errors import ToolkitError
+from toolkit.features.gmm_features import GmmFrontend, save_transforms
 from toolkit.features.kaldi.features import KaldiFormat, cuts_without_audio
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 
@@ -68,6 +69,24 @@ def test_a_scorer_scores_what_the_system_does(training, speech, adapted):
         assert again.store.ids == list(speech.transcripts)
     assert len(pickle.dumps(scorer)) < 1000
     assert not torch.equal(scores, training.system("lda_mllt").gmm.log_likelihoods(x))
+
+
+def test_transforms_of_another_system_are_an_error_that_names_them(training, speech, tmp_path):
+    path = tmp_path / "fmllr.safetensors"
+    save_transforms(path, {"bert": torch.zeros(3, 4)})
+    scorer = GmmScorer(training.root / "sat", speech.cepstra, path)
+    with pytest.raises(
+        ToolkitError, match=r"fmllr\.safetensors: the transform of bert is \[3, 4\]"
+    ):
+        scorer.log_likelihoods("bert-02")
+
+
+def test_files_of_different_systems_are_an_error_that_names_them(training, speech, tmp_path):
+    training.system("sat").save(tmp_path)
+    projection = training.system("sat").features.frontend.projection
+    GmmFrontend(1, torch.cat([projection, projection[:1]])).save(tmp_path)
+    with pytest.raises(ToolkitError, match=rf"{tmp_path}: projection\.safetensors has \d+ rows"):
+        GmmSystem.load(tmp_path, speech.cepstra)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -43,9 +43,9 @@ def test_the_formula():
 
 
 def test_the_weight_decides():
-    assert RescoringWeights(0.0, 0.0, 0.0).best(LISTED, NEURAL) == "A"
-    assert RescoringWeights(1.0, 0.0, 0.0).best(LISTED, NEURAL) == "B C"
-    assert RescoringWeights(0.0, 0.0, -9.0).best(LISTED, NEURAL) == ""
+    assert RescoringWeights(0.0, 0.001, 0.0).best(LISTED, NEURAL) == "A"
+    assert RescoringWeights(1.0, 0.001, 0.0).best(LISTED, NEURAL) == "B C"
+    assert RescoringWeights(0.0, 0.001, -9.0).best(LISTED, NEURAL) == ""
     equal = Candidates(("A", "B"), (1.0, 1.0), (0.0, 0.0), (2.0, 2.0))
     assert RescoringWeights(0.5, 1.0, 0.0).best(equal, np.zeros(2)) == "A"
     assert RescoringWeights(0.5, 1.0, 0.0).best(Candidates((), (), (), ()), np.zeros(0)) == ""
@@ -291,3 +291,14 @@ def test_empty_transcripts_count_and_nothing_is_tuned_on_them_alone(
     weights = RescoringWeights.load(tmp_path / "none/weights.json")
     assert weights == RescoringWeights(0.0, 1.0, 0.5)
     assert (tmp_path / "none/dev/text").read_text() == "hush\n"
+
+
+@pytest.mark.parametrize("name", ["neural", "acoustic_scale", "word_penalty"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_weights_that_are_not_finite_are_named(tmp_path, name, value):
+    path = tmp_path / "weights.json"
+    RescoringWeights(0.5, 0.25, -1.0).save(path)
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, name: float(value)}))
+    with pytest.raises(WeightsError, match=r"weights\.json"):
+        RescoringWeights.load(path)

@@ -12,7 +12,7 @@ from toolkit.align.gmm.adaptation import SpeakerStatistics, refined
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.gmm_features import save_transforms
 from toolkit.features.store import map_shards
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.forward_backward import pdf_posteriors
 from toolkit.fsa.fst import Fst
@@ -59,6 +59,7 @@ def accumulate_on_lattices(
 ) -> SpeakerStatistics:
     """Accumulate fMLLR statistics over the posteriors of a shard's lattices."""
     graph = _graph(search.graph)
+    GraphMismatchError.check(graph.top_label, system.gmm.num_pdfs, search.graph)
     weight = _pdf_weights(system)
     sums = SpeakerStatistics({})
     for utterance in shard[1]:

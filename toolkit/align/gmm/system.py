@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
-from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm import Gmm, GmmError
 from toolkit.hmm.senones import Senones
 
 
@@ -23,9 +23,32 @@ class GmmSystem:
 
     @classmethod
     def load(cls, folder: Path, cepstra: Path) -> "GmmSystem":
-        """Read a system that `save` wrote, over a store of cepstra."""
+        """Read a system that `save` wrote, over a store of cepstra.
+
+        Raises:
+          GmmError: projection, tree and mixtures have different sizes.
+          ToolkitError: a file cannot be read.
+        """
         features = GmmFeatures(cepstra, GmmFrontend.load(folder))
-        return cls(features, Senones.load(folder), Gmm.load(folder / "gmm.safetensors"))
+        system = cls(features, Senones.load(folder), Gmm.load(folder / "gmm.safetensors"))
+        system._check_sizes(folder)
+        return system
+
+    def _check_sizes(self, folder: Path) -> None:
+        dimension, num_pdfs = self.gmm.means.shape[1], self.gmm.num_pdfs
+        projection, disagreeing = self.features.frontend.projection, ""
+        if projection is not None and len(projection) != dimension:
+            disagreeing = f"projection.safetensors has {len(projection)} rows"
+        elif self.cepstra % 1:
+            disagreeing = f"features.json splices {self.features.frontend.splice} frames"
+        elif self.senones.num_pdfs != num_pdfs:
+            disagreeing = f"tree.json has {self.senones.num_pdfs} pdfs"
+        if disagreeing:
+            raise GmmError(
+                f"{folder}: {disagreeing}, gmm.safetensors {num_pdfs} pdfs of {dimension}"
+                " dimensions: the files come from different systems; restore them or train the"
+                " system again"
+            )
 
     @property
     def cepstra(self) -> float:

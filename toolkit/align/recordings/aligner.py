@@ -2,18 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.align.gmm.lda_mllt import speech_mask
-from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.graphs import TrainingGraphCompiler, check_phones
 from toolkit.align.recordings.bundle import (
     INDEPENDENT,
     LANG,
     SETTINGS,
     AlignerError,
+    AlignerSettings,
     extend_lang,
     find_bundle,
 )
@@ -26,18 +27,14 @@ from toolkit.align.recordings.confidence import (
 )
 from toolkit.align.recordings.joining import RecordingAlignment
 from toolkit.align.recordings.long import LongConfig, align_long
-from toolkit.config.convert import from_plain
-from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.gmm_features import GmmFrontend
+from toolkit.config.convert import read_plain
+from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file
 from toolkit.hmm.fmllr import FmllrStatistics
-from toolkit.hmm.gmm import Gmm
-from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.letters import NORMALISERS
 from toolkit.lang.lexicon import Pronunciation, without_positions
-from toolkit.storage.reading import read_json, reading
 
 DELTA_REACH = 4
 """Frames on either side that deltas and delta-deltas look at."""
@@ -50,9 +47,9 @@ class _System:
 
     def __init__(self, folder: Path, lang: Lang, config: LongConfig) -> None:
         self.config = config
-        self.frontend = GmmFrontend.load(folder)
-        self.gmm = Gmm.load(folder / "gmm.safetensors")
-        self.senones = Senones.load(folder)
+        system = GmmSystem.load(folder, folder)
+        self.frontend, self.gmm, self.senones = system.features.frontend, system.gmm, system.senones
+        self.cepstra = system.cepstra
         self.compiler = TrainingGraphCompiler(lang, self.senones)
         self.posteriors = PhonePosteriors(self.senones, config.confidence_scale)
 
@@ -86,7 +83,9 @@ class Aligner:
       pronunciations: of words that the bundle's lexicon lacks.
 
     Raises:
-      AlignerError: the folder is no bundle, or its words were normalised by other rules.
+      AlignerError: the folder is no bundle, its words were normalised by other rules, or its files
+        come from different bundles.
+      GraphMismatchError: its lexicon has other phones than its systems.
     """
 
     def __init__(
@@ -96,9 +95,10 @@ class Aligner:
         pronunciations: Iterable[tuple[str, Pronunciation]] = (),
     ) -> None:
         bundle = find_bundle(bundle)
-        with reading(bundle / SETTINGS, AlignerError, "make the bundle again", "damaged"):
-            settings = read_json(bundle / SETTINGS, {"frontend": {str: Any}})
-            frontend = from_plain(FrontendConfig, settings["frontend"])
+        settings = read_plain(
+            bundle / SETTINGS, AlignerSettings, AlignerError, "make the bundle again"
+        )
+        frontend = settings.frontend
         lang = Lang.load(bundle / LANG)
         if lang.normaliser not in NORMALISERS:
             raise AlignerError(
@@ -114,6 +114,15 @@ class Aligner:
             if (bundle / INDEPENDENT).is_dir()
             else None
         )
+        for folder, system in ((bundle, self._system), (bundle / INDEPENDENT, self._independent)):
+            if system is None:
+                continue
+            check_phones(bundle / LANG, lang, system.senones)
+            if system.cepstra != frontend.dimension:
+                raise AlignerError(
+                    f"{bundle / SETTINGS}: a front end of {frontend.dimension} cepstra, {folder}"
+                    f" models {system.cepstra:g}: restore the bundle or make it again"
+                )
         self._lang = lang
         self._silence = self._system.senones.topology.silence
 

@@ -26,6 +26,14 @@ class AlignerError(ToolkitError):
     """A folder that is not a complete aligner bundle."""
 
 
+@dataclass(frozen=True)
+class AlignerSettings:
+    """The content of `aligner.json`."""
+
+    frontend: FrontendConfig
+    """The front end of the systems' cepstra."""
+
+
 def write_aligner_bundle(
     system: Path,
     lang: Path,
@@ -58,8 +66,8 @@ def write_aligner_bundle(
     elif any(map(spellable, bundled.vocabulary)):
         plain = {w: [without_positions(p) for p in bundled.lexicon[w]] for w in bundled.vocabulary}
         G2p.train(Lexicon(plain)).save(out / G2P)
-    settings = {"frontend": asdict(frontend)}
-    write_atomically(out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+    settings = AlignerSettings(frontend)
+    write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
 
 
 def _copy_system(source: Path, target: Path) -> None:

@@ -15,9 +15,11 @@ from toolkit.decode.bundle.settings import (
     NORMALISER,
     SENONE_FILES,
     SENONES,
+    SETTINGS,
     BundleError,
     read_settings,
 )
+from toolkit.decode.bundle.sizes import check_frontend, check_senones
 from toolkit.decode.silence import SilenceGate, SilencePosteriors, silence_pdfs
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
@@ -39,7 +41,7 @@ class Recogniser:
       fast: leave out the second pass.
 
     Raises:
-      BundleError: the folder is not such a bundle.
+      BundleError: the folder is not such a bundle, or its files come from different ones.
     """
 
     def __init__(self, bundle: Path, device: str = "cpu", fast: bool = False) -> None:
@@ -54,7 +56,9 @@ class Recogniser:
         self.frontend = Frontend(self.frontend_config)
         normaliser = self._bundle / NORMALISER
         self.model = NeuralModel(self._bundle / MODEL, normaliser, device)
-        self.search = BundleSearch(self._bundle, settings, fast)
+        inputs = len(self.model.normaliser.prior_mean)
+        check_frontend(self._bundle / SETTINGS, self.frontend_config, inputs, normaliser)
+        self.search = BundleSearch(self._bundle, settings, fast, len(self.model.log_priors))
 
     @property
     def frame_shift(self) -> float:
@@ -111,7 +115,9 @@ class Recogniser:
                 f"{self._bundle} has no {SENONES}/, which {purpose} need: it was written by an"
                 f" earlier version of the toolkit; {ADVICE}"
             )
-        return Senones.load(self._bundle / SENONES)
+        senones = Senones.load(self._bundle / SENONES)
+        check_senones(self._bundle / SENONES, senones, len(self.model.log_priors))
+        return senones
 
     def scores(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Score the features of an utterance.

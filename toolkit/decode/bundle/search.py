@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.decode.bundle.settings import GRAPH, NEURAL_LM, RESCORER, RecogniserSettings
+from toolkit.decode.bundle.sizes import check_graph, check_language_model
 from toolkit.decode.rescoring.candidates import Candidates
 from toolkit.decode.rescoring.rescorer import WEIGHTS, Rescorer, RescoringWeights
 from toolkit.decode.transcript import Recognised
@@ -28,10 +29,13 @@ class BundleSearch:
       folder: the bundle of one system.
       settings: its settings.
       fast: leave out the passes that rescore.
+      num_pdfs: P of the acoustic model.
     """
 
-    def __init__(self, folder: Path, settings: RecogniserSettings, fast: bool) -> None:
-        self._folder, self._settings = folder, settings
+    def __init__(
+        self, folder: Path, settings: RecogniserSettings, fast: bool, num_pdfs: int
+    ) -> None:
+        self._folder, self._settings, self._num_pdfs = folder, settings, num_pdfs
         self._rescoring = None if fast else settings.rescoring
         self._neural = None if fast else settings.neural
         self._words = SymbolTable.read(folder / "words.txt")
@@ -50,16 +54,42 @@ class BundleSearch:
 
     @cached_property
     def graph(self) -> Fst:
-        """The decoding graph, loaded on first use."""
-        return load_fst(self._folder / GRAPH)
+        """The decoding graph, loaded on first use.
+
+        Raises:
+          BundleError: it is not that of the acoustic model and the words.
+          GraphError: it cannot be read.
+        """
+        return self.load_graph(self._folder / GRAPH)
+
+    def load_graph(self, path: Path, num_pdfs: int | None = None) -> Fst:
+        """Read a graph that writes the bundle's words.
+
+        Args:
+          path: its file.
+          num_pdfs: of the acoustic model that it is for; None: of the last pass.
+
+        Raises:
+          BundleError: it is not that of the acoustic model and the words.
+          GraphError: it cannot be read.
+        """
+        graph = load_fst(path)
+        check_graph(path, graph, num_pdfs or self._num_pdfs, self._words)
+        return graph
 
     @cached_property
     def _grammar(self) -> Grammar:
-        return Grammar(read_binary(self._folder / RESCORER), self._words)
+        model = read_binary(self._folder / RESCORER)
+        check_language_model(self._folder / RESCORER, model.vocabulary, self._words)
+        return Grammar(model, self._words)
 
     @cached_property
     def _neural_rescorer(self) -> Rescorer:
-        return Rescorer.load(self._folder / NEURAL_LM)
+        rescorer = Rescorer.load(self._folder / NEURAL_LM)
+        shortlist = rescorer.lm.shortlist
+        modelled = (*shortlist.words, *shortlist.shares)
+        check_language_model(self._folder / NEURAL_LM, modelled, self._words)
+        return rescorer
 
     def load(self) -> None:
         """Load what is loaded on first use."""

@@ -1,5 +1,6 @@
 """The files of a bundle and its settings."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +54,13 @@ class NeuralRescoring:
     word_penalty: float
     """Word penalty with which they are chosen; the search is made at the scale of the weights."""
 
+    def __post_init__(self) -> None:
+        if self.count < 1 or not math.isfinite(self.word_penalty):
+            raise ValueError(
+                f"count is {self.count}, needs to be positive; word_penalty is"
+                f" {self.word_penalty}, needs to be finite"
+            )
+
 
 @dataclass(frozen=True)
 class FirstPass:
@@ -68,6 +76,9 @@ class FirstPass:
     """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
     adaptation: EmConfig
     """The alignments of its words, on which the transform is estimated."""
+
+    def __post_init__(self) -> None:
+        Weights(self.lattice_scale)  # checks it
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,9 @@ class RecogniserSettings:
     a speaker; otherwise they are the front end's, with a running mean."""
     first_pass: FirstPass | None = None
     """What speakers are adapted with; None: they are not adapted. Only where `by_speaker`."""
+
+    def __post_init__(self) -> None:
+        Weights(self.search_scale)  # checks it
 
 
 def read_settings(folder: Path) -> RecogniserSettings:

@@ -23,9 +23,11 @@ from toolkit.decode.bundle.settings import (
     MODEL,
     NORMALISER,
     SENONES,
+    SETTINGS,
     BundleError,
     read_settings,
 )
+from toolkit.decode.bundle.sizes import MISMATCH, check_frontend, check_senones
 from toolkit.decode.silence import SilenceGate, silence_pdfs
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
@@ -35,7 +37,6 @@ from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.silence import counted_frames
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_with_retries
@@ -61,53 +62,67 @@ class SpeakerRecogniser:
       fast: leave out rescoring.
 
     Raises:
-      BundleError: the folder is not such a bundle.
+      BundleError: the folder is not such a bundle, or its files come from different ones.
     """
 
     def __init__(self, bundle: Path, device: str = "cpu", fast: bool = False) -> None:
-        self._bundle, self._device = Path(bundle), device
+        self._bundle = Path(bundle)
         self._settings = read_settings(self._bundle)
         if not self._settings.by_speaker:
             raise BundleError(f"{bundle} recognises by utterance, not by speaker")
         self.frontend_config = self._settings.frontend
         self.frontend = Frontend(self.frontend_config)
-        self.search = BundleSearch(self._bundle, self._settings, fast)
+        self._gmm = self._load_gmm(self._bundle / GMM)
+        self._first_gmm = (
+            self._load_gmm(self._bundle / FIRST_PASS / GMM) if self._settings.first_pass else None
+        )
+        self._network = self._load_network(device) if (self._bundle / MODEL).is_dir() else None
+        self._num_pdfs = len(self._network.log_priors) if self._network else self._gmm.gmm.num_pdfs
+        self.search = BundleSearch(self._bundle, self._settings, fast, self._num_pdfs)
         """The search of its last pass."""
 
-    @cached_property
-    def _gmm(self) -> GmmSystem:
-        """The system, over no cepstra yet."""
-        return GmmSystem.load(self._bundle / GMM, self._bundle)
+    def _load_gmm(self, folder: Path) -> GmmSystem:
+        """Read a system, over no cepstra yet."""
+        system = GmmSystem.load(folder, self._bundle)
+        check_frontend(self._bundle / SETTINGS, self.frontend_config, system.cepstra, folder)
+        return system
 
-    @cached_property
-    def _first_gmm(self) -> GmmSystem:
-        """The system of the first pass, over no cepstra yet."""
-        return GmmSystem.load(self._bundle / FIRST_PASS / GMM, self._bundle)
-
-    @cached_property
-    def _network(self) -> NeuralModel:
-        return NeuralModel(self._bundle / MODEL, self._bundle / NORMALISER, self._device)
-
-    @property
-    def _has_network(self) -> bool:
-        return (self._bundle / MODEL).is_dir()
+    def _load_network(self, device: str) -> NeuralModel:
+        """Read the network on the system's features."""
+        network = NeuralModel(self._bundle / MODEL, self._bundle / NORMALISER, device)
+        inputs, dimension = len(network.normaliser.prior_mean), self._gmm.gmm.means.shape[1]
+        if inputs != dimension:
+            raise BundleError(
+                f"{self._bundle / NORMALISER} is for {inputs} features, {self._bundle / GMM} has"
+                f" {dimension}: {MISMATCH}"
+            )
+        return network
 
     @cached_property
     def word_aligner(self) -> WordAligner:
         """Finds word times and confidences."""
         calibration = self._bundle / CALIBRATION
-        folder, scorer = (SENONES, NeuralScorer) if self._has_network else (GMM, GmmScorer)
+        scorer = NeuralScorer if self._network else GmmScorer
         return WordAligner(
             self._bundle,
-            Senones.load(self._bundle / folder),
+            self._senones,
             calibration if calibration.exists() else None,
             scorer.frame_shift,
             self.search.beams[0].search,
         )
 
     @cached_property
+    def _senones(self) -> Senones:
+        """Those of the last pass."""
+        folder = self._bundle / (SENONES if self._network else GMM)
+        senones = Senones.load(folder)
+        check_senones(folder, senones, self._num_pdfs)
+        return senones
+
+    @cached_property
     def _first_graph(self) -> Fst:
-        return load_fst(self._bundle / FIRST_PASS / GRAPH)
+        path = self._bundle / FIRST_PASS / GRAPH
+        return self.search.load_graph(path, self._first_gmm.gmm.num_pdfs)
 
     def recognise(self, utterances: Sequence[Tensor], details: bool = False) -> list[Recognised]:
         """Recognise the utterances of one speaker.
@@ -147,13 +162,10 @@ class SpeakerRecogniser:
             write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
             with without_bars():
                 system = self._adapted(self._gmm.on(work / CEPSTRA), work)
-            scored = (
-                self._network_scores(system, work) if self._has_network else _gmm_scores(system)
-            )
-            senones = Senones.load(self._bundle / (SENONES if self._has_network else GMM))
-            factor = LOW_RATE_FACTOR if self._has_network else 1
+            scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
+            factor = LOW_RATE_FACTOR if self._network else 1
             for name, scores in scored:
-                gated = _gated(heard[name], scores, kind, senones, factor)
+                gated = _gated(heard[name], scores, kind, self._senones, factor)
                 yield int(name), gated * self.search.scale
 
     def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
@@ -174,7 +186,7 @@ class SpeakerRecogniser:
             hypotheses[name] = self.search.text(best or []).split()
         out = work / "fmllr" / "transforms.safetensors"
         adapt_speakers(system, independent, hypotheses, self._bundle, first.adaptation, out, jobs=1)
-        graph = self._bundle / GMM / GRAPH if self._has_network else self._bundle / GRAPH
+        graph = self._bundle / GMM / GRAPH if self._network else self._bundle / GRAPH
         search = LatticeSearch(graph, first.lattice_scale, beams)
         refine_on_lattices(system.adapted(load_transforms(out)), search, out, jobs=1)
         return system.adapted(load_transforms(out))

@@ -1,5 +1,6 @@
 """Dictionary-constrained beam search with an n-gram language model (A21)."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -62,8 +63,10 @@ class WordsConfig:
         check_search(self.width, self.margin, self.symbols, self.nbest)
         if self.mode not in _MODES:
             raise ValueError(f"mode is {self.mode!r}, not one of {', '.join(_MODES)}")
-        if not self.lm_weight >= 0:
-            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be 0 or more")
+        if not 0 <= self.lm_weight < math.inf:
+            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be finite, 0 or more")
+        if not math.isfinite(self.word_bonus):
+            raise ValueError(f"word_bonus is {self.word_bonus}, needs to be finite")
 
 
 class OngoingSearch:

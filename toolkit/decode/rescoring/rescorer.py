@@ -33,6 +33,7 @@ class RescoringWeights:
     def __post_init__(self) -> None:
         if not 0 <= self.neural <= 1:
             raise ValueError(f"neural is {self.neural}, needs to be in [0, 1]")
+        Weights(self.acoustic_scale, self.word_penalty)  # checks them
 
     @classmethod
     def of(cls, neural: float, weights: Weights) -> "RescoringWeights":

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
-from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
+from toolkit.decode.bundle.ctc.settings import LM, SETTINGS, WORDS, read_ctc_settings
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
-from toolkit.decode.bundle.settings import ADVICE, NEURAL_LM, BundleError
+from toolkit.decode.bundle.settings import ADVICE, MODEL, NEURAL_LM, BundleError
+from toolkit.decode.bundle.sizes import check_frontend, check_language_model
 from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis
 from toolkit.decode.ctc.lists import CtcRescorer, missing_words
 from toolkit.decode.ctc.words import WordsDecoder
@@ -51,8 +52,8 @@ class CtcRecogniser:
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self.scorer = CtcScorer(self._bundle, device, int8)
-        if self.frontend_config.dimension != self.scorer.model.config.input_dim:
-            raise BundleError(f"{bundle}: the front end is not the network's; {ADVICE}")
+        inputs = len(self.scorer.normaliser.prior_mean)
+        check_frontend(self._bundle / SETTINGS, self.frontend_config, inputs, self._bundle / MODEL)
 
     @property
     def frame_shift(self) -> float:
@@ -71,6 +72,8 @@ class CtcRecogniser:
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
         search = self.settings.search
+        if self._lm is not None:
+            check_language_model(self._bundle / LM, self._lm.vocabulary, set(words))
         try:
             return WordsDecoder(self.scorer.units, words, self._lm, search)
         except CtcDecodeError as error:
@@ -90,6 +93,12 @@ class CtcRecogniser:
             raise BundleError(f"{self._bundle}: rescoring needs a search with n-grams; {ADVICE}")
         missing = missing_words(self._lm, self.decoder.dictionary.words)
         rescorer = Rescorer.load(self._bundle / NEURAL_LM)
+        shortlist = rescorer.lm.shortlist
+        check_language_model(
+            self._bundle / NEURAL_LM,
+            (*shortlist.words, *shortlist.shares),
+            set(self.decoder.dictionary.words),
+        )
         return CtcRescorer(rescorer, self._lm, self.settings.search, missing)
 
     def chosen(self, hypotheses: Sequence[Hypothesis]) -> str:

@@ -38,11 +38,13 @@ class CtcScorer:
         self.normaliser = Normaliser.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
         config, sizes = self.model.config, (len(self.normaliser.prior_mean), self.units.size)
-        for_ctc = hasattr(config, "frames_needed") and hasattr(config, "subsampling")
-        if not (for_ctc and (config.input_dim, config.output_dim) == sizes):
+        if not (hasattr(config, "frames_needed") and hasattr(config, "subsampling")):
+            raise BundleError(f"{bundle / MODEL} holds no CTC network; {ADVICE}")
+        if (config.input_dim, config.output_dim) != sizes:
             raise BundleError(
-                f"{bundle}: the model does not have the inputs of {NORMALISER} and the outputs of"
-                f" {UNITS}: they come from different trainings; {ADVICE}"
+                f"{bundle / MODEL} has {config.input_dim} inputs and {config.output_dim} outputs,"
+                f" {bundle / NORMALISER} and {bundle / UNITS} are for {sizes[0]} and {sizes[1]}:"
+                f" they come from different trainings; {ADVICE}"
             )
         if int8:
             self.model = in_int8(self.model)
@@ -109,7 +111,7 @@ class CtcScorer:
         return self._checked(rows[0].float().cpu()), state
 
     def _checked(self, log_probs: Tensor) -> Tensor:
-        if log_probs.isnan().any():
+        if not log_probs.isfinite().all():
             raise BundleError(
                 f"{self._bundle}: the network's outputs are no numbers, so that its weights or"
                 f" {NORMALISER} are damaged; {ADVICE}"
