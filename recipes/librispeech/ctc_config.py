@@ -87,7 +87,7 @@ class Config:
     dataset: Dataset | None = None
     """Description of the corpus and its difficulty, for the page (A4)."""
     sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-    """Beam widths of the sweep (A31)."""
+    """Beam widths of the sweep on the first development split, LibriSpeech's dev-clean (A31)."""
     tta: TtaConfig = TtaConfig()
     """Rules of the time to accuracy (A26)."""
 

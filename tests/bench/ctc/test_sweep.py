@@ -105,6 +105,10 @@ def test_a_killed_sweep_goes_on_after_its_last_row(run, tmp_path, monkeypatch):
     assert searched == [2, 8, 8, 64, 64]
     go(jobs=2)  # other seconds
     assert searched[5:] == [2, 8, 64]
+    plain = json.loads(out.read_text()) | {"split": "test"}
+    out.write_text(json.dumps(plain))
+    go(jobs=2)  # rows of another split
+    assert searched[8:] == [2, 8, 64]
     out.write_text("{")
     with pytest.raises(BenchRunError, match="remove it to sweep again"):
         go()
