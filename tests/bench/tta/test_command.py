@@ -72,7 +72,7 @@ def test_the_equal_batch_study_has_the_papers_targets(training, tmp_path):
             ]
             for study in expected
         }
-        assert targets == (dict.fromkeys(expected, ["30.0"]) if options else expected)
+        assert targets == ({study: ["30.0"] for study in expected} if options else expected)
     page = (tmp_path / "out0/index.html").read_text()
     section = page[page.index("TTA in minutes, equal batches") :]
     for target in ("20 %", "19 %"):
