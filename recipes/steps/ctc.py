@@ -195,15 +195,16 @@ def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
 
 
 def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
-    """Return the posteriors of a split with the references of those utterances."""
-    stored = Posteriors(posteriors)
-    names = set(stored)
-    own = {cut.id: cut for cut in cuts(run, split) if cut.id in names}
+    """Return the posteriors of a split with the references of all its utterances.
+
+    Utterances without features have no posteriors: all their words are deleted.
+    """
+    utterances = cuts(run, split)
     return SplitData(
-        stored,
-        {name: text_of(cut) for name, cut in own.items()},
-        {name: speaker_of(cut) for name, cut in own.items()},
-        sum(cut.duration for cut in own.values()),
+        Posteriors(posteriors),
+        {cut.id: text_of(cut) for cut in utterances},
+        {cut.id: speaker_of(cut) for cut in utterances},
+        sum(cut.duration for cut in utterances),
     )
 
 

@@ -31,6 +31,8 @@ from toolkit.storage.places import places_of
 MANIFEST = "features.json"
 SHARDS = "shards"
 CUTS = "cuts"
+FAILED_CUTS = "failed.jsonl"
+"""Cuts whose features could not be extracted, written by `toolkit.corpus.manifest.write_cuts`."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 

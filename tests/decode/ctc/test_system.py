@@ -152,6 +152,27 @@ def test_a_split_without_transcripts_is_decoded_and_not_scored(task, tmp_path, c
         assert (out / text).read_bytes() == (tmp_path / "known" / text).read_bytes()
 
 
+def test_utterances_without_posteriors_are_deletions(task, tmp_path):
+    expected = task.decode(tmp_path / "with")
+    test = task.splits["test"]
+    lost = next(iter(test.references))
+    left = {u: x for u, x in test.posteriors.items() if u != lost}
+    task.splits["test"] = replace(test, posteriors=left)
+    out = tmp_path / "without"
+    found = task.decode(out)
+    assert found["wer dev"] == expected["wer dev"]
+    before, after = (
+        {row["lm"]: row for row in rows(folder) if row["split"] == "test"}
+        for folder in (tmp_path / "with", out)
+    )
+    for search, row in after.items():
+        assert row["ref_words"] == before[search]["ref_words"]
+        assert row["del"] >= len(test.references[lost].split())
+        lines = (out / search / "test/text").read_text().splitlines()
+        assert lines[-1] == lost
+        assert len(lines) == len(test.references)
+
+
 def test_the_sweep_is_on_the_first_development_split_with_transcripts(monkeypatch):
     """LibriSpeech's dev-clean: the paper's sweep is on clean validation data (A31)."""
     texts = {"dev-array": [""], "dev-clean": ["A B"], "dev-other": ["A"], "test-other": ["C"]}

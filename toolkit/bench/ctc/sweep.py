@@ -154,11 +154,12 @@ class Task:
         words = (run / "words.txt").read_text(encoding="utf-8").split()
         lm = None if config.mode == "words" else read_arpa(run / "lm" / "lm.arpa")
         posteriors = Posteriors(run / "posteriors" / split)
-        texts = {cut.id: text_of(cut) for cut in read_cuts(run / "data" / f"{split}.jsonl")}
+        excluded = run / "check" / "excluded.tsv"
+        cuts = read_cuts(run / "data" / f"{split}.jsonl", excluded if excluded.exists() else None)
         return cls(
             WordsDecoder(load_units(run / "units"), words, lm, config),
             posteriors,
-            {utterance: texts[utterance] for utterance in posteriors},
+            {cut.id: text_of(cut) for cut in cuts},
             split,
         )
 
