@@ -116,7 +116,7 @@ def tie(run: Run) -> dict[str, float]:
 
 @recipe.stage(13, "Train the baseline LSTM with cross entropy", parallel=True, beside=CE)
 def baseline_ce(run: Run) -> dict[str, float]:
-    """Chunks, then whole utterances (C7), of the labelled far-field speech."""
+    """Chunks, then whole utterances (C7); realigned and retrained align.rounds times (C4)."""
     fbank, valid = run.need("fbank"), validation(run, ALIGNER)
     return train_network(run, "baseline_ce", fbank, run.config.baseline, ALIGNER, valid)
 
@@ -135,9 +135,8 @@ def baseline(run: Run) -> dict[str, float]:
 
 @recipe.stage(16, "Train the teacher BLSTM with cross entropy", parallel=True, when=CE)
 def teacher_ce(run: Run) -> dict[str, float]:
-    """The same training and targets with another network (C9)."""
-    fbank, valid = run.need("fbank"), validation(run, ALIGNER)
-    return train_network(run, "teacher_ce", fbank, run.config.teacher, ALIGNER, valid)
+    """The same training and the baseline's targets with another network (C9)."""
+    return learning.train_teacher(run, "teacher_ce", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(17, "Make the teacher's denominator lattices", when=CE)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
 from toolkit.bench.tta.dataset import Dataset
-from toolkit.bench.tta.rules import TtaConfig
+from toolkit.bench.tta.rules import EQUAL_BATCH_WER, TtaConfig
 from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
@@ -87,7 +87,7 @@ class Config:
     dataset: Dataset | None = None
     """Description of the corpus and its difficulty, for the page (A4)."""
     sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-    """Beam widths of the sweep (A31)."""
+    """Beam widths of the sweep on the first development split, LibriSpeech's dev-clean (A31)."""
     tta: TtaConfig = TtaConfig()
     """Rules of the time to accuracy (A26)."""
 
@@ -299,7 +299,7 @@ def _equal(own: Config) -> Config:
         own,
         readers=replace(own.readers, batch=EQUAL_BATCH // own.devices),
         evaluation_width=64,
-        tta=TtaConfig(wer=(22.0, 20.0, 19.0)),
+        tta=TtaConfig(wer=EQUAL_BATCH_WER),
     )
 
 

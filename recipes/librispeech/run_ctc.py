@@ -95,7 +95,7 @@ def rescore_lists(run: Run) -> dict[str, float]:
 
 @recipe.stage(11, "Sweep the beam width")
 def sweep(run: Run) -> dict[str, float]:
-    """Seconds and error rates by width (A31)."""
+    """Seconds and error rates by width, on the first development split (A31)."""
     return sweep_widths(run)
 
 

@@ -195,15 +195,16 @@ def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
 
 
 def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
-    """Return the posteriors of a split with the references of those utterances."""
-    stored = Posteriors(posteriors)
-    names = set(stored)
-    own = {cut.id: cut for cut in cuts(run, split) if cut.id in names}
+    """Return the posteriors of a split with the references of all its utterances.
+
+    Utterances without features have no posteriors: all their words are deleted.
+    """
+    utterances = cuts(run, split)
     return SplitData(
-        stored,
-        {name: text_of(cut) for name, cut in own.items()},
-        {name: speaker_of(cut) for name, cut in own.items()},
-        sum(cut.duration for cut in own.values()),
+        Posteriors(posteriors),
+        {cut.id: text_of(cut) for cut in utterances},
+        {cut.id: speaker_of(cut) for cut in utterances},
+        sum(cut.duration for cut in utterances),
     )
 
 
@@ -268,17 +269,21 @@ def rescored_search(run: Run) -> str:
 
 
 def sweep_widths(run: Run) -> dict[str, float]:
-    """Decode the last split with transcripts at every beam width, with the n-grams (A31)."""
+    """Decode a development split at every beam width, with dictionary and n-grams (A31).
+
+    It is the first one with transcripts, LibriSpeech's dev-clean: the paper's sweep is on clean
+    validation data.
+    """
     split = next(
         split
-        for split in reversed(splits(run).decoded)
+        for split in splits(run).decoded  # development splits come first
         if any(text_of(cut).split() for cut in cuts(run, split))
     )
     decoder, _ = tuned_search(run, run.config.decode.words.width)
     data = split_data(run, split, run.need(f"posteriors/{split}"))
     given = decoder, data.posteriors, data.references, run.config.sweep, run.jobs
     rows = stored_sweep(*given, split, run.make("sweep.json"))
-    return {f"wer {row.width}": round(row.wer, 2) for row in rows}
+    return {f"wer {split} {row.width}": round(row.wer, 2) for row in rows}
 
 
 def decodes(run: Run) -> list[str]:

@@ -11,9 +11,10 @@ from recipes.steps.data import cuts
 from recipes.steps.decoding import rescored_lm
 from recipes.steps.network import network_decoder
 from recipes.steps.placements import PLACEMENTS
-from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
+from toolkit.corpus.manifest import read_cuts
 from toolkit.decode.decode_store import decode_store, remove_lattices
 from toolkit.decode.first_pass import real_time_factor
+from toolkit.decode.system import references_of, speakers_of
 from toolkit.features.extract import extract
 from toolkit.features.multichannel.enhance import enhance, enhanced_cuts
 from toolkit.fsa.lattice import Weights
@@ -113,11 +114,10 @@ def _decode(
     decoder = network_decoder(run, graphs).at(weights[-1][0].acoustic_scale)
     decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
     remove_lattices(folder)
-    known = [scorer.store.cut(name) for name in scorer.store.ids]
     return score_split(
-        {cut.id: text_of(cut) for cut in known},
+        references_of(scorer),
         {found.utterance: found.hypotheses[0] for found in decoded},
-        {cut.id: speaker_of(cut) for cut in known},
+        speakers_of(scorer),
         out / split,
         system=system,
         split=split,

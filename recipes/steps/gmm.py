@@ -23,6 +23,7 @@ from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import Decoder
 from toolkit.decode.system import decode_passes
 from toolkit.features.gmm_features import load_transforms
+from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
@@ -132,7 +133,8 @@ def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
     search = LatticeSearch(graph, config.acoustic_scale, config.beams())
     for split in splits(run).decoded:
         hypotheses = read_transcripts(run.need(f"decode/{first_pass}/{split}/text"), "text").texts
-        words = {utterance: text.split() for utterance, text in hypotheses.items()}
+        store = FeatureStore(run.need(f"plp/{split}"))
+        words = {u: text.split() for u, text in hypotheses.items() if u in store}
         transforms[split] = run.make(f"fmllr/{split}.safetensors")
         estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
         system = GmmSystem.load(run.need(adapted), run.need(f"plp/{split}"))

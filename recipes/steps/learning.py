@@ -75,6 +75,32 @@ def labelled_speech(
     return [train, copies], [found, AugmentedAlignments(found, copies)]
 
 
+def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
+    """Train a teacher with cross entropy on the baseline's features and targets (C9).
+
+    The teacher realigns nothing itself: with `align.rounds` its targets are the last alignments of
+    the baseline, as those of the student's labelled data.
+
+    Args:
+      run: the run of the stage.
+      system: name of the teacher.
+      aligner: the GMM system that has aligned the speech.
+      baseline: the network that realigns it, see `labelled_speech`.
+    """
+    features, alignments = labelled_speech(run, aligner, baseline)
+    return train_cross_entropy(
+        features,
+        alignments,
+        Normaliser.load(run.need("fbank/normaliser.json")),
+        run.config.teacher,
+        Senones.load(run.need("senones")).num_pdfs,
+        run.make(system),
+        run.device,
+        run.progress,
+        valid=validation(run, aligner),
+    )
+
+
 def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
     """Train a student on the teacher's targets and on labelled data in alternation (C12)."""
     features, alignments = labelled_speech(run, aligner, baseline)

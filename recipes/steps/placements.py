@@ -103,10 +103,10 @@ def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") ->
     found = {}
     for split in splits:
         hypotheses = read_transcripts(run.need(f"decode/{system}") / split / "text", "text").texts
-        known = [cut for cut in cuts(run, split) if cut.id in hypotheses]
-        references = {cut.id: text_of(cut) for cut in known}
-        speakers = {cut.id: speaker_of(cut) for cut in known}
-        sources = {cut.id: cut.id.removesuffix(f"-{split}") for cut in known}
+        utterances = cuts(run, split)
+        references = {cut.id: text_of(cut) for cut in utterances}
+        speakers = {cut.id: speaker_of(cut) for cut in utterances}
+        sources = {cut.id: cut.id.removesuffix(f"-{split}") for cut in utterances}
         found[split] = score(references, hypotheses, unit, speakers, sources=sources)
     return found
 

@@ -60,6 +60,15 @@ def test_its_own_width_has_the_bundle_s_words(recogniser, recordings, tmp_path):
     assert all(one.arcs_per_frame >= 1 for one in widths)
 
 
+def test_a_recording_without_a_frame_is_deleted(recogniser, recordings, tmp_path):
+    bundle = make_bundle(recogniser, tmp_path / "bundle")
+    soundfile.write(tmp_path / "short.wav", np.zeros(100), 16000)
+    short = Inputs().sources([str(tmp_path / "short.wav")], sys.stdin, tmp_path)
+    said = words_of(bundle, recordings)
+    widths = measure(bundle, [*recordings, *short], said | {"short": "YES NO"})
+    assert (widths[OWN].score.errors, widths[OWN].score.deletions) == (2, 2)
+
+
 def test_speakers_are_adapted_to(speaker_bundle, recordings):  # noqa: F811
     expected = words_of(speaker_bundle, recordings)
     assert any(expected.values())

@@ -15,6 +15,7 @@ class Store:
         self.path = Path("dev")
         self.shards = [ids[:2], ids[2:]]
         self.ids = ids
+        self.failed_cuts = []
 
     def cut(self, utterance):
         from tests.dummies import dummy_recording

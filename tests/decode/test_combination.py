@@ -288,19 +288,20 @@ def test_decodes_of_a_recipe(two, tmp_path):
     out = tmp_path / "combined"
     out.mkdir()
     found = combine_decodes(splits, rows, out, 1, "the command")
-    assert found == {"wer dev": 0.0, "wer test": 0.0, "weight a": 0.5, "weight b": 0.5}
+    # u-9 has no features, and so no lattice: its word counts as deleted.
+    assert found == {"wer dev": 20.0, "wer test": 20.0, "weight a": 0.5, "weight b": 0.5}
     tuned = json.loads((out / "tuned.json").read_text())
     assert tuned == {"rule": "mbr", "weights": {"a": 0.5, "b": 0.5}}
     lines = (out / "grid.tsv").read_text().splitlines()
     assert lines[0].split("\t") == ["rule", "a", "b", "errors", "words", "wer"]
-    assert "mbr\t0.5\t0.5\t0\t4\t0.00" in lines
+    assert "mbr\t0.5\t0.5\t1\t5\t20.00" in lines
     written = json.loads((out / "rows.json").read_text())
     assert [(r["system"], r["split"], r["lm"], r["ref_words"]) for r in written] == [
-        ("combined", "dev", "3gram+4gram", 4),
-        ("combined", "test", "3gram+4gram", 4),
+        ("combined", "dev", "3gram+4gram", 5),
+        ("combined", "test", "3gram+4gram", 5),
     ]
     assert all(r["rtf"] > 0.5 for r in written)
-    assert (out / "test/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\n"
+    assert (out / "test/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\nu-9\n"
     comparison = (out / "test/comparison.txt").read_text()
     assert comparison.startswith("%WER of combined minus b: +0.00")
 

@@ -5,9 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.dummies import dummy_recording
+from toolkit.align.ctm import read_ctm
+from toolkit.corpus.manifest import make_cut
 from toolkit.decode.decode_store import decode_store, remove_lattices
 from toolkit.decode.first_pass import DecodeConfig, Decoder, real_time_factor
+from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
 from toolkit.decode.system import Pass, decode_passes
+from toolkit.decode.text_times import write_word_times
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
 
@@ -136,3 +141,37 @@ def test_a_tuning_split_without_words_is_pooled_with_the_others(recogniser, tmp_
     grid = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()[1:]]
     assert {words for *_, words, _, _ in grid} == {"7"}
     assert [*(tmp_path / "dev").glob("text")]
+
+
+def without_features(name, text):
+    """The cut of an utterance that is too short for a frame."""
+    return make_cut(name, dummy_recording(0, 0.02), text, "speaker")
+
+
+def test_utterances_without_features_are_deletions(recogniser, tmp_path):
+    scorers = {
+        "dev": recogniser.scorer(TEXTS),
+        "test": recogniser.scorer({"c1": "NO NO", "c2": "YES"}),
+    }
+    scorers["dev"].store.failed_cuts = [without_features("short1", "NO")]
+    scorers["test"].store.failed_cuts = [without_features("short2", "YES NO YES")]
+    config = replace(CONFIG, penalties=(0.0,))
+    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    passes = [Pass("2gram", tmp_path)]
+    found = decode_passes(
+        "made-up", scorers, ["dev"], decoder, passes, tmp_path, 1, "./run.py", keep_lattices=True
+    )
+    assert found == {"wer dev": 12.5, "wer test": 50.0, "no path": 2}
+    rows = {row["split"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
+    assert (rows["test"]["del"], rows["test"]["ref_words"]) == (3, 6)
+    assert (tmp_path / "test/text").read_text() == "c1 NO NO\nc2 YES\nshort2\n"
+    grid = (tmp_path / "grid.tsv").read_text().splitlines()[1:]
+    assert {line.split("\t")[3] for line in grid} == {"8"}  # words of the tuning
+    write_word_times(
+        scorers, decoder, recogniser.folder / "lang", recogniser.senones, tmp_path, jobs=1
+    )
+    assert {entry.utterance for entry in read_ctm(tmp_path / "test/words.ctm")} == {"c1", "c2"}
+    nbest = NbestConfig()
+    arguments = scorers, ["dev"], decoder, tmp_path / "tuned.json", recogniser.folder / "lang"
+    write_nbest_and_ctm(*arguments, recogniser.senones, nbest, tmp_path, jobs=1)
+    assert {entry.utterance for entry in read_ctm(tmp_path / "test/words.ctm")} == {"c1", "c2"}

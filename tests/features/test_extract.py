@@ -89,7 +89,7 @@ def test_bytes_depend_neither_on_jobs_nor_on_the_order_of_the_cuts(cuts, tmp_pat
     extract(cuts, CONFIG, tmp_path / "one")
     extract(reversed(cuts), CONFIG, tmp_path / "two", jobs=2)
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
-    assert len(digests(tmp_path / "one")) == 2 + 3 * 3
+    assert len(digests(tmp_path / "one")) == 3 + 3 * 3
 
 
 def test_resumes_at_the_first_missing_shard(cuts, tmp_path, monkeypatch):
@@ -137,11 +137,12 @@ def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
     config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.1)
     headline = extract(cuts, config, tmp_path / "f")
     assert (headline["failed"], headline["utterances"]) == (1, 11)
-    assert "1 of 12 utterances have no features and are left out" in caplog.text
+    assert "1 of 12 utterances have no features: training leaves them out" in caplog.text
     (line,) = (tmp_path / "f" / "failed.tsv").read_text().splitlines()
     assert line.split("\t")[0] == cuts[5].id
     store = FeatureStore(tmp_path / "f")
     assert len(store) == 11
+    assert store.failed_cuts == [cuts[5]]
     own = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
     assert store.state(own[1]).frames == store.num_frames(own[0])
 
@@ -151,6 +152,27 @@ def test_too_many_failures_are_an_error(cuts, tmp_path):
     with pytest.raises(ExtractError, match=rf"1 of 12 .*{cuts[5].id}.*failed\.tsv"):
         extract(cuts, CONFIG, tmp_path / "f")
     assert not (tmp_path / "f" / "features.json").exists()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_utterances_shorter_than_a_window_are_listed_and_no_error(
+    cuts, make_cut, tmp_path, caplog, device
+):
+    """Training has none: the check excludes them. Decodes count their words as deleted."""
+    short = [make_cut(f"short{number}", "a", seconds=0.02) for number in range(2)]
+    headline = extract([*cuts, *short], CONFIG, tmp_path / "f", device=device)
+    assert (headline["failed"], headline["utterances"]) == (2, 12)
+    assert "2 of 14 utterances have no features" in caplog.text
+    store = FeatureStore(tmp_path / "f")
+    assert sorted(store.ids) == sorted(cut.id for cut in cuts)
+    assert store.failed_cuts == short
+    assert extract([*cuts, *short], CONFIG, tmp_path / "f")["failed"] == 2  # by the markers
+    with pytest.raises(ExtractError, match="2 of 2 utterances failed"):
+        extract(short, CONFIG, tmp_path / "none")
+
+
+def test_stores_that_do_not_list_failures_have_none(small_store):
+    assert small_store.store.failed_cuts == []
 
 
 def test_a_bug_names_the_utterance(cuts, tmp_path, monkeypatch):

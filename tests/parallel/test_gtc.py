@@ -1,9 +1,12 @@
 """The mathematics of threshold compression over several workers."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from toolkit.parallel.config import GtcConfig
+from toolkit.parallel.config import GtcConfig, ParallelConfig
+from toolkit.parallel.gtc import Gtc
 from toolkit.parallel.gtc_state import GtcState
 
 
@@ -58,3 +61,15 @@ def test_an_adapted_threshold_reaches_its_density(begin):
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         GtcConfig(**wrong)
+
+
+@pytest.mark.parametrize(("rank", "optimizer"), [(0, "Adam"), (1, "Adam"), (0, "SGD")])
+def test_the_first_worker_warns_of_adam(rank, optimizer, caplog):
+    workers = SimpleNamespace(
+        rank=rank, world_size=2, barrier=lambda: None, broadcast=lambda weights: None
+    )
+    model = torch.nn.Linear(3, 2)
+    strategy = Gtc(ParallelConfig("gtc"), workers)
+    strategy.start(model, getattr(torch.optim, optimizer)(model.parameters(), lr=0.1))
+    warned = ["set parallel.method=ssgd, or optimizer=sgd" in text for text in caplog.messages]
+    assert warned == [True] * (rank == 0 and optimizer == "Adam")

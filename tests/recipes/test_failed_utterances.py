@@ -11,6 +11,7 @@ from toolkit.align.gmm.training import EmConfig
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
 from toolkit.decode.ctc.posteriors import POSTERIORS
+from toolkit.decode.first_pass import DecodeConfig
 
 
 class Prepared:
@@ -38,7 +39,7 @@ class Prepared:
 
     def make(self, name):
         path = self.root / name
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         return path
 
 
@@ -71,12 +72,39 @@ def test_copies_are_adapted_without_it(run, speech, monkeypatch):
     assert adapted == speech.transcripts
 
 
-def test_ctc_scores_what_has_posteriors(run, speech):
+def test_speakers_are_adapted_without_it(run, speech, monkeypatch):
+    """Its decode has an empty line, and there is nothing to align."""
+    from recipes.steps import gmm
+
+    run.names |= {"plp/test": speech.cepstra}
+    run.config.gmm_decode = DecodeConfig(acoustic_scale=0.1)
+    text = run.root / "decode/lda_mllt/test/text"
+    text.parent.mkdir(parents=True)
+    lines = [f"{u} {' '.join(words)}\n" for u, words in speech.transcripts.items()]
+    text.write_text("".join([*lines, "carl-failed\n"]))
+    adapted = {}
+
+    def estimate(run, system, first, split, words, out):
+        adapted.update(words)
+
+    monkeypatch.setattr(gmm, "estimate_transforms", estimate)
+    monkeypatch.setattr(gmm, "splits", lambda run: SimpleNamespace(decoded=("test",)))
+    for name in ("compose_graph", "refine_on_lattices", "load_transforms"):
+        monkeypatch.setattr(gmm, name, lambda *arguments: None)
+    monkeypatch.setattr(gmm.Senones, "load", lambda path: None)
+    monkeypatch.setattr(gmm.GmmSystem, "load", lambda *paths: SimpleNamespace(adapted=lambda x: x))
+    gmm.adapt(run, "sat", "lda_mllt")
+    assert adapted == {u: list(words) for u, words in speech.transcripts.items()}
+
+
+def test_ctc_scores_what_has_no_posteriors(run, speech):
     from recipes.steps.ctc import split_data
 
     folder, names = run.root / "posteriors", list(speech.transcripts)
     folder.mkdir()
     (folder / POSTERIORS).write_text(json.dumps(dict.fromkeys(names, 0)))
     data = split_data(run, "train", folder)
-    assert [*data.references] == [*data.speakers] == names
-    assert data.seconds == len(names)
+    assert [*data.posteriors] == names
+    assert [*data.references] == [*data.speakers] == [*names, "carl-failed"]
+    assert data.references["carl-failed"] == "AX"
+    assert data.seconds == len(names) + 1

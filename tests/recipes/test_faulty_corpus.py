@@ -78,9 +78,10 @@ def parts(demo, tmp_path):
 
 def spoil(audio, texts, folder):
     """Give the first utterances a fault each."""
-    kinds = ("truncated", "empty", "slow", "untold", "oov", "short")
+    kinds = ("truncated", "empty", "slow", "untold", "oov", "short", "frameless")
     faults = dict(zip(kinds, sorted(audio), strict=False))
     faults["repeated"] = sorted(audio)[-1]
+    assert len({*faults.values()}) == len(faults)
     content = audio[faults["truncated"]].read_bytes()
     slow, rate = soundfile.read(audio[faults["slow"]], dtype="int16")
     short = soundfile.read(audio[faults["short"]], dtype="int16")[0][:rate]
@@ -89,12 +90,14 @@ def spoil(audio, texts, folder):
         ("empty", ".flac"),
         ("slow", ".wav"),
         ("short", ".flac"),
+        ("frameless", ".flac"),
     ):
         audio[faults[fault]] = folder / (faults[fault] + suffix)
     audio[faults["truncated"]].write_bytes(content[: len(content) * 6 // 10])
     audio[faults["empty"]].write_bytes(b"")
     soundfile.write(audio[faults["slow"]], slow[::2, None].repeat(2, axis=1), rate // 2)
     soundfile.write(audio[faults["short"]], short, rate)
+    soundfile.write(audio[faults["frameless"]], short[: rate // 50], rate)  # less than a window
     del texts[faults["untold"]]
     texts |= {faults["oov"]: OOV, faults["short"]: FIFTY}
     return Part(audio, texts, faults)
@@ -178,6 +181,7 @@ def assert_named_in_the_report(parts, exp):
             "slow": "other-rate",
             "oov": "all-oov",
             "short": "too-short" if split == "train" else "short-test",
+            "frameless": "too-short" if split == "train" else "short-test",
             "repeated": "duplicate-id",
         }
         for fault, utterance in part.faults.items():
@@ -196,7 +200,8 @@ def assert_left_out_and_scored(parts, exp, networks):
     """Training leaves the unusable ones out; a decode has a line for each of the others."""
     table = (exp / "ali" / "table.tsv").read_text().splitlines()
     trained = {line.split("\t")[0] for line in table[1:]}
-    assert trained == {*parts["train"].usable} - {parts["train"].faults["short"]}
+    too_short = {parts["train"].faults[fault] for fault in ("short", "frameless")}
+    assert trained == {*parts["train"].usable} - too_short
     rows = json.loads((exp / "results.json").read_text())
     rescored = [system for system in ("sat", *networks) for _ in ("3gram", "4gram")]
     (best,) = {row["system"] for row in rows if row["lm"] == "4gram+lstm"}
@@ -211,6 +216,7 @@ def assert_left_out_and_scored(parts, exp, networks):
         decode = row["system"] + ("_lstm_lm" if row["lm"] == "4gram+lstm" else "")
         lines = (exp / "decode" / decode / row["split"] / "text").read_text().splitlines()
         assert {line.split()[0] for line in lines} == {*expected}
+        assert parts[row["split"]].faults["frameless"] in lines  # no word: all are deleted
         assert row["ref_words"] == sum(len(text.split()) for text in expected.values())
         # Of some hundred words fifty are not in the audio. Measured: mono 31 and 22 words right.
         right = row["ref_words"] - row["sub"] - row["del"]

@@ -102,16 +102,16 @@ def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
     assert rows["TST"].interval == rows["DP1"].interval != ""
 
 
-def test_what_has_no_features_is_no_part_of_error_rates(tmp_path):
+def test_an_utterance_without_a_hypothesis_is_deleted(tmp_path):
+    """Such as one whose features could not be extracted, in a decode of an earlier version."""
     from recipes.steps.placements import scores
 
     run = Decoded(tmp_path, {"student": [1, 2, 3]})
     lines = (tmp_path / "decode/student/DP1/text").read_text().splitlines(keepends=True)
     (tmp_path / "decode/student/DP1/text").write_text("".join(lines[:2]))
-    assert [u.id for u in scores(run, "student", ["DP1"])["DP1"].utterances] == [
-        "u000-DP1",
-        "u001-DP1",
-    ]
+    found = scores(run, "student", ["DP1"])["DP1"].utterances
+    assert [u.id for u in found] == ["u000-DP1", "u001-DP1", "u002-DP1"]
+    assert found[-1].deletions == found[-1].ref_units > 0
 
 
 def test_without_errors_of_the_baseline_there_is_no_gain():

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("k2")
-
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import (
     AlignmentStore,

@@ -25,6 +25,7 @@ from toolkit.decode.bundle.search import BundleSearch
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.sources import Inputs, Source, by_speaker
 from toolkit.features.cmn_state import CmnState
+from toolkit.features.frontend import Frontend, TooShortError
 from toolkit.features.silence import counted_frames
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Lattice
@@ -159,9 +160,10 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
             worse[number] += found < best[-1] - LOST
     if not frames:
         raise BenchmarkError("the recordings are too short to recognise anything in them")
-    wanted = {name: references[name] for name in texts[0]}
+    # A recording that is too short to have features has no text: all its words are deleted.
+    references = {source.name: references[source.name] for source in sources}
     return [
-        Width(factor, beam, score(wanted, found), spent / audio, lost, count / frames)
+        Width(factor, beam, score(references, found), spent / audio, lost, count / frames)
         for factor, beam, found, spent, lost, count in zip(
             WIDTHS, beams, texts, seconds, worse, arcs, strict=True
         )
@@ -191,7 +193,7 @@ def _scored(
         names = [sources[number].name for number in numbers]
         heard = [torch.cat([*sources[n].blocks(config.sampling_rate, BLOCK)]) for n in numbers]
         seconds = [len(samples) / config.sampling_rate for samples in heard]
-        features = [front(samples) for samples in heard]
+        features = [_features(front, samples) for samples in heard]
         if isinstance(recogniser, SpeakerRecogniser):
             for number, scores in recogniser.scores(features):
                 yield _Scored(names[number], scores, seconds[number])
@@ -201,6 +203,14 @@ def _scored(
             if len(x):
                 yield _Scored(names[number], recogniser.scores(x, mean), seconds[number])
             mean = mean.after(x, counted_frames(x, config.kind))
+
+
+def _features(front: Frontend, samples: Tensor) -> Tensor:
+    """Return the features [T, F] of an utterance; T is 0 where it is shorter than a window."""
+    try:
+        return front(samples)
+    except TooShortError:
+        return torch.zeros(0, front.config.dimension)
 
 
 def _best_score(search: BundleSearch, lattice: Lattice | None, scores: Tensor) -> float:

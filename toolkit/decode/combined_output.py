@@ -83,7 +83,9 @@ def combine_decodes(
         name: [read_system(path, words) for path in split.systems.values()]
         for name, split in splits.items()
     }
-    references = {name: _references(split.cuts, read[name]) for name, split in splits.items()}
+    references = {
+        name: {cut.id: text_of(cut) for cut in split.cuts} for name, split in splits.items()
+    }
     names = list(next(iter(splits.values())).systems)
     splits = {s: split for s, split in splits.items() if can_be_scored(references[s], s)}
     tuning = _tuned([(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs)
@@ -97,13 +99,14 @@ def combine_decodes(
     best = min(names, key=lambda name: _errors(known[names.index(name)], splits))
     results: list[Result] = []
     for name, split in splits.items():
-        speakers = {cut.id: speaker_of(cut) for cut in split.cuts if cut.id in references[name]}
+        speakers = {cut.id: speaker_of(cut) for cut in split.cuts}
         begin = time.perf_counter()
         texts = write_combined(read[name], tuning.best, words, out / name, jobs)
         spent = (time.perf_counter() - begin) * jobs / sum(cut.duration for cut in split.cuts)
         row = score_split(
             references[name],
-            {utterance: texts[utterance] for utterance in references[name]},
+            # No features could be extracted of some: systems have no lattice of them.
+            {utterance: texts.get(utterance, "") for utterance in references[name]},
             speakers,
             out / name,
             system=NAME,
@@ -132,12 +135,6 @@ def _tuned(
         return tune_combination(splits, words, jobs)
     logger.warning("NOT TUNED: the development splits have %d words; equal weights", count)
     return None
-
-
-def _references(cuts: Sequence[MonoCut], systems: Sequence[System]) -> dict[str, str]:
-    """The transcripts of what was decoded: of some cuts no features could be extracted."""
-    decoded = {name for system in systems for name in system.ids}
-    return {cut.id: text_of(cut) for cut in cuts if cut.id in decoded}
 
 
 def _errors(rows: Mapping[str, Result], splits: Mapping[str, CombinedSplit]) -> int:

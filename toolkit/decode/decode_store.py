@@ -57,7 +57,7 @@ def decode_store(
 
     Lattices are made once, at the acoustic scale of the search, and kept in `out`; each pair of
     weights then takes its best path, also in later calls. An utterance of which no path survives
-    even the widest beam gets empty hypotheses.
+    even the widest beam gets empty hypotheses, as does one without features.
 
     Args:
       scorer: the acoustic model with its features.
@@ -69,7 +69,7 @@ def decode_store(
       progress: called with (shards done, shards).
 
     Returns:
-      For each pass the utterances in the order of the store.
+      For each pass the utterances in the order of the store, then those without features.
     """
     work = partial(_decode_shard, decoder, weights, out)
     decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
@@ -77,6 +77,11 @@ def decode_store(
         for line in path.read_text(encoding="utf-8").splitlines():
             for found, plain in zip(decoded, json.loads(line), strict=True):
                 found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
+    for found, pairs in zip(decoded, weights, strict=True):
+        nothing = ("",) * len(pairs)
+        found += [
+            Decoded(cut.id, cut.duration, 0.0, 0.0, nothing) for cut in scorer.store.failed_cuts
+        ]
     return decoded
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from lhotse import MonoCut
+
 from toolkit.align.scorer import Scorer
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.decode_store import decode_store, remove_lattices, search_folder
@@ -68,10 +70,7 @@ def decode_passes(
     """
     config = decoder.config
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
-    speakers = {
-        split: {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
-        for split, scorer in scorers.items()
-    }
+    speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
     searches = _Searches(decoder, scorers, out, jobs)
     grid = config.grid.if_tunable(words_of(references, tune_on), config.first_weights)
     tunings = []
@@ -118,8 +117,17 @@ def words_of(references: Mapping[str, Mapping[str, str]], splits: Sequence[str])
 
 
 def references_of(scorer: Scorer) -> dict[str, str]:
-    """Return the transcripts of a scorer's utterances."""
-    return {u: text_of(scorer.store.cut(u)) for u in scorer.store.ids}
+    """Return the transcripts of a scorer's utterances, of those without features too."""
+    return {cut.id: text_of(cut) for cut in _cuts(scorer)}
+
+
+def speakers_of(scorer: Scorer) -> dict[str, str]:
+    """Return the speakers of the same utterances as `references_of`."""
+    return {cut.id: speaker_of(cut) for cut in _cuts(scorer)}
+
+
+def _cuts(scorer: Scorer) -> list[MonoCut]:
+    return [*map(scorer.store.cut, scorer.store.ids), *scorer.store.failed_cuts]
 
 
 def _result(

@@ -11,17 +11,18 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.corpus.manifest import audio_of, speaker_of
+from toolkit.corpus.manifest import audio_of, speaker_of, write_cuts
 from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError, TooShortError
 from toolkit.features.on_device import features_on_device
 from toolkit.features.packing import balanced_shards, total_seconds
 from toolkit.features.shards import (
+    FAILED_CUTS,
     MANIFEST,
     SHARDS,
     cuts_path,
@@ -58,7 +59,9 @@ class ExtractConfig:
     has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is
     the unit of parallel work and of resuming."""
     max_failed_share: float = 0.05
-    """Share of utterances that may fail before the extraction is an error."""
+    """Share of utterances that may fail before the extraction is an error. Utterances shorter than
+    a window do not count: the check excludes them from training and warns of those in other
+    splits."""
 
     def __post_init__(self) -> None:
         if self.hours_per_shard <= 0:
@@ -80,7 +83,8 @@ def extract(
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
     `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
-    computed it; written last), `failed.tsv` (utterance, reason) and `done/` (one marker per shard).
+    computed it; written last), `failed.tsv` (utterance, reason), `failed.jsonl` (the same cuts,
+    which decodes score as deleted) and `done/` (one marker per shard).
     Called again, it keeps every shard whose cuts, audio as far as `audio` tells, and configuration
     are unchanged, by whichever engine. The bytes of shards do not depend on `jobs`.
 
@@ -100,7 +104,7 @@ def extract(
       of audio per second, all processes together).
 
     Raises:
-      ExtractError: no cuts, ids not unique, or too many failures.
+      ExtractError: no cuts, ids not unique, too many failures, or no features at all.
     """
     from toolkit.processes.bars import Bar
 
@@ -134,22 +138,26 @@ def extract(
     elapsed = time.perf_counter() - start
     failed = [line for i in sorted(markers) for line in markers[i]["failed"]]
     write_atomically(out / FAILED, "".join(f"{name}\t{reason}\n" for name, reason in failed))
-    if len(failed) > config.max_failed_share * total:
+    lost = {name for name, _ in failed}
+    failed_cuts = [cut for plan in plans for cut in plan.cuts if cut.id in lost]
+    write_cuts(failed_cuts, out / FAILED_CUTS)
+    # Markers of earlier versions do not count short utterances apart.
+    counted = len(failed) - sum(marker.get("short", 0) for marker in markers.values())
+    if counted > config.max_failed_share * total or len(failed) == total:
         raise ExtractError(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
             f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
         )
     if failed:
         logger.warning(
-            "%s: %d of %d utterances have no features and are left out of all that follows, also of"
-            " error rates: %s (%s), ...; all are in %s",
+            "%s: %d of %d utterances have no features: training leaves them out, error rates count"
+            " all their words as deleted: %s (%s), ...; all are in %s",
             *(out.name, len(failed), total, *failed[0], out / FAILED),
         )
     done_shards = [markers[i] for i in sorted(markers)]
     # More than one where another environment went on; none in markers of earlier versions.
     engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
     write_manifest(out, config.frontend, done_shards, len(failed), ", ".join(engines))
-    lost = {name for name, _ in failed}
     kept = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
     headline = {"hours": kept / 3600, "utterances": total - len(failed), "failed": len(failed)}
     if pending:
@@ -291,7 +299,7 @@ def _write_shard(
     plan: _Plan, found: "Iterator[Tensor | Exception]", frontend: FrontendConfig, out: Path
 ) -> dict:
     """Write the features that were found for the cuts of a shard, and then its marker."""
-    failed: list[tuple[str, str]] = []
+    failed: list[tuple[str, AudioError | FrontendError]] = []
     utterances, frames = write_shard(
         out / SHARDS, plan.index, _usable(plan.cuts, found, failed), frontend
     )
@@ -302,7 +310,8 @@ def _write_shard(
         "bytes": [path.stat().st_size for path in paths],
         "utterances": utterances,
         "frames": frames,
-        "failed": failed,
+        "failed": [(name, " ".join(str(error).split())) for name, error in failed],
+        "short": sum(isinstance(error, TooShortError) for _, error in failed),
     }
     write_atomically(_marker_path(out, plan.index), json.dumps(marker, indent=1) + "\n")
     return marker
@@ -318,11 +327,11 @@ def _features(cut: "MonoCut", compute: Frontend) -> "Tensor | Exception":
 def _usable(
     cuts: "list[MonoCut]",
     found: "Iterator[Tensor | Exception]",
-    failed: list[tuple[str, str]],
+    failed: list[tuple[str, AudioError | FrontendError]],
 ) -> Iterator[tuple]:
     for cut, features in zip(cuts, found, strict=True):
         if isinstance(features, AudioError | FrontendError):
-            failed.append((cut.id, " ".join(str(features).split())))
+            failed.append((cut.id, features))
         elif isinstance(features, Exception):
             raise ExtractError(f"{cut.id}: {features!r} during feature extraction") from features
         else:

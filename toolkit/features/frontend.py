@@ -28,6 +28,10 @@ class FrontendError(ToolkitError):
     """The front end cannot compute the features of an utterance."""
 
 
+class TooShortError(FrontendError):
+    """The audio of an utterance is shorter than one window."""
+
+
 def _mel(hertz: float) -> float:
     return 1127 * math.log(1 + hertz / 700)
 
@@ -153,7 +157,8 @@ class Frontend:
           [T, F] float32 on the device of the samples, T = round(S / step).
 
         Raises:
-          FrontendError: fewer samples than one window, or features that are not numbers.
+          TooShortError: fewer samples than one window.
+          FrontendError: features that are not numbers.
         """
         self._check_length(samples)
         scaled = _scaled(samples)
@@ -223,7 +228,7 @@ class Frontend:
     def _check_length(self, samples: Tensor) -> None:
         window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
         if samples.numel() < window:
-            raise FrontendError(f"{samples.numel()} samples, fewer than one window of {window}")
+            raise TooShortError(f"{samples.numel()} samples, fewer than one window of {window}")
 
     def _compute(self, *scaled: Tensor) -> Tensor:
         """Features of utterances [S] each, the frames one after the other: [T, F]."""

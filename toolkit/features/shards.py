@@ -34,6 +34,8 @@ SHARDS = "shards"
 CUTS = "cuts"
 DIGITAL_SILENCE = "digital_silence"
 """Holds, in a stored cut's `custom`, the spans (first frame, end) of digital silence, if any."""
+FAILED_CUTS = "failed.jsonl"
+"""Cuts whose features could not be extracted, written by `toolkit.corpus.manifest.write_cuts`."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 

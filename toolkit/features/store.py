@@ -16,6 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.shards import (
     DIGITAL_SILENCE,
+    FAILED_CUTS,
     MANIFEST,
     SHARDS,
     cuts_path,
@@ -134,6 +135,14 @@ class FeatureStore:
     @cached_property
     def _places(self) -> Places | None:
         return places_of(self.path / MANIFEST)
+
+    @cached_property
+    def failed_cuts(self) -> "list[MonoCut]":
+        """Cuts without features, since their extraction failed; none in stores that do not tell."""
+        from toolkit.corpus.manifest import read_cuts
+
+        path = self.path / FAILED_CUTS
+        return read_cuts(path) if path.exists() else []
 
     @cached_property
     def ids(self) -> list[str]:

@@ -1,5 +1,6 @@
 """GTC, gradient threshold compression: only large gradient elements are sent, as +-tau (C28)."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.gtc_buckets import FixedMessages
 from toolkit.parallel.gtc_state import GtcState
 from toolkit.parallel.process_group import Workers
+
+logger = logging.getLogger(__name__)
 
 
 class Exchange(Protocol):
@@ -101,6 +104,12 @@ class Gtc(Distributed):
         """See `Strategy`."""
         super().start(model, optimizer)
         self.stop()
+        if isinstance(optimizer, torch.optim.Adam) and self.workers.rank == 0:
+            # Adam divides by the root of the mean square, which rare elements of +-tau dominate.
+            logger.warning(
+                "gradient threshold compression with Adam trains worse than synchronous SGD with"
+                " Adam: set parallel.method=ssgd, or optimizer=sgd"
+            )
         self._exchange = self.make_exchange()
         self._exchanges = 0
         # On a GPU these are scalars there: total weight of all batches so far, and the sum of the

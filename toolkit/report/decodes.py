@@ -36,8 +36,8 @@ class Decode:
 def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     """Read and score all hypotheses, in the order in which they were written.
 
-    Utterances that no system has decoded, since they have no features, do not count, as in the
-    recipe's results.
+    Utterances that no system has a line for do not count, as in the recipe's results: in runs of
+    earlier versions those without features.
     """
     known = {split.name: split for split in splits}
     found: dict[tuple[str, str], tuple[Path, Mapping[str, str]]] = {}

@@ -6,7 +6,9 @@ import shutil
 import pytest
 import torch
 
+from tests.dummies import dummy_recording
 from toolkit.align.gmm.features import write_gmm_features
+from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 
@@ -72,3 +74,13 @@ def test_the_running_mean_is_that_of_the_adapted_features(write, training):
     frames = torch.cat(normalised)
     torch.testing.assert_close(frames.mean(0), torch.zeros(5), rtol=0, atol=1e-4)
     torch.testing.assert_close(frames.std(0), torch.ones(5), rtol=0, atol=1e-2)
+
+
+def test_cuts_without_cepstra_are_passed_on(training, speech, tmp_path):
+    cepstra = shutil.copytree(speech.cepstra, tmp_path / "plp")
+    failed = make_cut("anna-failed", dummy_recording(0), "AX", "anna")
+    write_cuts([failed], cepstra / "failed.jsonl")
+    write_gmm_features(training.system("lda_mllt", cepstra=cepstra), tmp_path / "out")
+    store = FeatureStore(tmp_path / "out")
+    assert store.failed_cuts == [failed]
+    assert store.manifest["failed"] == 1

@@ -13,6 +13,7 @@ from tests.dummies import dummy_recording
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.bench.ctc.sweep import Task, command, stored_sweep
 from toolkit.bench.tta.runs import BenchRunError
+from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import write_arpa
@@ -67,6 +68,18 @@ def test_weights_that_were_tuned_are_used(run):
     assert (config.lm_weight, config.word_bonus, config.width) == (0.3, 1.5, 7)
 
 
+def test_utterances_without_posteriors_are_deletions(run, tmp_path):
+    texts = {**TEXTS, "short": "A CAT", "silent": "THE CAT"}
+    cuts = [make_cut(name, dummy_recording(0), text, "anna") for name, text in texts.items()]
+    write_cuts(cuts, run / "data" / "dev.jsonl")
+    write_exclusions([Exclusion("dev", "silent", 1, "unreadable")], run / "check/excluded.tsv")
+    task = Task.of_run(run, "dev", WordsConfig())
+    (row,) = stored_sweep(
+        task.decoder, task.log_probs, task.references, (64,), 1, "dev", tmp_path / "sweep.json"
+    )
+    assert row.wer == pytest.approx(100 * 2 / 10)
+
+
 class KilledError(Exception):
     """In place of a signal."""
 
@@ -105,6 +118,10 @@ def test_a_killed_sweep_goes_on_after_its_last_row(run, tmp_path, monkeypatch):
     assert searched == [2, 8, 8, 64, 64]
     go(jobs=2)  # other seconds
     assert searched[5:] == [2, 8, 64]
+    plain = json.loads(out.read_text()) | {"split": "test"}
+    out.write_text(json.dumps(plain))
+    go(jobs=2)  # rows of another split
+    assert searched[8:] == [2, 8, 64]
     out.write_text("{")
     with pytest.raises(BenchRunError, match="remove it to sweep again"):
         go()

@@ -56,6 +56,29 @@ def test_a_page_from_two_trainings_and_an_equal_batch_study(training, tmp_path):
     assert "CER 12 %" in result.output
 
 
+def test_the_equal_batch_study_has_the_papers_targets(training, tmp_path):
+    """22, 20 and 19 % WER (A34), where the other platforms have 22, 20.2 and 19.2 (A26)."""
+    a, b = training("a"), training("b")
+    expected = {"default": ["22.0", "20.2", "19.2"], "equal batch": ["22.0", "20.0", "19.0"]}
+    for options in ([], ["--wer", "30"]):
+        out = tmp_path / f"out{len(options)}"
+        result = run(f"one={a}", "--equal-batch", f"one={b}", "--out", out, *options)
+        assert result.exit_code == 0, result.output
+        targets = {
+            study: [
+                row["target"]
+                for row in rows(out / "tta.csv")
+                if (row["study"], row["metric"]) == (study, "wer")
+            ]
+            for study in expected
+        }
+        assert targets == ({study: ["30.0"] for study in expected} if options else expected)
+    page = (tmp_path / "out0/index.html").read_text()
+    section = page[page.index("TTA in minutes, equal batches") :]
+    for target in ("20 %", "19 %"):
+        assert f">{target}</th>" in section[: section.index("</table>")]
+
+
 def test_the_prices_that_the_recipe_shows_fit_its_command(training, tmp_path, monkeypatch):
     text = RECIPE.read_text(encoding="utf-8").replace("\\\n", " ")
     (command,) = re.findall(r"^toolkit bench tta (one=.* --platform prices\.yaml .*)", text, re.M)

@@ -131,6 +131,9 @@ def test_sweeps_are_read_and_others_refused(tmp_path):
         json.dumps({"rows": [{"width": 1024, "seconds": 9, "wer": 24.75, "cer": 8.993}]})
     )
     assert cells(sweep_table(path)) == [[("1,024", ""), ("9", ""), ("24.75", ""), ("8.993", "")]]
+    assert sweep_table(path).title == "Beam width against time and accuracy"
+    path.write_text(json.dumps({"split": "dev-clean", "rows": []}))
+    assert sweep_table(path).title == "Beam width against time and accuracy on dev-clean"
     path.write_text('{"rows": [{"width": 64}]}')
     with pytest.raises(BenchRunError, match=r"no sweep.*ctc-sweep"):
         sweep_table(path)

@@ -112,12 +112,16 @@ def test_where_no_text_is_possible_none_is_chosen():
     assert CtcRescorer(rescorer, LM, SEARCH).best(nothing) == ""
 
 
-def rescored(out, model, weights=(0.0, 0.5, 1.0), said=SAID):
-    """Dev and test, each with the texts of `said`; half of a minute of speech."""
+def rescored(out, model, weights=(0.0, 0.5, 1.0), said=SAID, failed=None):
+    """Dev and test, each with the texts of `said`; half of a minute of speech.
+
+    `failed` has transcripts of utterances of test that have no posteriors.
+    """
     splits = {}
     for seed, split in enumerate(("dev", "test")):
         texts = {f"{split}{n}": text for n, text in enumerate(said * 5)}
         found = {u: posteriors(text, 7 * seed + n) for n, (u, text) in enumerate(texts.items())}
+        texts |= (failed or {}) if split == "test" else {}
         splits[split] = SplitData(found, texts, dict.fromkeys(texts, "anna"), 30.0)
     decoder = WordsDecoder(UNITS, WORDS, LM, SEARCH)
     named = {"system": "ctc", "lm": "words+2gram+lstm", "command": "./run_ctc.py"}
@@ -158,3 +162,11 @@ def test_a_model_that_does_not_help_is_not_used(tmp_path):
     assert headline["neural weight"] == 0.0
     grid = (tmp_path / "grid.tsv").read_text().splitlines()
     assert {line.split("\t")[0] for line in grid[1:]} == {"0", "0.5", "1"}
+
+
+def test_utterances_without_posteriors_are_deletions(tmp_path):
+    rescored(tmp_path, Preference(*SAID), failed={"short": "THE CAT"})
+    rows = {row["split"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
+    assert (rows["dev"]["del"], rows["test"]["del"]) == (0, 2)
+    assert rows["test"]["ref_words"] == rows["dev"]["ref_words"] + 2
+    assert texts_of(tmp_path / "test/text")["short"] == ""

@@ -152,17 +152,40 @@ def test_a_split_without_transcripts_is_decoded_and_not_scored(task, tmp_path, c
         assert (out / text).read_bytes() == (tmp_path / "known" / text).read_bytes()
 
 
-def test_the_sweep_takes_the_last_split_with_transcripts(monkeypatch):
-    texts, swept = {"dev": ["A B"], "other": ["A"], "test": ["", ""]}, []
+def test_utterances_without_posteriors_are_deletions(task, tmp_path):
+    expected = task.decode(tmp_path / "with")
+    test = task.splits["test"]
+    lost = next(iter(test.references))
+    left = {u: x for u, x in test.posteriors.items() if u != lost}
+    task.splits["test"] = replace(test, posteriors=left)
+    out = tmp_path / "without"
+    found = task.decode(out)
+    assert found["wer dev"] == expected["wer dev"]
+    before, after = (
+        {row["lm"]: row for row in rows(folder) if row["split"] == "test"}
+        for folder in (tmp_path / "with", out)
+    )
+    for search, row in after.items():
+        assert row["ref_words"] == before[search]["ref_words"]
+        assert row["del"] >= len(test.references[lost].split())
+        lines = (out / search / "test/text").read_text().splitlines()
+        assert lines[-1] == lost
+        assert len(lines) == len(test.references)
+
+
+def test_the_sweep_is_on_the_first_development_split_with_transcripts(monkeypatch):
+    """LibriSpeech's dev-clean: the paper's sweep is on clean validation data (A31)."""
+    texts = {"dev-array": [""], "dev-clean": ["A B"], "dev-other": ["A"], "test-other": ["C"]}
+    swept, row = [], SimpleNamespace(width=64, wer=24.75)
     monkeypatch.setattr(steps, "splits", lambda run: SimpleNamespace(decoded=tuple(texts)))
     monkeypatch.setattr(steps, "cuts", lambda run, split: texts[split])
     monkeypatch.setattr(steps, "text_of", str)
     monkeypatch.setattr(steps, "tuned_search", lambda run, width: (None, None))
     data = SimpleNamespace(posteriors={}, references={})
     monkeypatch.setattr(steps, "split_data", lambda run, split, posteriors: data)
-    monkeypatch.setattr(steps, "stored_sweep", lambda *given: swept.append(given[5]) or [])
+    monkeypatch.setattr(steps, "stored_sweep", lambda *given: swept.append(given[5]) or [row])
     decode = SimpleNamespace(words=WordsConfig(width=8))
     config = SimpleNamespace(decode=decode, sweep=(1,))
     run = SimpleNamespace(config=config, jobs=1, need=str, make=str)
-    assert steps.sweep_widths(run) == {}
-    assert swept == ["other"]
+    assert steps.sweep_widths(run) == {"wer dev-clean 64": 24.75}
+    assert swept == ["dev-clean"]

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.dummies import dummy_recording
+from toolkit.corpus.manifest import make_cut
 from toolkit.decode.first_pass import DecodeConfig, Decoder
 from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
 from toolkit.decode.rescoring.candidates import (
@@ -168,13 +170,15 @@ def made_up(recogniser):
     return scorers
 
 
-def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), explored=None):
+def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), explored=None, failed_cuts=()):
+    scorers = made_up(recogniser)
+    scorers["test"].store.failed_cuts = list(failed_cuts)
     tuned = out.parent / "tuned.json"
     tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.0}')
     return rescore_system(
         "made-up",
         "2gram+lstm",
-        made_up(recogniser),
+        scorers,
         tune_on=["dev"],
         decoder=decoder,
         tuned=tuned,
@@ -302,3 +306,18 @@ def test_weights_that_are_not_finite_are_named(tmp_path, name, value):
     path.write_text(json.dumps({**plain, name: float(value)}))
     with pytest.raises(WeightsError, match=r"weights\.json"):
         RescoringWeights.load(path)
+
+
+def test_utterances_without_features_are_deletions(recogniser, tmp_path, decoder):
+    model = Preference("NO NO")
+    failed = make_cut("short", dummy_recording(0, 0.02), "YES NO YES", "speaker")
+    for name, failed_cuts in (("without", []), ("with", [failed])):
+        rescore(recogniser, decoder, model, tmp_path / name, failed_cuts=failed_cuts)
+    without, counted = (
+        {row["split"]: row for row in json.loads((tmp_path / name / "rows.json").read_text())}
+        for name in ("without", "with")
+    )
+    assert counted["dev"]["wer"] == without["dev"]["wer"]
+    assert counted["test"]["del"] == without["test"]["del"] + 3
+    assert counted["test"]["ref_words"] == without["test"]["ref_words"] + 3
+    assert (tmp_path / "with/test/text").read_text().splitlines()[-1] == "short"

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from toolkit.align.gmm.system import GmmSystem
+from toolkit.corpus.manifest import write_cuts
 from toolkit.features.gmm_features import GmmFeatures
-from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.shards import FAILED_CUTS, SHARDS, write_manifest, write_shard
 from toolkit.features.store import map_shards
 
 
@@ -31,7 +32,7 @@ def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
     Args:
       system: a GMM system on LDA + MLLT features, over a store of cepstra. The features of a
         speaker without a transform stay as LDA + MLLT gives them.
-      out: the feature store to write, with the shards of the cepstra.
+      out: the feature store to write, with the shards of the cepstra and the cuts without them.
       jobs: worker processes.
     """
     features = system.features
@@ -41,7 +42,8 @@ def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
     form = GmmFormat(kind, features.dimension, **known)
     work = partial(_write_shard, features, form, out)
     written = list(map_shards(work, features.store, jobs, kind))
-    write_manifest(out, form, written)
+    failed = write_cuts(features.store.failed_cuts, out / FAILED_CUTS)
+    write_manifest(out, form, written, failed)
 
 
 def _write_shard(

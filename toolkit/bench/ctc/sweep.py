@@ -86,8 +86,8 @@ def stored_sweep(
 ) -> list[Row]:
     """Run `sweep`, storing each row as it is finished.
 
-    After an interruption it continues with the missing widths, unless `jobs`, on which the seconds
-    depend, has changed.
+    After an interruption it continues with the missing widths, unless the split has changed or
+    `jobs`, on which the seconds depend.
 
     Args:
       decoder, log_probs, references, widths, jobs: see `sweep`.
@@ -97,7 +97,7 @@ def stored_sweep(
     Raises:
       BenchRunError: the file cannot be read.
     """
-    rows = _stored_rows(out, jobs)
+    rows = _stored_rows(out, split, jobs)
     done = {row.width for row in rows}
     missing = [width for width in widths if width not in done]
     for row in sweep(decoder, log_probs, references, missing, jobs):
@@ -107,12 +107,13 @@ def stored_sweep(
     return rows
 
 
-def _stored_rows(path: Path, jobs: int) -> list[Row]:
+def _stored_rows(path: Path, split: str, jobs: int) -> list[Row]:
     if not os.path.lexists(path):
         return []
     with reading(path, BenchRunError, "remove it to sweep again", "is no sweep"):
-        plain = read_json(path, {"jobs": int, "rows": [{str: Any}]})
-        return [from_plain(Row, row) for row in plain["rows"] if plain["jobs"] == jobs]
+        plain = read_json(path, {"split": str, "jobs": int, "rows": [{str: Any}]})
+        same = (plain["split"], plain["jobs"]) == (split, jobs)
+        return [from_plain(Row, row) for row in plain["rows"] if same]
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,12 @@ class Task:
         words = (run / "words.txt").read_text(encoding="utf-8").split()
         lm = None if config.mode == "words" else read_arpa(run / "lm" / "lm.arpa")
         posteriors = Posteriors(run / "posteriors" / split)
-        texts = {cut.id: text_of(cut) for cut in read_cuts(run / "data" / f"{split}.jsonl")}
+        excluded = run / "check" / "excluded.tsv"
+        cuts = read_cuts(run / "data" / f"{split}.jsonl", excluded if excluded.exists() else None)
         return cls(
             WordsDecoder(load_units(run / "units"), words, lm, config),
             posteriors,
-            {utterance: texts[utterance] for utterance in posteriors},
+            {cut.id: text_of(cut) for cut in cuts},
             split,
         )
 

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -55,7 +56,9 @@ def _tell(text: str) -> None:
 )
 @click.option("--cer", callback=_numbers, help="Target character error rates in percent.  [10,8,7]")
 @click.option(
-    "--wer", callback=_numbers, help="Target word error rates in percent.  [22,20.2,19.2]"
+    "--wer",
+    callback=_numbers,
+    help="Target word error rates in percent.  [22,20.2,19.2; with equal batches 22,20,19]",
 )
 @click.option(
     "--epochs",
@@ -120,7 +123,7 @@ def command(
     from toolkit.bench.tta.feature_panels import feature_figure
     from toolkit.bench.tta.page import Extras, write_page
     from toolkit.bench.tta.result_tables import sweep_table
-    from toolkit.bench.tta.rules import TtaConfig
+    from toolkit.bench.tta.rules import EQUAL_BATCH_WER, TtaConfig
     from toolkit.bench.tta.runs import read_platforms
     from toolkit.bench.tta.tables import tta_table
 
@@ -140,6 +143,7 @@ def command(
     platforms = read_platforms(runs, prices)
     extras = Extras(
         equal_batch=read_platforms(equal_batch) if equal_batch else (),
+        equal_batch_targets=replace(config, wer=EQUAL_BATCH_WER) if wer is None else config,
         sweep=sweep_table(sweep) if sweep else None,
         dataset=read_dataset(dataset).html() if dataset else "",
         features=feature_figure(features) if features else "",

@@ -7,12 +7,12 @@ from toolkit.bench.tta.rules import TtaConfig
 from toolkit.bench.tta.runs import Platform, TrainingRun
 from toolkit.report.page import csv_text
 
-Studies = Mapping[str, Sequence[Platform]]
-"""`default` and `equal batch`, each with its platforms."""
+Studies = Mapping[str, tuple[Sequence[Platform], TtaConfig]]
+"""`default` and `equal batch`, each with its platforms and target accuracies."""
 Rows = Iterator[dict[str, Any]]
 
 
-def files(studies: Studies, config: TtaConfig) -> dict[str, str]:
+def files(studies: Studies) -> dict[str, str]:
     """Return the text of each file by name; it is empty where there is no data."""
     of_runs = {
         "runs": _run,
@@ -20,11 +20,11 @@ def files(studies: Studies, config: TtaConfig) -> dict[str, str]:
         "steps": _steps,
         "utilisation": _utilisation,
     }
-    texts = {"tta.csv": csv_text(_times(studies, config))}
+    texts = {"tta.csv": csv_text(_times(studies))}
     for name, rows_of in of_runs.items():
         texts[f"{name}.csv"] = csv_text(
             {"study": study, "platform": platform.name, "run": number} | row
-            for study, platforms in studies.items()
+            for study, (platforms, _) in studies.items()
             for platform in platforms
             for number, run in enumerate(platform.runs, 1)
             for row in rows_of(run)
@@ -32,8 +32,8 @@ def files(studies: Studies, config: TtaConfig) -> dict[str, str]:
     return texts
 
 
-def _times(studies: Studies, config: TtaConfig) -> Rows:
-    for study, platforms in studies.items():
+def _times(studies: Studies) -> Rows:
+    for study, (platforms, config) in studies.items():
         for platform in platforms:
             price = platform.price.total if platform.price else None
             for metric, target in config.targets:

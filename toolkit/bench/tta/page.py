@@ -77,6 +77,8 @@ class Extras:
 
     equal_batch: Sequence[Platform] = ()
     """The platforms of the study with the same batch size for all (A34)."""
+    equal_batch_targets: TtaConfig | None = None
+    """The target accuracies of that study; None: those of the page."""
     final: Sequence[Result] = ()
     """Final error rates of the first platform, if its results.json is not yet written (A33)."""
     sweep: Table | None = None
@@ -106,8 +108,8 @@ def write_page(
       Headline numbers: minutes of the first platform to each accuracy that it reached.
     """
     config, extras = config or TtaConfig(), extras or Extras()
-    studies = {"default": platforms, "equal batch": extras.equal_batch}
-    for name, text in files(studies, config).items():
+    equal_batch = extras.equal_batch, extras.equal_batch_targets or config
+    for name, text in files({"default": (platforms, config), "equal batch": equal_batch}).items():
         write_atomically(out / name, text)
     write_atomically(out / "index.html", build_page(platforms, config, extras).html())
     first = platforms[0]
@@ -161,7 +163,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
         )
     )
     if extras.equal_batch:
-        page.add(_equal_section(extras.equal_batch, config))
+        page.add(_equal_section(extras.equal_batch, extras.equal_batch_targets or config))
     page.add(
         Section(
             "final",

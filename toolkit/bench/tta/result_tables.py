@@ -73,7 +73,7 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
 
 
 def sweep_table(path: Path) -> Table:
-    """Read the beam sweep that `toolkit bench ctc-sweep` wrote (A31).
+    """Read the beam sweep that `toolkit bench ctc-sweep` wrote (A31); the title names its split.
 
     Raises:
       BenchRunError: the file is not a sweep.
@@ -82,8 +82,9 @@ def sweep_table(path: Path) -> Table:
         plain = read_json(path)
         found = validated(plain["rows"] if isinstance(plain, dict) else plain, [_ROW])
         rows = [(int(row["width"]), row["seconds"], row["wer"], row["cer"]) for row in found]
+        split = plain.get("split") if isinstance(plain, dict) else None
     return Table(
-        "Beam width against time and accuracy",
+        "Beam width against time and accuracy" + (f" on {split}" if split else ""),
         [Column("width"), Column("seconds"), Column("WER"), Column("CER")],
         [
             Row([Cell(f"{w:,}"), Cell(f"{s:.3g}"), Cell(f"{wer:.2f}"), Cell(f"{cer:.3f}")])

@@ -7,6 +7,7 @@ from pathlib import Path
 from toolkit.decode.ctc.lists import candidates_of, listing, missing_words, weights_of
 from toolkit.decode.ctc.system import SplitData
 from toolkit.decode.ctc.words import WordsDecoder
+from toolkit.decode.rescoring.candidates import Candidates
 from toolkit.decode.rescoring.lists import (
     NeuralRescoringConfig,
     RescoredLists,
@@ -69,6 +70,8 @@ def rescore_ctc(
             utterance: candidates_of(hypotheses, lm, searched.config, missing)
             for utterance, hypotheses in zip(data.posteriors, found, strict=True)
         }
+        without = [utterance for utterance in data.references if utterance not in candidates]
+        candidates |= {utterance: Candidates((), (), (), ()) for utterance in without}
         spent = processor_seconds() - start
         return RescoredLists.of(candidates, model, data.seconds, spent)
 

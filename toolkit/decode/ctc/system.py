@@ -61,7 +61,7 @@ class SplitData:
     posteriors: Posteriors
     """The model's log-probabilities."""
     references: Mapping[str, str]
-    """Transcript by utterance id."""
+    """Transcript by utterance id, also of utterances without posteriors, which are deleted."""
     speakers: Mapping[str, str]
     """Speaker by utterance id."""
     seconds: float
@@ -199,6 +199,7 @@ def _row(
     before = processor_seconds()
     hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
     texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
+    texts |= {utterance: "" for utterance in data.references if utterance not in texts}
     if not scored:
         write_texts(texts, out)
         return []

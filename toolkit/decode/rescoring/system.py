@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from toolkit.corpus.manifest import speaker_of
 from toolkit.decode.calibrate import right_words
 from toolkit.decode.confidence import Calibration
 from toolkit.decode.first_pass import Decoder
-from toolkit.decode.rescoring.candidates import list_candidates, read_candidates
+from toolkit.decode.rescoring.candidates import Candidates, list_candidates, read_candidates
 from toolkit.decode.rescoring.lists import (
     NeuralRescoringConfig,
     RescoredLists,
@@ -16,7 +15,7 @@ from toolkit.decode.rescoring.lists import (
     tune_lists,
 )
 from toolkit.decode.rescoring.rescorer import RescoringWeights
-from toolkit.decode.system import Progress, Scorers, references_of
+from toolkit.decode.system import Progress, Scorers, references_of, speakers_of
 from toolkit.fsa.lattice import Weights
 from toolkit.models.neural_lm import NeuralLm
 
@@ -70,19 +69,18 @@ def rescore_system(
             folder.mkdir(parents=True, exist_ok=True)
             searched, penalty = decoder.at(scale), before.word_penalty
             listed = list_candidates(scorers[split], searched, penalty, config.count, folder, jobs)
+        without_features = scorers[split].store.failed_cuts
         found = {x.utterance: x.candidates for x in listed}
-        audio, spent = (x.audio_seconds for x in listed), (x.decode_seconds for x in listed)
-        return RescoredLists.of(found, model, sum(audio), sum(spent))
+        found |= {cut.id: Candidates((), (), (), ()) for cut in without_features}
+        audio = sum(x.audio_seconds for x in listed) + sum(cut.duration for cut in without_features)
+        return RescoredLists.of(found, model, audio, sum(x.decode_seconds for x in listed))
 
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     grid, within = decoder.config.grid, decoder.config.untuned_within
     best = tune_lists(lists, references, tune_on, before, grid, within, config, out)
     at_best = [(lists(split, best.acoustic_scale), references[split]) for split in tune_on]
     _calibration(at_best, best).save(out / "calibration.json")
-    speakers = {
-        split: {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
-        for split, scorer in scorers.items()
-    }
+    speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
     named = {"system": system, "lm": lm, "command": command}
     return score_lists(lists, best, references, speakers, out, named, progress)
 

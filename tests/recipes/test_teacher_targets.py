@@ -1,0 +1,86 @@
+"""The targets that the far field's teacher is trained on, with rounds of realignment (C9)."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyroomacoustics")
+
+from recipes.farfield_ssl.run import baseline_ce, teacher_ce
+from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
+from toolkit.features.augment import AugmentConfig
+from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
+from toolkit.models.blstm import BlstmConfig
+from toolkit.models.lstm import LstmConfig
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+
+BASELINE = CrossEntropyConfig(
+    epochs=3,
+    initial_rate=2e-2,
+    final_rate=2e-3,
+    threads=1,
+    model=LstmConfig(hidden=16, layers=1, lookahead=1),
+    chunks=ChunkConfig(frames=8, batch=4),
+)
+TEACHER = replace(BASELINE, model=BlstmConfig(hidden=12, layers=1))
+
+
+class DrawnRun:
+    """A run with drawn speech as labelled and held-out far-field speech."""
+
+    jobs, device = 1, "cpu"
+
+    def __init__(self, speech, root, rounds):
+        self.root = root
+        self.names = {"fbank/train": speech.cepstra, "fbank/val": speech.cepstra}
+        self.names["lang"] = speech.lang
+        self.config = SimpleNamespace(
+            align=CorpusAlignConfig(rounds=rounds),
+            baseline=BASELINE,
+            teacher=TEACHER,
+            augment=AugmentConfig(),
+        )
+        for name in ("lda_mllt", "senones", "ali", "ali_val", "fbank"):
+            (root / name).mkdir()
+        speech.topology.save(root / "lda_mllt/topology.json")
+        Senones.monophone(speech.topology.at_low_rate()).save(root / "senones")
+        for name in ("ali", "ali_val"):
+            write_shard(root / name / "ali.000000.safetensors", speech.states, [])
+        estimate_normaliser(FeatureStore(speech.cepstra)).save(root / "fbank/normaliser.json")
+        (root / "fbank/train").symlink_to(speech.cepstra)
+
+    def need(self, name):
+        return self.names.get(name, self.root / name)
+
+    def make(self, name):
+        path = self.root / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def progress(self, done, total):
+        pass
+
+
+def test_the_teacher_is_trained_on_what_the_baseline_has_realigned(speech, tmp_path):
+    run = DrawnRun(speech, tmp_path, rounds=1)
+    baseline_ce(run)
+    teacher_ce(run)
+    assert not (tmp_path / "teacher_ce/rounds").exists()
+    senones = Senones.load(tmp_path / "senones")
+    last = tmp_path / "baseline_ce/rounds/0"
+    realigned = OffsetAlignments(
+        [AlignmentStore(last / f"ali.{offset}") for offset in range(3)], senones
+    )
+    out, normaliser = tmp_path / "expected", Normaliser.load(tmp_path / "fbank/normaliser.json")
+    features = FeatureStore(speech.cepstra)
+    valid = features, realigned
+    train_cross_entropy(
+        features, realigned, normaliser, TEACHER, senones.num_pdfs, out, valid=valid
+    )
+    name = "model.safetensors"
+    assert (tmp_path / "teacher_ce" / name).read_bytes() == (out / name).read_bytes()
