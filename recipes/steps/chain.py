@@ -1,11 +1,10 @@
-"""Lattice-free MMI: a tree, a denominator and a decoding graph of its own, and training."""
+"""Lattice-free MMI: a tree and a denominator of its own, and training."""
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies, need_user_files
-from recipes.steps.decoding import compose_graph, network_lang
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore
@@ -78,9 +77,8 @@ def phone_sequences(phones: AlignedPhones) -> Iterator[list[int]]:
 
 
 def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
-    """Tie the senones, estimate the denominator and compile the decoding graph."""
-    graph = out / "graph.safetensors"
-    if graph.exists():  # written last
+    """Tie the senones and estimate the denominator."""
+    if (out / DENOMINATOR).exists():  # written last
         return
     system, alignments = run.need(aligner), run.need("ali")
     config = run.config.chain_tree
@@ -89,4 +87,3 @@ def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
     sentences = phone_sequences(AlignedPhones(AlignmentStore(alignments), topology))
     phones = phone_ngram(sentences, run.config.lfmmi.ngram)
     make_denominator(phones, senones).save(out / DENOMINATOR)
-    compose_graph(run, senones, graph, network_lang(run))

@@ -6,7 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.steps.data import check_audio, copies, cuts, has_copies, lm_config, splits, texts
+from recipes.steps.data import (
+    check_audio,
+    copies,
+    cuts,
+    has_copies,
+    lm_config,
+    splits,
+    texts,
+    transcripts_of,
+)
 from recipes.steps.features import extract_changed
 from toolkit.bench.ctc.sweep import stored_sweep
 from toolkit.bench.tta.feature_panels import utterance_figure
@@ -130,7 +139,9 @@ def write_all_records(run: Run) -> dict[str, float]:
     headline = {}
     for split in (splits(run).train, splits(run).tune[0]):
         store = run.need(f"features/{split}")
-        found = write_records(store, texts(run)[split], units, config, out / split, run.jobs)
+        found = write_records(
+            store, transcripts_of(run, split), units, config, out / split, run.jobs
+        )
         headline |= {f"{name} {split}": value for name, value in found.items()}
     for split in splits(run).decoded[1:]:
         headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)
@@ -218,7 +229,7 @@ def decode(run: Run) -> dict[str, float]:
         units,
         run.need("words.txt").read_text(encoding="utf-8").split(),
         run.need("lm/lm.arpa"),
-        f"{run.config.lm.order}gram",
+        f"{run.setting('lm.order')}gram",
         run.config.decode,
         out,
         run.jobs,
@@ -232,7 +243,7 @@ def decode(run: Run) -> dict[str, float]:
 def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) -> None:
     """Write the word times of hypotheses, each in the folder of a split."""
     network = load_model(run.need("ctc")).config
-    frame = run.config.features.frontend.frame_shift_ms / 1000
+    frame = run.setting("features.frontend.frame_shift_ms") / 1000
     offset = (network.frames_needed - network.subsampling) / 2
     units = load_units(run.need("units"))
     aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
@@ -253,14 +264,14 @@ def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, Back
         widths = run.need(f"{decoded}/widths.json").read_text(encoding="utf-8")
         width = json.loads(widths)[-1]["width"]
     words = run.need("words.txt").read_text(encoding="utf-8").split()
-    config = replace(run.config.decode.words, width=width)
+    config = replace(run.setting("decode.words"), width=width)
     decoder = WordsDecoder(load_units(run.need("units")), words, lm, config)
     return decoder.tuned(tuned["lm_weight"], tuned["word_bonus"]), lm
 
 
 def ngram_search(run: Run) -> str:
     """Return the name of the search with dictionary and n-grams."""
-    return f"words+{run.config.lm.order}gram"
+    return f"words+{run.setting('lm.order')}gram"
 
 
 def rescored_search(run: Run) -> str:

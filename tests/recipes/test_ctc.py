@@ -51,6 +51,14 @@ def test_the_share_within_the_limit_of_length_is_told(exp):
     assert headline["too_long test"] == 0
 
 
+def test_the_lstm_language_model_does_not_depend_on_the_ngrams(exp):
+    """Nor on the features of the decoded splits; the network's curves have errors with n-grams."""
+    marker = json.loads((exp / "stages" / "09.json").read_text())
+    assert {key for key in marker["parameters"] if key[:2] == "lm"} == {"lm.text", "lm.arpa"}
+    read = {name for name in marker["inputs"] if not name.startswith("/")}
+    assert read == {"check/excluded.tsv", "corpus/lm.txt", "data/train.jsonl", "words.txt"}
+
+
 def test_the_network_learns(exp):
     history = json.loads((exp / "ctc" / "history.json").read_text())
     assert history[-1]["loss"] < 0.7 * history[0]["loss"]

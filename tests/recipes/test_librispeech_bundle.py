@@ -17,7 +17,7 @@ def test_the_bundle_is_the_best_on_the_development_data(finished):
     assert (best["name"], best["lm"]) == min(errors, key=errors.get)
     rows = [r for r in finished.rows if (r["system"], r["lm"]) == (best["name"], best["lm"])]
     assert best["wer"] == {row["split"]: row["wer"] for row in rows}
-    told = json.loads((finished.root / "stages/31.json").read_text())["headline"]
+    told = json.loads((finished.root / "stages/33.json").read_text())["headline"]
     assert told == {"bundle": best["name"]} | {f"wer {k}": v for k, v in best["wer"].items()}
     networks = {key: count for key, count in errors.items() if key[0] in ("lstm_ce", "lstm_smbr")}
     stream = streaming(finished)
@@ -43,7 +43,7 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
             rows.write_text(json.dumps([row | zero for row in json.loads(rows.read_text())]))
             system = rows.parent.name.removesuffix("_lstm_lm")
             lm = "4gram+lstm"
-        settings = ("--stage", 31, "--set", f"bundle={system}", "--exp", run.root)
+        settings = ("--stage", 33, "--set", f"bundle={system}", "--exp", run.root)
         made = commands.run(*commands.demo, *settings)
         assert made.status == 0, made.output + made.errors
     best = systems(run.root)[0]
