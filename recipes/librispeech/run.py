@@ -37,6 +37,9 @@ from toolkit.stages.run import Run
 BESIDE = "chain or adapted or bidirectional"
 """With these the stages of the LSTM run beside those of another network, where there are cores."""
 
+CHAIN_GRAPHS = "chain/graphs"
+"""Tree and denominator of both TDNN-Fs, which the first of them makes."""
+
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
 
 
@@ -213,14 +216,14 @@ def decode_bidirectional(run: Run) -> dict[str, float]:
 @recipe.stage(26, "Train a TDNN-F with lattice-free MMI", parallel=True, when="chain")
 def train_lattice_free(run: Run) -> dict[str, float]:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
-    return train_chain(run, "chain", "sat", run.need(run.config.chain_features))
+    return train_chain(run, "chain", "sat", run.need(_chain_features(run)))
 
 
 @recipe.stage(27, "Decode with the TDNN-F", when="chain")
 def decode_lattice_free(run: Run) -> dict[str, float]:
     """Scores without priors, at acoustic scale 1 or near it."""
-    features = run.need(run.config.chain_features)
-    return decode_network(run, "chain", features, nbest=True, graphs="chain/graphs")
+    features = run.need(_chain_features(run))
+    return decode_network(run, "chain", features, nbest=True, graphs=CHAIN_GRAPHS)
 
 
 @recipe.stage(28, "Train an LSTM language model", parallel=True, when="neural")
@@ -248,10 +251,11 @@ def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     out, systems = run.make("final"), _systems(run)
     rescored = neural_systems(run, systems)
-    best = write_bundles(run, systems, rescored, out)
+    best, unknown_speaker = write_bundles(run, systems, rescored, out)
     write_aligner(run, out / "aligner")
     names = [*(system.name for system in systems), *map(neural_name, rescored)]
-    return list_results(run, names + ["combined"] * bool(run.config.networks)) | best
+    names += ["combined"] * bool(run.config.networks)
+    return list_results(run, names, unknown_speaker) | best
 
 
 def _systems(run: Run) -> list[DecodedSystem]:
@@ -259,22 +263,26 @@ def _systems(run: Run) -> list[DecodedSystem]:
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
     systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
     chosen = run.config.networks
+    on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
     if "lstm_smbr" in chosen:
         systems += [DecodedSystem("lstm_ce", "fbank")]
         systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
     if "lstm_fmllr" in chosen:
-        on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
         systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
     if "blstm" in chosen:
         systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
     if "chain" in chosen:
-        systems += [_chain_system(run.config.chain_features)]
+        features = _chain_features(run)
+        speakers = on_adapted if features == "adapted" else {"listed": True}
+        systems += [DecodedSystem("chain", features, graphs=CHAIN_GRAPHS, **speakers)]
+    if "chain_fbank" in chosen:
+        systems += [DecodedSystem("chain_fbank", "fbank", graphs=CHAIN_GRAPHS, listed=True)]
     return systems
 
 
-def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:
-    speakers = {"gmm": "sat", "first_pass": "lda_mllt"} if features == "adapted" else {}
-    return DecodedSystem("chain", features, graphs="chain/graphs", listed=True, **speakers)
+def _chain_features(run: Run) -> Literal["adapted", "fbank"]:
+    """Return the features of the first TDNN-F."""
+    return "fbank" if run.config.chain_features == "fbank" else "adapted"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from torch import Tensor
 
@@ -24,6 +24,9 @@ from toolkit.storage.folders import visible_files
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import regular, validated
+
+if TYPE_CHECKING:
+    from toolkit.decode.bundle.folder import Role
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -84,6 +87,12 @@ def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
     for number, source in enumerate(sources):
         groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
     return list(groups.values())
+
+
+def role_of(sources: Sequence[Source]) -> "Role":
+    """The role of the system that recognises recordings: whether any speaker is named."""
+    named = any(source.speaker is not None for source in sources)
+    return "speaker_known" if named else "speaker_unknown"
 
 
 @dataclass(frozen=True)
