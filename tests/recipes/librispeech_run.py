@@ -22,8 +22,13 @@ def systems(root):
     return json.loads((root / "final/systems.json").read_text())
 
 
+def by_role(root):
+    """The system of the bundle for each role."""
+    return {role: system for system in systems(root) for role in system["roles"]}
+
+
 def streaming(finished):
-    return next(system for system in systems(finished.root) if system["streams"])
+    return by_role(finished.root)["stream"]
 
 
 def table_of(rows, output, mark):
