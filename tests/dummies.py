@@ -1,4 +1,6 @@
-"""Recordings without audio, for tests that read none."""
+"""Recordings without audio, and settings without a record, for tests that need neither."""
+
+from operator import attrgetter
 
 from lhotse import AudioSource, Recording
 
@@ -8,3 +10,8 @@ def dummy_recording(number, duration=1.0):
     source = AudioSource("file", [0], f"dummy-{number:04d}.wav")
     samples = round(16000 * duration)
     return Recording(f"dummy-recording-{number:04d}", [source], 16000, samples, duration)
+
+
+def setting_of(config):
+    """`Run.setting` of a configuration, which records nothing."""
+    return lambda key: attrgetter(key)(config)

@@ -17,10 +17,21 @@ from recipes.steps.bundle import write_aligner, write_bundles
 from recipes.steps.chain import train_chain
 from recipes.steps.combination import combine_systems
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
+from recipes.steps.decoding import compile_network_graph
 from recipes.steps.discriminative import make_denominators, train_on_lattices
-from recipes.steps.features import extract_fbank, extract_splits
+from recipes.steps.features import (
+    decoded_features,
+    extract_fbank,
+    extract_splits,
+    training_features,
+)
 from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
-from recipes.steps.gmm_features import write_adapted, write_independent
+from recipes.steps.gmm_features import (
+    write_adapted,
+    write_adapted_decoded,
+    write_independent,
+    write_independent_decoded,
+)
 from recipes.steps.language import check_splits, prepare_language, train_language_models
 from recipes.steps.network import decode_network, train_network
 from recipes.steps.neural_lm import (
@@ -30,15 +41,13 @@ from recipes.steps.neural_lm import (
     train_lstm_lm,
 )
 from recipes.steps.systems import DecodedSystem
-from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
 BESIDE = "chain or adapted or bidirectional"
 """With these the stages of the LSTM run beside those of another network, where there are cores."""
-
-CHAIN_GRAPHS = "chain/graphs"
-"""Tree and denominator of both TDNN-Fs, which the first of them makes."""
+CHAIN_SENONES = "chain/graphs"
+"""The folder of the TDNN-Fs' senones, which have a tree of their own, and of the denominator."""
 
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
 
@@ -52,7 +61,7 @@ def get_audio(run: Run) -> dict[str, float] | None:
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
     """One line per utterance with its normalised text; the next stage checks for faults."""
-    return write_corpus(run, run.config.lang.normaliser)
+    return write_corpus(run, run.setting("lang.normaliser"))
 
 
 @recipe.stage(3, "Check the data")
@@ -137,14 +146,20 @@ def align(run: Run) -> dict[str, float]:
     return align_system(run, "sat")
 
 
-@recipe.stage(16, "Tie senones at the low frame rate and compile their decoding graph")
+@recipe.stage(16, "Tie senones at the low frame rate")
 def tie(run: Run) -> dict[str, float]:
     """A separate tree for 30 ms frames, built on adapted LDA + MLLT features (C3, C4)."""
     return tie_senones(run, "sat")
 
 
+@recipe.stage(17, "Compile the decoding graph of these senones")
+def compile_graph(run: Run) -> dict[str, float]:
+    """H, C, L and G of the LSTMs and the BLSTM, whose training does not depend on the n-grams."""
+    return compile_network_graph(run)
+
+
 @recipe.stage(
-    17,
+    18,
     "Train the LSTM with cross entropy on shuffled 32-frame chunks",
     parallel=True,
     when="lstm",
@@ -152,101 +167,137 @@ def tie(run: Run) -> dict[str, float]:
 )
 def train_ce(run: Run) -> dict[str, float]:
     """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
-    return train_network(run, "lstm_ce", run.need("fbank"))
+    return train_network(run, "lstm_ce", training_features(run, "fbank"))
 
 
-@recipe.stage(18, "Decode with the LSTM", when="lstm", beside=BESIDE)
+@recipe.stage(19, "Decode with the LSTM", when="lstm", beside=BESIDE)
 def decode_ce(run: Run) -> dict[str, float]:
     """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
-    return decode_network(run, "lstm_ce", run.need("fbank"))
+    return decode_network(run, "lstm_ce", decoded_features(run, "fbank"))
 
 
-@recipe.stage(19, "Make denominator lattices", when="lstm", beside=BESIDE)
+@recipe.stage(20, "Make denominator lattices", when="lstm", beside=BESIDE)
 def make_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
-    return make_denominators(run, "lstm_ce", run.need("fbank"))
+    return make_denominators(run, "lstm_ce", training_features(run, "fbank"))
 
 
 @recipe.stage(
-    20, "Train the LSTM with sMBR on the lattices", parallel=True, when="lstm", beside=BESIDE
+    21, "Train the LSTM with sMBR on the lattices", parallel=True, when="lstm", beside=BESIDE
 )
 def train_smbr(run: Run) -> dict[str, float]:
     """Three epochs at a small learning rate (C7, C8)."""
-    return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))
+    return train_on_lattices(run, "lstm_smbr", "lstm_ce", training_features(run, "fbank"))
 
 
-@recipe.stage(21, "Decode with the sMBR-trained LSTM", when="lstm", beside=BESIDE)
+@recipe.stage(22, "Decode with the sMBR-trained LSTM", when="lstm", beside=BESIDE)
 def decode_smbr(run: Run) -> dict[str, float]:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
-    return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)
+    return decode_network(run, "lstm_smbr", decoded_features(run, "fbank"), nbest=True)
 
 
 @recipe.stage(
-    22, "Write adapted features and train an LSTM on them", parallel=True, when="adapted or chain"
+    23, "Write adapted features and train an LSTM on them", parallel=True, when="adapted or chain"
 )
 def train_on_adapted(run: Run) -> dict[str, float] | None:
     """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
     if not run.config.needs_adapted:
         return None
-    features = run.make("adapted")
-    ranks.on_rank_zero(lambda: write_adapted(run, "sat", "lda_mllt", features))
+    features = write_adapted(run, "sat", "lda_mllt")
     return train_network(run, "lstm_fmllr", features) if run.config.adapted else None
 
 
-@recipe.stage(23, "Decode with the LSTM on speaker-adapted features", when="adapted")
-def decode_adapted_lstm(run: Run) -> dict[str, float]:
+@recipe.stage(
+    24,
+    "Write adapted features of the decoded splits and decode with the LSTM on them",
+    when="adapted or chain",
+)
+def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
-    return decode_network(run, "lstm_fmllr", run.need("adapted"), nbest=True)
+    if not run.config.needs_adapted:
+        return None
+    features = write_adapted_decoded(run, "sat")
+    if not run.config.adapted:
+        return None
+    normaliser = run.need("adapted/normaliser.json")
+    return decode_network(run, "lstm_fmllr", features, normaliser, nbest=True)
 
 
-@recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True, when="bidirectional")
+@recipe.stage(25, "Train a BLSTM on LDA + MLLT features", parallel=True, when="bidirectional")
 def train_bidirectional(run: Run) -> dict[str, float]:
     """On the features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
-    features = run.make("independent")
-    ranks.on_rank_zero(lambda: write_independent(run, "lda_mllt", features))
+    features = write_independent(run, "lda_mllt")
     return train_network(run, "blstm", features, run.config.blstm)
 
 
-@recipe.stage(25, "Decode with the BLSTM", when="bidirectional")
+@recipe.stage(26, "Decode with the BLSTM", when="bidirectional")
 def decode_bidirectional(run: Run) -> dict[str, float]:
     """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
-    return decode_network(run, "blstm", run.need("independent"), nbest=True)
+    features = write_independent_decoded(run, "lda_mllt")
+    normaliser = run.need("independent/normaliser.json")
+    return decode_network(run, "blstm", features, normaliser, nbest=True)
 
 
-@recipe.stage(26, "Train a TDNN-F with lattice-free MMI", parallel=True, when="chain")
+@recipe.stage(27, "Train a TDNN-F with lattice-free MMI", parallel=True, when="chain")
 def train_lattice_free(run: Run) -> dict[str, float]:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
-    return train_chain(run, "chain", "sat", run.need(_chain_features(run)))
+    return train_chain(run, "chain", "sat", training_features(run, _chain_features(run)))
 
 
-@recipe.stage(27, "Decode with the TDNN-F", when="chain")
+@recipe.stage(28, "Compile the decoding graph of the TDNN-F", when="chain")
+def compile_chain_graph(run: Run) -> dict[str, float]:
+    """Of the senones of its own tree."""
+    return compile_network_graph(run, CHAIN_SENONES)
+
+
+@recipe.stage(
+    29,
+    "Train a second TDNN-F, on log-mel energies",
+    parallel=True,
+    when="chain_fbank",
+    beside="chain_fbank",
+)
+def train_second_lattice_free(run: Run) -> dict[str, float]:
+    """For unknown speakers, with the same tree and denominator; with chain_features=both."""
+    features = training_features(run, "fbank")
+    return train_chain(run, "chain_fbank", "sat", features, senones=CHAIN_SENONES)
+
+
+@recipe.stage(30, "Decode with the second TDNN-F", when="chain_fbank", beside="chain_fbank")
+def decode_second_lattice_free(run: Run) -> dict[str, float]:
+    """In the same graph."""
+    features = decoded_features(run, "fbank")
+    return decode_network(run, "chain_fbank", features, nbest=True, graphs=CHAIN_SENONES)
+
+
+@recipe.stage(31, "Decode with the TDNN-F", when="chain")
 def decode_lattice_free(run: Run) -> dict[str, float]:
     """Scores without priors, at acoustic scale 1 or near it."""
-    features = run.need(_chain_features(run))
-    return decode_network(run, "chain", features, nbest=True, graphs=CHAIN_GRAPHS)
+    features = decoded_features(run, _chain_features(run))
+    return decode_network(run, "chain", features, nbest=True, graphs=CHAIN_SENONES)
 
 
-@recipe.stage(28, "Train an LSTM language model", parallel=True, when="neural")
+@recipe.stage(32, "Train an LSTM language model", parallel=True, when="neural")
 def train_neural_lm(run: Run) -> dict[str, float]:
     """On lm.text and the training transcripts; the combination may have to wait for others."""
     return train_lstm_lm(run)
 
 
-@recipe.stage(29, "Combine the systems")
+@recipe.stage(33, "Combine the systems")
 def combine(run: Run) -> dict[str, float] | None:
     """The union of their lattices, with weights tuned on the development splits."""
     networks = run.config.networks
     return combine_systems(run, ["sat", *networks]) if networks else None
 
 
-@recipe.stage(30, "Rescore with the LSTM language model")
+@recipe.stage(34, "Rescore with the LSTM language model")
 def rescore(run: Run) -> dict[str, float] | None:
     """N-best lists of the best systems, with both language models; tuned again."""
     chosen = neural_systems(run, _systems(run))
     return rescore_neural(run, chosen) if chosen else None
 
 
-@recipe.stage(31, "Write the recogniser and aligner bundles and list the results")
+@recipe.stage(35, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     out, systems = run.make("final"), _systems(run)
@@ -273,10 +324,10 @@ def _systems(run: Run) -> list[DecodedSystem]:
         systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
     if "chain" in chosen:
         features = _chain_features(run)
-        speakers = on_adapted if features == "adapted" else {"listed": True}
-        systems += [DecodedSystem("chain", features, graphs=CHAIN_GRAPHS, **speakers)]
+        options = on_adapted if features == "adapted" else {"listed": True}
+        systems += [DecodedSystem("chain", features, graphs=CHAIN_SENONES, **options)]
     if "chain_fbank" in chosen:
-        systems += [DecodedSystem("chain_fbank", "fbank", graphs=CHAIN_GRAPHS, listed=True)]
+        systems += [DecodedSystem("chain_fbank", "fbank", graphs=CHAIN_SENONES, listed=True)]
     return systems
 
 

@@ -1,11 +1,10 @@
-"""Lattice-free MMI: a tree, a denominator and a decoding graph of its own, and training."""
+"""Lattice-free MMI: a tree and a denominator of its own, and training."""
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies, need_user_files
-from recipes.steps.decoding import compose_graph, network_lang
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore
@@ -29,7 +28,7 @@ def train_chain(
     aligner: str,
     features: Path,
     cepstra: str = "train",
-    graphs: str | None = None,
+    senones: str | None = None,
 ) -> dict[str, float]:
     """Train a network with LF-MMI on a GMM system's alignments and their augmented copies.
 
@@ -39,16 +38,16 @@ def train_chain(
       aligner: the GMM system that has aligned the data.
       features: the folder of the splits' features.
       cepstra: the split on whose cepstra the tree is grown; it has the utterances of `train`.
-      graphs: the folder of tree and denominator of an earlier network on the same alignments; None:
-        they are made.
+      senones: the folder with tree and denominator of an earlier network on the same alignments;
+        None: they are made.
     """
-    out, tree = run.make(system), run.config.chain_tree
-    if graphs is None:
-        made = out / "graphs"
+    out = run.make(system)
+    if senones is None:
+        made, tree = out / "graphs", run.config.chain_tree
         need_user_files(run, tree.questions, tree.roots)
         ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, made))
     else:
-        made = run.need(graphs)
+        made = run.need(senones)
     stores, phones = transcribed_phones(run, aligner, features)
     return train_lfmmi(
         stores,
@@ -89,9 +88,8 @@ def phone_sequences(phones: AlignedPhones) -> Iterator[list[int]]:
 
 
 def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
-    """Tie the senones, estimate the denominator and compile the decoding graph."""
-    graph = out / "graph.safetensors"
-    if graph.exists():  # written last
+    """Tie the senones and estimate the denominator."""
+    if (out / DENOMINATOR).exists():  # written last
         return
     system, alignments = run.need(aligner), run.need("ali")
     config = run.config.chain_tree
@@ -100,4 +98,3 @@ def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
     sentences = phone_sequences(AlignedPhones(AlignmentStore(alignments), topology))
     phones = phone_ngram(sentences, run.config.lfmmi.ngram)
     make_denominator(phones, senones).save(out / DENOMINATOR)
-    compose_graph(run, senones, graph, network_lang(run))

@@ -217,7 +217,7 @@ def decode(run: Run) -> dict[str, float]:
         units,
         run.need("words.txt").read_text(encoding="utf-8").split(),
         run.need("lm/lm.arpa"),
-        f"{run.config.lm.order}gram",
+        f"{run.setting('lm.order')}gram",
         run.config.decode,
         out,
         run.jobs,
@@ -231,7 +231,7 @@ def decode(run: Run) -> dict[str, float]:
 def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) -> None:
     """Write the word times of hypotheses, each in the folder of a split."""
     network = load_model(run.need("ctc")).config
-    frame = run.config.features.frontend.frame_shift_ms / 1000
+    frame = run.setting("features.frontend.frame_shift_ms") / 1000
     offset = (network.frames_needed - network.subsampling) / 2
     units = load_units(run.need("units"))
     aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
@@ -252,14 +252,14 @@ def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, Back
         widths = run.need(f"{decoded}/widths.json").read_text(encoding="utf-8")
         width = json.loads(widths)[-1]["width"]
     words = run.need("words.txt").read_text(encoding="utf-8").split()
-    config = replace(run.config.decode.words, width=width)
+    config = replace(run.setting("decode.words"), width=width)
     decoder = WordsDecoder(load_units(run.need("units")), words, lm, config)
     return decoder.tuned(tuned["lm_weight"], tuned["word_bonus"]), lm
 
 
 def ngram_search(run: Run) -> str:
     """Return the name of the search with dictionary and n-grams."""
-    return f"words+{run.config.lm.order}gram"
+    return f"words+{run.setting('lm.order')}gram"
 
 
 def rescored_search(run: Run) -> str:

@@ -42,7 +42,7 @@ def get_corpus(run: Run) -> dict[str, float] | None:
 
 def corpus_root(run: Run) -> Path:
     """Return the folder of the audio: the user's, or the output of the first stage."""
-    given = run.config.corpus.root
+    given = run.setting("corpus.root")
     return run.need_outside(given) if given else run.need("corpus")
 
 
@@ -91,8 +91,13 @@ def check_audio(run: Run, lexicon: Mapping[str, int]) -> dict[str, float]:
 
 
 def texts(run: Run) -> dict[str, dict[str, str]]:
-    """Return the transcripts by split and utterance."""
-    return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
+    """Return the transcripts of all splits, by split and utterance."""
+    return {split: transcripts_of(run, split) for split in splits(run).all}
+
+
+def transcripts_of(run: Run, split: str) -> dict[str, str]:
+    """Return the transcripts of a split by utterance."""
+    return {cut.id: text_of(cut) for cut in cuts(run, split)}
 
 
 def need_user_files(run: Run, *sources: Path | None) -> None:
@@ -112,13 +117,29 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
 
     That is its own text, or that of `lm`, or the text of the demo corpus.
     """
-    own = run.need("corpus") / "lm.txt"
     if config.arpa is not None:
         need_user_files(run, config.arpa)
         return config
-    text = config.text or run.config.lm.text
-    need_user_files(run, text)
-    return replace(config, text=text or (own if own.exists() else None))
+    return replace(config, text=_lm_text(run, config.text or run.setting("lm.text")))
+
+
+def lm_sources(run: Run) -> NgramConfig:
+    """Return where the language model `lm` comes from, its text or ARPA file, alone.
+
+    For the stages that estimate no n-grams: they do not depend on order, cutoffs and pruning.
+    """
+    return lm_config(run, NgramConfig(text=run.setting("lm.text"), arpa=run.setting("lm.arpa")))
+
+
+def _lm_text(run: Run, text: Path | None) -> Path | None:
+    """Record a text of a language model; without one return that of the demo corpus, if any."""
+    if text is not None:
+        need_user_files(run, text)
+        return text
+    if run.exists("corpus/lm.txt"):
+        return run.need("corpus/lm.txt")
+    run.need("corpus")  # its next version may have such a text
+    return None
 
 
 def lattice_lm_config(run: Run) -> NgramConfig:
@@ -132,7 +153,7 @@ def lattice_lm_config(run: Run) -> NgramConfig:
 
 def has_copies(run: Run) -> bool:
     """Whether the networks also train on augmented copies of the training utterances."""
-    return bool(run.config.augment.speeds)
+    return bool(run.setting("augment.speeds"))
 
 
 def copies(run: Run) -> list[MonoCut]:
@@ -148,7 +169,7 @@ def training_speech(run: Run) -> dict[str, Any]:
     return {
         "hours": round(sum(cut.duration for cut in speech) / 3600, 2),
         "speakers": len({speaker_of(cut) for cut in speech}),
-        "corpus": run.config.corpus.name,
+        "corpus": run.setting("corpus.name"),
     }
 
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from recipes.steps.data import has_copies, lattice_lm_config, texts
+from recipes.steps.data import has_copies, lattice_lm_config, transcripts_of
 from recipes.steps.decoding import network_lang
+from recipes.steps.gmm import align_config
 from toolkit.align.corpus import align_corpus
 from toolkit.align.store import AlignmentStore, PdfAlignments
 from toolkit.decode.denominator_lattices import make_lattices
@@ -35,7 +36,8 @@ def make_denominators(
     senones = Senones.load(run.need("senones"))
     words = Lang.load(lang)
     lm = lattice_lm_config(run)
-    prepare_lm(lm, texts(run), words.vocabulary, out, rules=words.normaliser)
+    texts = {"train": transcripts_of(run, "train")}
+    prepare_lm(lm, texts, words.vocabulary, out, rules=words.normaliser)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser = normaliser or features / "normaliser.json"
     made: dict[str, float] = {}
@@ -43,7 +45,7 @@ def make_denominators(
         scorer = NeuralScorer(run.need(system), normaliser, features / part, device=run.device)
         for folder in ("ali", "lattices"):
             (out / part / folder).mkdir(parents=True, exist_ok=True)
-        align_corpus(scorer, senones, lang, run.config.align, out / part / "ali", run.jobs)
+        align_corpus(scorer, senones, lang, align_config(run), out / part / "ali", run.jobs)
         found = make_lattices(
             scorer,
             out / "graph.safetensors",

@@ -5,7 +5,7 @@ from pathlib import Path
 from local.farfield import sets as farfield_sets
 from local.farfield.cuts import CLEAN_SETS
 from recipes.steps.data import cuts, need_user_files, read_corpus
-from recipes.steps.features import extract_changed, extract_fbank
+from recipes.steps.features import decoded_features, extract_changed, extract_fbank
 from recipes.steps.gmm import align_system
 from recipes.steps.network import decode_network, targets
 from recipes.steps.placements import PLACEMENTS
@@ -27,7 +27,7 @@ def make_rooms(run: Run) -> dict[str, float]:
 
 def write_manifests(run: Run) -> dict[str, float]:
     """Write a manifest per set, and the roles of the sets."""
-    rewrite = normaliser(run.config.lang.normaliser).transcript
+    rewrite = normaliser(run.setting("lang.normaliser")).transcript
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
     for name, found in sets.items():
         rewrite_texts(found, rewrite)
@@ -59,7 +59,7 @@ def validation(run: Run, system: str) -> tuple[FeatureStore, LowRateAlignments]:
 
 def decode_systems(run: Run, *systems: str, normaliser: Path | None = None) -> dict[str, float]:
     """Decode every set with networks, by default with the normaliser of `fbank`."""
-    features, found = run.need("fbank"), {}
+    features, found = decoded_features(run, "fbank"), {}
     for system in systems:
         errors = decode_network(run, system, features, normaliser)
         found |= {f"{system} {name}": number for name, number in errors.items()}

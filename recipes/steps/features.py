@@ -61,6 +61,34 @@ def extract_fbank(run: Run, out: Path) -> dict[str, float]:
     return {f"hours {split}": found for split, found in hours.items()}
 
 
+def training_features(run: Run, name: str) -> Path:
+    """Return a folder of features, of which the stage reads what a network is trained on.
+
+    That is the training split, its augmented copies and the normaliser; the training does not
+    depend on the other splits.
+
+    Args:
+      run: the run of the stage.
+      name: the folder, such as `fbank`.
+    """
+    if has_copies(run):
+        run.need(f"{name}/copies")
+    run.need(f"{name}/normaliser.json")
+    return run.need(f"{name}/train").parent
+
+
+def decoded_features(run: Run, name: str) -> Path:
+    """Return a folder of features, of which the stage reads the decoded splits and the normaliser.
+
+    Args:
+      run: the run of the stage.
+      name: the folder, such as `fbank`.
+    """
+    for split in splits(run).decoded:
+        run.need(f"{name}/{split}")
+    return run.need(f"{name}/normaliser.json").parent
+
+
 def transcripts(utterances: Iterable[MonoCut], features: Path) -> dict[str, list[str]]:
     """Return the words of the utterances that have features, in the given order.
 

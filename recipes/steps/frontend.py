@@ -51,7 +51,7 @@ def decode_arrays(
       run: the run of the stage.
       system: name of the network.
       normaliser: of its features.
-      graphs: the folder of its graph, see `network_decoder`.
+      graphs: the folder of its senones, see `network_decoder`.
     """
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
     config = replace(run.config.fbank, hours_per_shard=HOURS_PER_SHARD)
@@ -93,7 +93,7 @@ def _versions(run: Run) -> dict[str, list[MonoCut]]:
         raw = read_cuts(run.need(f"data/{name}-raw.jsonl"))
         run.need_audio(f"data/{name}-raw.jsonl")
         found[f"{name}-raw"] = [cut for cut in raw if cut.id in ids]
-        if run.config.rooms.frontend == "device":
+        if run.setting("rooms.frontend") == "device":
             run.need_audio(f"data/{name}.jsonl")
             found[f"{name}-device"] = [cut for cut in cuts(run, name) if cut.id in ids]
         found[f"{name}-enhanced"] = after[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from recipes.steps.data import cuts, need_user_files, splits
 from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
 from recipes.steps.features import transcripts
-from toolkit.align.corpus import align_corpus
+from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
 from toolkit.align.gmm.lda_mllt import train_lda_mllt
@@ -151,10 +151,15 @@ def estimate_transforms(
         GmmSystem.load(run.need(independent), cepstra),
         words,
         run.need("lang"),
-        getattr(run.config, adapted).em,
+        run.setting(f"{adapted}.em"),
         out,
         run.jobs,
     )
+
+
+def align_config(run: Run) -> CorpusAlignConfig:
+    """Return the settings of an alignment, without `align.rounds` of the networks' training."""
+    return CorpusAlignConfig(run.setting("align.search"), run.setting("align.max_failed"))
 
 
 def align_system(
@@ -167,7 +172,7 @@ def align_system(
         GmmScorer(model, run.need(f"plp/{split}"), transforms if transforms.exists() else None),
         Senones.load(model),
         run.need("lang"),
-        run.config.align,
+        align_config(run),
         run.make(name),
         run.jobs,
         run.progress,
@@ -175,7 +180,7 @@ def align_system(
 
 
 def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]:
-    """Tie low-rate senones on a GMM system's alignments, and compile their decoding graph.
+    """Tie low-rate senones on a GMM system's alignments.
 
     With `pronunciation_probabilities`, those of the lexicon are estimated on the same alignments.
     """
@@ -183,11 +188,8 @@ def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]
     need_user_files(run, config.questions, config.roots)
     cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
     found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
-    lang = None
     if run.config.pronunciation_probabilities:
-        lang = run.make("pronunciations")
-        found |= write_probabilities(run, system, lang)
-    compose_graph(run, Senones.load(out), run.make("graph.safetensors"), lang)
+        found |= write_probabilities(run, system, run.make("pronunciations"))
     return found
 
 

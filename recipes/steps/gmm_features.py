@@ -9,29 +9,72 @@ from recipes.steps.gmm import estimate_transforms
 from toolkit.align.gmm.features import write_gmm_features
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.gmm_features import load_transforms
-from toolkit.features.normalise import Scope
+from toolkit.processes import ranks
 from toolkit.stages.run import Run
 
 
-def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
-    """Write the speaker-adapted features of the training data, its copies and decoded splits."""
-    if _written(out):
-        return
-    transforms = {"train": run.need(adapted) / "fmllr.safetensors"}
-    transforms |= {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
-    if has_copies(run):
-        transforms["copies"] = out / "copies.safetensors"
-        words = transcripts(copies(run), run.need("plp/copies"))
-        estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
-    # Their transforms have taken each speaker's mean away; a running one would hold what was said.
-    _write_features(run, adapted, transforms, out, scope="global")
+def write_adapted(run: Run, adapted: str, independent: str) -> Path:
+    """Write the speaker-adapted features of the training data and its copies; return the folder."""
+    out = _training_folder(run, "adapted")
+    aligned = run.need(adapted) / "fmllr.safetensors"
+
+    def write() -> None:
+        if _written(out):
+            return
+        transforms: dict[str, Path | None] = {"train": aligned}
+        if has_copies(run):
+            transforms["copies"] = run.make("adapted/copies.safetensors")
+            words = transcripts(copies(run), run.need("plp/copies"))
+            estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
+        _write_features(run, adapted, transforms, out)
+        # The transforms have taken each speaker's mean away; a running mean would remove what was
+        # said.
+        write_normaliser(run, out, "global")
+
+    ranks.on_rank_zero(write)
+    return out
 
 
-def write_independent(run: Run, independent: str, out: Path) -> None:
-    """Write the LDA + MLLT features of the training data, its copies and decoded splits."""
-    if not _written(out):
-        parts = ["train", *splits(run).decoded, *(["copies"] if has_copies(run) else [])]
-        _write_features(run, independent, dict.fromkeys(parts), out)
+def write_adapted_decoded(run: Run, adapted: str) -> Path:
+    """Write the speaker-adapted features of the decoded splits; return the folder.
+
+    Their transforms are estimated on hypotheses and so depend on the n-gram model; those of the
+    training data do not.
+    """
+    transforms = {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
+    return _write_decoded(run, "adapted", adapted, transforms)
+
+
+def write_independent(run: Run, independent: str) -> Path:
+    """Write the LDA + MLLT features of the training data and its copies; return the folder."""
+    out = _training_folder(run, "independent")
+
+    def write() -> None:
+        if not _written(out):
+            parts = ["train", *(["copies"] if has_copies(run) else [])]
+            _write_features(run, independent, dict.fromkeys(parts), out)
+            write_normaliser(run, out)
+
+    ranks.on_rank_zero(write)
+    return out
+
+
+def write_independent_decoded(run: Run, independent: str) -> Path:
+    """Write the LDA + MLLT features of the decoded splits; return the folder."""
+    return _write_decoded(run, "independent", independent, dict.fromkeys(splits(run).decoded))
+
+
+def _training_folder(run: Run, name: str) -> Path:
+    """Declare the features of the training data as outputs; return the folder to write them to."""
+    for part in ("normaliser.json", *(["copies"] if has_copies(run) else [])):
+        run.make(f"{name}/{part}")
+    return run.make(f"{name}/train").parent
+
+
+def _write_decoded(run: Run, name: str, system: str, transforms: Mapping[str, Path | None]) -> Path:
+    folders = [run.make(f"{name}/{split}") for split in transforms]
+    _write_features(run, system, transforms, folders[0].parent)
+    return folders[0].parent
 
 
 def _written(features: Path) -> bool:
@@ -40,14 +83,9 @@ def _written(features: Path) -> bool:
 
 
 def _write_features(
-    run: Run,
-    system: str,
-    transforms: Mapping[str, Path | None],
-    out: Path,
-    scope: Scope | None = None,
+    run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
 ) -> None:
     for part, path in transforms.items():
         found = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
         found = found.adapted(load_transforms(path)) if path else found
         write_gmm_features(found, out / part, run.jobs)
-    write_normaliser(run, out, scope)

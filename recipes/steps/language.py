@@ -2,7 +2,14 @@
 
 import logging
 
-from recipes.steps.data import check_audio, lm_config, need_user_files, splits, texts
+from recipes.steps.data import (
+    check_audio,
+    lm_config,
+    lm_sources,
+    need_user_files,
+    splits,
+    texts,
+)
 from toolkit.corpus.manifest import iter_cuts, text_of
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
@@ -11,6 +18,13 @@ from toolkit.lang.prepare import prepare_lang, source_lexicon
 from toolkit.stages.run import Run
 
 logger = logging.getLogger(__name__)
+
+
+def lexicon_config(run: Run) -> LangConfig:
+    """Return the settings of the lexicon that words are looked up in, without the vocabulary's."""
+    config = LangConfig(lexicon=run.setting("lang.lexicon"), stress=run.setting("lang.stress"))
+    need_user_files(run, config.lexicon_file)
+    return config
 
 
 def lang_config(run: Run) -> LangConfig:
@@ -23,7 +37,7 @@ def check_splits(run: Run) -> dict[str, float]:
     """Check all splits; utterances that cannot be used are excluded."""
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in text_of(cut).split()}
-    lexicon = source_lexicon(lang_config(run), words).shortest()
+    lexicon = source_lexicon(lexicon_config(run), words).shortest()
     return check_audio(run, lexicon)
 
 
@@ -31,7 +45,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
     lang = lang_config(run)
     need_user_files(run, lang.words_file)
-    text = word_weights(lm_config(run, run.config.lm), lang.normaliser)
+    text = word_weights(lm_sources(run), lang.normaliser)
     found = prepare_lang(lang, texts(run), text, run.make("lang"))
     if "left_out" in found:
         logger.info(

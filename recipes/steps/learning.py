@@ -63,7 +63,7 @@ def labelled_speech(
       baseline: the network whose last alignments are the targets, if `align.rounds` has it realign
         the speech (C4).
     """
-    found, rounds = targets(run, aligner), run.config.align.rounds
+    found, rounds = targets(run, aligner), run.setting("align.rounds")
     if rounds:
         last = run.need(f"{baseline}/rounds/{rounds - 1}")
         stores = [AlignmentStore(last / f"ali.{offset}") for offset in range(OFFSETS)]

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from recipes.steps.data import has_copies, splits
-from recipes.steps.decoding import decoding_options, passes, write_nbest, write_times
+from recipes.steps.decoding import (
+    decoding_options,
+    graph_name,
+    passes,
+    write_nbest,
+    write_times,
+)
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.decode.first_pass import Decoder
@@ -77,10 +83,10 @@ def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
 
     Args:
       run: the run of the stage.
-      graphs: the folder of a network's own graph, searched by `chain_decode`; None: the graph that
-        the networks share.
+      graphs: the folder of a network's own senones, whose graph is searched by `chain_decode`;
+        None: those that the networks share.
     """
-    graph = run.need("graph.safetensors" if graphs is None else f"{graphs}/graph.safetensors")
+    graph = run.need(graph_name(graphs))
     config = run.config.decode if graphs is None else run.config.chain_decode
     return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
 
@@ -102,7 +108,7 @@ def decode_network(
       features: the folder of the splits' features.
       normaliser: of the features; by default that beside them.
       nbest: also write n-best lists, word times, confidences and word lattices.
-      graphs: the folder of the network's own graph and senones, see `network_decoder`.
+      graphs: the folder of the network's own senones, see `network_decoder`.
     """
     out = run.make(f"decode/{system}")
     scorers = network_scorers(run, system, features, normaliser)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from recipes.steps.data import lm_config, splits, texts
+from recipes.steps.data import lm_sources, need_user_files, transcripts_of
 from recipes.steps.decoding import decoding_options, write_times
 from recipes.steps.systems import (
     DecodedSystem,
@@ -38,8 +38,11 @@ def train_for_words(run: Run, vocabulary: Collection[str], rules_id: str) -> dic
       vocabulary: the recogniser's words.
       rules_id: id of the normaliser of text and transcripts (see `toolkit.lang.letters`).
     """
-    text = lm_config(run, run.config.lm).text
-    transcripts = [words for _, words in sorted(texts(run)[splits(run).train].items())]
+    sources = lm_sources(run)
+    text = sources.text
+    if sources.arpa is not None:  # then the n-grams do not read the text
+        need_user_files(run, text)
+    transcripts = [words for _, words in sorted(transcripts_of(run, "train").items())]
 
     def sentences() -> Iterator[list[str]]:
         rules = normaliser(rules_id)
@@ -89,7 +92,7 @@ def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, floa
     model, found = NeuralLm.load(run.need("lstm_lm"), run.device), {}
     config = run.config.lstm_rescoring
     for system in systems:
-        long_enough = run.config.nbest.count >= config.count
+        long_enough = run.setting("nbest.count") >= config.count
         scorers, decoder = system_scorers(run, system), system_decoder(run, system)
         out, tuned = run.make(f"decode/{neural_name(system)}"), f"decode/{system.name}/tuned.json"
         headline = rescore_system(

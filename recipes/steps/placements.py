@@ -62,7 +62,7 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     """
     lm = rescored_lm(run)
     rows = [row for s in (baseline, *systems) for row in placement_rows(run, s, lm)]
-    if run.config.rooms.array_hours:
+    if run.setting("rooms.array_hours"):
         rows += read_results(run.need("decode/arrays/rows.json"))
     record_results(run.make("results.json"), rows)
     write_atomically(run.make("results.md"), markdown_table(rows))

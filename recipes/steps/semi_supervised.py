@@ -4,6 +4,7 @@ from pathlib import Path
 
 from recipes.steps.chain import DENOMINATOR, phone_sequences, transcribed_phones
 from recipes.steps.decoding import network_lang
+from recipes.steps.features import training_features
 from recipes.steps.network import network_decoder
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
@@ -48,10 +49,10 @@ def train_on_recognised_phones(
       aligner: the GMM system that has aligned the transcribed speech.
       normaliser: of the features of both.
     """
-    out, features = run.make(system), run.need("fbank")
+    out, features = run.make(system), training_features(run, "fbank")
     stores, phones = transcribed_phones(run, aligner, features)
     store = FeatureStore(run.need("unlabelled"))
-    samples = run.config.recognised_phones.samples
+    samples = run.setting("recognised_phones.samples")
     recognised = RecognisedPhones(run.need("recognised_phones"), store, samples)
     senones = Senones.load(run.need(f"{teacher}/graphs"))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from recipes.steps.data import splits
+from recipes.steps.features import decoded_features
 from recipes.steps.gmm import gmm_decoder, gmm_scorers
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.scorer import Scorer
@@ -28,8 +29,8 @@ class DecodedSystem:
     first_pass: str | None = None
     """The speaker-independent GMM system of the first pass, if speakers are adapted."""
     graphs: str | None = None
-    """The folder of a network's own senones and decoding graph, searched by `chain_decode`; None:
-    those that the networks share."""
+    """The folder of a network's own senones, whose decoding graph is searched by `chain_decode`;
+    None: those that the networks share."""
     listed: bool = False
     """Whether its n-best lists are written when it is decoded."""
 
@@ -52,7 +53,7 @@ class DecodedSystem:
 def system_scorers(run: Run, system: DecodedSystem) -> dict[str, Scorer]:
     """Return the scorers of a system for all splits to decode."""
     if not system.is_gmm:
-        return network_scorers(run, system.name, run.need(system.features))
+        return network_scorers(run, system.name, decoded_features(run, system.features))
     transforms = {}
     if system.first_pass is not None:
         transforms = {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}

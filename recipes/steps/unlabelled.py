@@ -57,7 +57,7 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
         lake = copy_lake(store, lake, copy).url
     config = replace(
         run.config.prepare,
-        frontend=run.config.fbank.frontend,
+        frontend=run.setting("fbank.frontend"),
         stats=StatsConfig(run.config.prior_frames),
     )
     with open_executor(run.config.executor, run.jobs) as executor:
@@ -84,7 +84,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
     features = ShardSet(url, read_shards(store, url), ())
     place = _place(run, "teacher") if run.config.storage else None
     model = Teacher.at(store, run.need(teacher), normaliser, place)
-    steps = kept, run.config.repartition, run.config.fbank.frontend
+    steps = kept, run.config.repartition, run.setting("fbank.frontend")
     with open_executor(run.config.executor, run.jobs, run.device) as executor:
         shards = make_training_shards(features, model, *steps, executor, store, work)
         for done, (offset, made) in enumerate(shards, 1):
@@ -100,7 +100,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
 def training_shards(run: Run) -> list[Path | ShardFiles]:
     """Return the shards with features and teacher's targets, one set for each offset."""
     found: list[Path | ShardFiles] = []
-    for offset in run.config.targets.offsets:
+    for offset in run.setting("targets.offsets"):
         folder = run.need(f"taught/{offset}")
         if not (folder / ADDRESS).exists():
             found.append(folder)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.dummies import setting_of
 from toolkit.score.results import Result
 from toolkit.score.wer import score
 
@@ -37,9 +38,8 @@ def chosen(tmp_path, monkeypatch):
         monkeypatch.setattr(ctc_bundle, "cuts", lambda run, split: cuts)
         monkeypatch.setattr(ctc_bundle, "text_of", lambda cut: " ".join(WORDS))
         monkeypatch.setattr(ctc_bundle, "splits", lambda run: SimpleNamespace(tune=("dev",)))
-        run = SimpleNamespace(
-            config=SimpleNamespace(lm=SimpleNamespace(order=3)), need=tmp_path.joinpath
-        )
+        config = SimpleNamespace(lm=SimpleNamespace(order=3))
+        run = SimpleNamespace(config=config, setting=setting_of(config), need=tmp_path.joinpath)
         names = [name for name in given if name != "words" and given[name] is not None]
         return ctc_bundle.best_search(run, names, rows)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.dummies import setting_of
 from toolkit.corpus.config import CorpusConfig
 
 
@@ -52,6 +53,7 @@ class FromKaldi:
         (data / "utt2spk").write_text("".join(f"{id} {id[0]}\n" for id in ids))
         corpus = CorpusConfig("kaldi", data, dev_speakers=1, test_speakers=1)
         self.config, self.data = SimpleNamespace(corpus=corpus), data
+        self.setting = setting_of(self.config)
 
     def need_outside(self, path):
         self.needed.append(path)
@@ -91,6 +93,7 @@ def test_lattices_have_the_language_model_of_the_transcripts_or_of_the_text(tmp_
     run.config = HybridConfig(
         lm=NgramConfig(text=books), lattice_lm=NgramConfig(order=1), lattice_text=text
     )
+    run.setting = setting_of(run.config)
     expected = NgramConfig(order=1, text=books if text == "lm" else None)
     assert lattice_lm_config(run) == expected
     assert run.needed == ([books] if text == "lm" else [])

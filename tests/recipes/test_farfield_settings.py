@@ -14,6 +14,7 @@ from lhotse.audio import AudioSource
 
 from recipes.farfield_ssl.config import PARTS, PROFILES
 from recipes.steps.settings import HybridConfig
+from tests.dummies import setting_of
 from toolkit.config.settings import apply_overrides
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
@@ -122,7 +123,7 @@ def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_pa
 
     def labelled(*overrides):
         config = apply_overrides(PROFILES["demo"](), overrides, tmp_path)
-        run = SimpleNamespace(config=config, need=PurePath)
+        run = SimpleNamespace(config=config, setting=setting_of(config), need=PurePath)
         return learning.labelled_speech(run, "gmm", "first")
 
     train, copies = PurePath("fbank/train"), PurePath("fbank/copies")
@@ -134,7 +135,7 @@ def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("objective", "beside"), [("ce", {13, 14, 15, 23, 24, 25, 26}), ("lfmmi", set())]
+    ("objective", "beside"), [("ce", {14, 15, 16, 24, 25, 26, 27}), ("lfmmi", set())]
 )
 def test_stages_run_beside_others_only_where_these_train(objective, beside, tmp_path):
     """Else they would have half of the jobs while nothing else runs."""
@@ -155,7 +156,7 @@ def test_the_breakdown_has_every_stage_but_its_own_once():
 
 @pytest.mark.parametrize(
     ("objective", "left_out"),
-    [("ce", {30, 31, 32, 33, 34}), ("lfmmi", {16, 17, 18, *range(21, 30)})],
+    [("ce", {31, 32, 33, 34, 35, 36}), ("lfmmi", {17, 18, 19, *range(22, 31)})],
 )
 def test_the_breakdown_has_no_times_of_stages_that_are_not_asked_for(
     objective, left_out, tmp_path, monkeypatch
@@ -170,7 +171,7 @@ def test_the_breakdown_has_no_times_of_stages_that_are_not_asked_for(
     farfield.results(SimpleNamespace(config=config))
     (parts,) = found
     assert list(parts) == list(PARTS)
-    assert {n for own in parts.values() for n in own} == set(range(1, 37)) - left_out
+    assert {n for own in parts.values() for n in own} == set(range(1, 39)) - left_out
 
 
 def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
@@ -186,5 +187,6 @@ def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkey
     monkeypatch.setattr(unlabelled, "make_features", make_features)
     config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
     places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
-    unlabelled.prepare_unlabelled(SimpleNamespace(config=config, jobs=1, **places))
+    settings = {"config": config, "setting": setting_of(config)}
+    unlabelled.prepare_unlabelled(SimpleNamespace(jobs=1, **settings, **places))
     assert seen == [77]

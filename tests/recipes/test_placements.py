@@ -9,6 +9,7 @@ from lhotse import Recording
 from lhotse.audio import AudioSource
 
 from local.farfield.config import FarfieldConfig
+from tests.dummies import setting_of
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.lang.config import NgramConfig
@@ -131,13 +132,13 @@ def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(
     from recipes.steps import placements
     from recipes.steps.decoding import passes
 
+    config = SimpleNamespace(
+        rooms=FarfieldConfig(array_hours=0),
+        lm=NgramConfig(),
+        rescoring=NgramConfig(order=order),
+    )
     run = SimpleNamespace(
-        config=SimpleNamespace(
-            rooms=FarfieldConfig(array_hours=0),
-            lm=NgramConfig(),
-            rescoring=NgramConfig(order=order),
-        ),
-        make=lambda name: tmp_path / name,
+        config=config, setting=setting_of(config), make=lambda name: tmp_path / name
     )
     assert [one.lm for one in passes(run, tmp_path, rescore=True)] == ["3gram", name]
     stages = [stage for stage in recipe.stages if stage.body in (front_end, decode_front_end)]

@@ -12,6 +12,7 @@ from lhotse.audio import AudioSource
 from local.farfield.lake import write_lake
 from recipes.farfield_ssl.config import demo
 from recipes.steps.unlabelled import label_with_teacher, prepare_unlabelled, training_shards
+from tests.dummies import setting_of
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import LstmConfig, LstmModel
@@ -74,6 +75,7 @@ class StoredRun:
 
     def __init__(self, root, attempt):
         self.config = replace(demo(), storage=str(root / "bucket"))
+        self.setting = setting_of(self.config)
         self._root, self._made = root, root / f"attempt-{attempt}"
 
     def make(self, name):

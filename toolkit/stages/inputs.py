@@ -44,11 +44,15 @@ class InputNames:
 
         Args:
           path: absolute, or relative to the run directory.
-          sections: the top-level fields of the configuration that the stage has read; the input is
-            not called after others, on which the stage does not depend.
+          sections: what the stage has read of the configuration: top-level fields, and dotted
+            settings; the input is not called after others, on which the stage does not depend.
         """
-        sections = set(sections)
-        read = {key for key in self._settings if key.split(".")[0] in sections}
+        sections = tuple(sections)
+        read = {
+            key
+            for key in self._settings
+            if any(key == section or key.startswith(f"{section}.") for section in sections)
+        }
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings[key] == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
         name = Places(folders).name(path)

@@ -48,7 +48,8 @@ class Marker:
     stage: int
     title: str
     parameters: dict[str, Any]
-    """Each configuration section that the stage read, as plain data."""
+    """Each configuration section that the stage read, and each setting that it read alone by its
+    dotted key, as plain data."""
     inputs: dict[str, Content]
     """By name, see `toolkit.stages.inputs`."""
     outputs: dict[str, Content]

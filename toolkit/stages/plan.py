@@ -1,11 +1,12 @@
 """Plans a run: which stages are done, why others are stale, and what would run."""
 
-import dataclasses
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -214,12 +215,13 @@ class Inspector:
 
     def _parameter_changes(self, record: Record) -> Iterator[str]:
         recorded = record.parameters
-        fields = [field.name for field in dataclasses.fields(self.config)]
-        present = {
-            name: parameters_of(getattr(self.config, name)) for name in fields if name in recorded
-        }
-        old, new = flatten(recorded), flatten(present)
-        known = flatten({name: to_plain(getattr(self.config, name)) for name in present})
+        values = {}  # of the sections, and of the settings inside sections, that still exist
+        for name in recorded:
+            with contextlib.suppress(AttributeError):
+                values[name] = attrgetter(name)(self.config)
+        old = flatten(recorded)
+        new = flatten({name: parameters_of(value) for name, value in values.items()})
+        known = flatten({name: to_plain(value) for name, value in values.items()})
         for key in sorted(old.keys() | new.keys()):
             if key not in new and key in known:  # back at the value of runs before it was there
                 yield f"`{key}` {_show(old[key])} -> {_show(known[key])}"

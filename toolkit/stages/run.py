@@ -4,6 +4,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -87,6 +88,10 @@ class Run:
         name = self._relative(name)
         self._needed_content(name)
         return self._directory.root / name
+
+    def exists(self, name: str) -> bool:
+        """Return whether the run directory has a file or folder `name`; nothing is recorded."""
+        return (self._directory.root / name).exists()
 
     def digest(self, name: str) -> str:
         """Return the digest of the content of an input, which is recorded as by `need`."""
@@ -263,8 +268,18 @@ class Run:
         """The torch device to compute on, see `choose_device`."""
         return choose_device(self._device)
 
+    def setting(self, key: str) -> Any:
+        """Return a setting inside a section, and record it without the rest of the section.
+
+        Args:
+          key: dotted, such as `lm.order`.
+        """
+        value = attrgetter(key)(self._inspector.config)
+        self.record_parameter(key, value)
+        return value
+
     def record_parameter(self, name: str, value: Any) -> None:
-        """Record that the stage has read a top-level field of the configuration."""
+        """Record that the stage has read a section of the configuration, or a setting inside it."""
         if name not in self.record.parameters:
             self.record.parameters[name] = parameters_of(value)
             if self.outputs:
