@@ -2,9 +2,9 @@
 
 import json
 
-STAGES = [*range(1, 32)]
+STAGES = [*range(1, 36)]
 GMMS = ("mono", "tri", "lda_mllt", "sat")
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "chain_fbank")
 SPEAKERS = {"dev": 6, "test": 4}
 
 
@@ -33,7 +33,7 @@ def streaming(finished):
 
 def table_of(rows, output, mark):
     """What a command has printed of its last stage, with the table of results."""
-    table = output[output.index(f"{mark} 31 ") :]
+    table = output[output.index(f"{mark} 35 ") :]
     for row in rows:
         named = {row["system"], row["split"], row["lm"]}
         line = next(line for line in table.splitlines() if named <= {*line.split()})

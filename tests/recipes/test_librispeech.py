@@ -71,6 +71,7 @@ def test_results_hold_a_row_for_each_system_and_split(finished, commands):
         ("lstm_fmllr", 20, 50),
         ("blstm", 20, 60),  # 2 and 32
         ("chain", 10, 30),  # 2 and 3
+        ("chain_fbank", 100, 100),
         ("combined", 10, 30),
     ],
 )
