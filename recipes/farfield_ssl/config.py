@@ -70,7 +70,7 @@ sums their times."""
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
-    """All settings of a run; a stage is stale when a section that it reads has changed."""
+    """All settings of a run; a stage is stale when what it reads of them has changed."""
 
     objective: Literal["ce", "lfmmi"] = field(default="ce", metadata=older_runs("ce"))
     """What teacher and student are trained with. `ce`: cross entropy and sMBR, the student on the

@@ -66,7 +66,7 @@ System = Literal[
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
-    """All settings of a run; a stage is stale when a section that it reads has changed."""
+    """All settings of a run; a stage is stale when what it reads of them has changed."""
 
     sat: SatConfig = SatConfig()
     """Triphone GMMs on features adapted to each speaker."""

@@ -32,7 +32,7 @@ from toolkit.train.language.training import NeuralLmConfig
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run; a stage is stale when a section that it reads has changed."""
+    """All settings of a run; a stage is stale when what it reads of them has changed."""
 
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""

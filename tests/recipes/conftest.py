@@ -125,7 +125,14 @@ SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "chain_fbank", "lstm_lm")
 MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
-MADE += ("denominators", "adapted", "independent", "final", "graph.safetensors")
+MADE += (
+    "denominators",
+    "adapted",
+    "independent",
+    "final",
+    "graph.safetensors",
+    "chain_graph.safetensors",
+)
 NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
 # In the run directory, but not of the work: what was said and typed, who holds the lock, which
 # digests are remembered.

@@ -21,7 +21,7 @@ from tests.log_lines import untimed
 SCRIPT = PROJECT / "recipes" / "farfield_ssl" / "run.py"
 PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
 SYSTEMS = ["baseline", "teacher", "student_ce", "student_smbr", "self_training"]
-STAGES = [*range(1, 38)]
+STAGES = [*range(1, 40)]
 CLEAN = {
     "train_hours": 0.12,
     "dev_hours": 0.01,
@@ -212,14 +212,14 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(typed, tmp_path_factory):
     recipe = Recipe(typed, tmp_path_factory.mktemp("farfield") / "exp")
-    recipe.kill(".partial/23/student_ce/checkpoints/*")
+    recipe.kill(".partial/24/student_ce/checkpoints/*")
     return Finished(recipe, recipe.run())
 
 
 @pytest.mark.timeout(600)
 def test_a_killed_run_goes_on_with_the_stage_that_it_was_in(finished):
-    assert stages(finished.said, "--") == STAGES[:22]
-    assert stages(finished.said, "==") == STAGES[22:]
+    assert stages(finished.said, "--") == STAGES[:23]
+    assert stages(finished.said, "==") == STAGES[23:]
     assert "continues where the last attempt stopped" in finished.said
     markers = sorted(path.stem for path in finished.root.glob("stages/[0-9]*.json"))
     assert markers == [f"{number:02d}" for number in STAGES]
@@ -264,7 +264,7 @@ def test_the_breakdown_adds_up_the_stages(finished):
     spent = json.loads((finished.root / "breakdown.json").read_text())["seconds"]
     seconds = [
         json.loads((finished.root / "stages" / f"{number}.json").read_text())["seconds"]
-        for number in (23, 24, 25)
+        for number in (24, 25, 26)
     ]
     assert spent["student"] == pytest.approx(sum(seconds))
     assert "student" in (finished.root / "breakdown.html").read_text()
@@ -315,8 +315,15 @@ def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
     finally:
         for path, text in before.items():
             path.write_text(text)
-    assert set(stages(said, "==")) == {2, 37}
+    assert set(stages(said, "==")) == {2, 39}
     assert (finished.root / "results.json").read_bytes() == results
+
+
+def test_other_ngrams_train_only_what_learns_from_recognised_speech(finished):
+    """Namely the self-trained network (29) and what follows it."""
+    said = finished.recipe.run("--set", "lm.order=2", "--dry-run")
+    would = [line for line in said.splitlines() if ": would run" in line]
+    assert [int(line.split()[0]) for line in would] == [6, 13, 20, 27, 28, 29, 30, 38, 39]
 
 
 @pytest.mark.timeout(600)
@@ -327,14 +334,14 @@ def test_lattice_free_mmi_takes_the_place_of_cross_entropy(finished, typed, tmp_
     recipe = Recipe([*typed, *settings], root)
     said = recipe.run()
     # The second, too, where another test has written the transcripts anew.
-    assert set(stages(said, "==")) - {2} == {19, 30, 31, 32, 33, 34, 36, 37}
-    assert "16 Train the teacher BLSTM with cross entropy: objective=ce is not set" in said
-    found = json.loads((root / "stages/32.json").read_text())["headline"]
+    assert set(stages(said, "==")) - {2} == {20, 31, 32, 33, 34, 35, 36, 38, 39}
+    assert "17 Train the teacher BLSTM with cross entropy: objective=ce is not set" in said
+    found = json.loads((root / "stages/34.json").read_text())["headline"]
     lines = (root / "data/unlabelled.jsonl").read_text().splitlines()
     assert 0.8 * len(lines) < found["recognised"] <= len(lines)
     assert 1 < found["alternatives"] <= 4
-    trained = json.loads((root / "stages/33.json").read_text())["headline"]
-    labelled = json.loads((root / "stages/30.json").read_text())["headline"]
+    trained = json.loads((root / "stages/35.json").read_text())["headline"]
+    labelled = json.loads((root / "stages/31.json").read_text())["headline"]
     assert trained["utterances"] == labelled["utterances"] + found["recognised"]
     rows = json.loads((root / "results.json").read_text())
     systems = ["baseline", "chain_teacher", "chain_student"]
@@ -343,7 +350,7 @@ def test_lattice_free_mmi_takes_the_place_of_cross_entropy(finished, typed, tmp_
     assert [(row["system"], row["split"]) for row in rows][: len(expected)] == expected
     assert {row["system"] for row in rows[len(expected) :]} == {"chain_student"}
     said = Recipe(typed, root).run("--dry-run")
-    assert "23 Train the student by scheduled learning: would skip: done" in said
+    assert "24 Train the student by scheduled learning: would skip: done" in said
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")
@@ -354,11 +361,11 @@ def test_spark_gives_the_student_the_same_data(finished, typed, tmp_path):
     shutil.copytree(finished.root, root, symlinks=True)
     spark = ("executor.kind=spark", "executor.spark.executor_memory=512m")
     settings = [word for setting in spark for word in ("--set", setting)]
-    said = Recipe([*typed, *settings], root).run("--stage", 20, "--stop-stage", 22)
-    assert stages(said, "==") == [20, 22]
+    said = Recipe([*typed, *settings], root).run("--stage", 21, "--stop-stage", 23)
+    assert stages(said, "==") == [21, 23]
     assert contents(root / "taught") == contents(finished.root / "taught")
     said = Recipe([*typed, *settings], root).run("--dry-run")
-    assert "23 Train the student: scheduled learning: would skip: done" in said
+    assert "24 Train the student: scheduled learning: would skip: done" in said
 
 
 def contents(folder):
@@ -390,8 +397,8 @@ def test_a_student_of_shards_in_a_store_is_that_of_a_folder(finished, typed, buc
     cache = tmp_path / "cache"
     settings = ["--set", f"storage={bucket}", "--set", f"cache.folder={cache}"]
     recipe = Recipe([*typed, *settings], copy)
-    said = recipe.run("--stage", 20, "--stop-stage", 23)
-    assert stages(said, "==") == [20, 21, 22, 23]
+    said = recipe.run("--stage", 21, "--stop-stage", 24)
+    assert stages(said, "==") == [21, 22, 23, 24]
     assert not list(copy.glob("taught/*/shards"))
     assert len(list(cache.iterdir())) >= 6  # three files of a shard
     for name in ("student_ce/model.safetensors", "unlabelled/normaliser.json"):

@@ -5,9 +5,15 @@ import json
 import pytest
 
 from tests.recipes.conftest import copied
-from tests.recipes.librispeech_run import STAGES, systems, table_of
+from tests.recipes.librispeech_run import SPEAKERS, STAGES, systems, table_of
+from toolkit.stages.plan import overlap
 
 pytest.importorskip("soundfile")
+
+DECODES = (8, 10, 12, 14, 17, 19, 22, 24, 26, 28, 30, 31)
+"""The stages that decode, and those that compile the networks' graphs."""
+TRAININGS = (7, 9, 11, 13, 15, 16, 18, 20, 21, 23, 25, 27, 29, 32)
+"""The stages that train, align, or make what a network is trained on."""
 
 
 def states(listing):
@@ -45,7 +51,7 @@ def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands)
     assert trained.startswith("7 ")
     assert trained.endswith(" s")
     wer = next(r["wer"] for r in finished.rows if (r["system"], r["lm"]) == ("lstm_ce", "4gram"))
-    (decoded,) = (i for i, line in enumerate(lines) if line.startswith("18 "))
+    (decoded,) = (i for i, line in enumerate(lines) if line.startswith("19 "))
     assert f"wer dev {wer:.4g}" in lines[decoded + 1]
     assert finished.content() == before
 
@@ -56,7 +62,7 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
     lines = commands.run(*arguments).output.splitlines()
     assert len(lines) == len(STAGES)
     assert all(line.endswith(": would skip: done") for line in lines)
-    lines = commands.run(*arguments, "--force", 31, "--stage", 27).output.splitlines()
+    lines = commands.run(*arguments, "--force", 35, "--stage", 31).output.splitlines()
     assert [line.rpartition(": would ")[2] for line in lines] == [
         *["skip: done"] * 4,
         "run: forced",
@@ -65,9 +71,9 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
 
 
 def test_force_makes_one_stage_again(finished, commands, copy):
-    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 31)
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 35)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [31]
+    assert again.stages("==") == [35]
     assert again.stages("--") == STAGES[:-1]
     assert copy.rows == finished.rows
     assert copy.results() == finished.results()
@@ -77,22 +83,24 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(quick, comma
     """And only these: the listing, the dry run and the run agree."""
     copy = copied(quick, tmp_path / "exp")
     changed = (*commands.quick, "--set", "ce.epochs=3", "--exp", copy.root)
-    depends = [*range(17, 24), 29, 30, 31]
-    perhaps = [26, 27]  # on the features that stage 22 makes again, which stay as they were
+    depends = [*range(18, 25), 33, 34, 35]
+    # On the features that stages 23 and 24 make again, which stay as they were.
+    perhaps = {27: "stage 23 ", 28: "stage 27 ", 29: "stage 27 "}
+    perhaps |= {30: "stage 27, 28, 29 ", 31: "stage 24, 27, 28 "}
     rest = [number for number in STAGES if number not in (*depends, *perhaps)]
     shown = states(commands.run(*changed, "--list"))
     assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
-    assert all(shown[number].startswith("done (will run if stage 22") for number in perhaps)
-    assert shown[17] == "stale: `ce.epochs` 2 -> 3"
-    assert "stage 17" in shown[18]
-    assert "17, 19" in shown[20]
+    assert all(shown[n].startswith(f"done (will run if {source}") for n, source in perhaps.items())
+    assert shown[18] == "stale: `ce.epochs` 2 -> 3"
+    assert "stage 18" in shown[19]
+    assert "18, 20" in shown[21]
 
     plan = commands.run(*changed, "--dry-run").output.splitlines()
     would = {
         int(line.split()[0]): line.partition(": would ")[2] for line in plan if ": would " in line
     }
     assert {n for n, what in would.items() if what.startswith("run")} == {*depends, *perhaps}
-    assert would[17] == "run: `ce.epochs` 2 -> 3"
+    assert would[18] == "run: `ce.epochs` 2 -> 3"
 
     again = commands.run(*changed)
     assert again.status == 0, again.errors
@@ -106,21 +114,43 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(quick, comma
 @pytest.mark.parametrize(
     ("setting", "depends"),
     [
-        ("tri.tree.max_leaves=99", [*range(9, 28), 29, 30, 31]),
-        ("sat.fmllr=2", [*range(13, 28), 29, 30, 31]),
-        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26, 27, 29, 30, 31]),
-        ("senones.max_leaves=50", [*range(16, 28), 29, 30, 31]),
-        ("blstm.epochs=3", [24, 25, 29, 30, 31]),
-        ("bidirectional=false", [29, 30, 31]),
-        ("chain=false", [29, 30, 31]),
-        ("lstm=false", [29, 30, 31]),
+        ("tri.tree.max_leaves=99", [*range(9, 32), 33, 34, 35]),
+        ("sat.fmllr=2", [*range(13, 32), 33, 34, 35]),
+        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 24, 31, 33, 34, 35]),
+        ("senones.max_leaves=50", [*range(16, 32), 33, 34, 35]),
+        ("align.rounds=1", [*range(18, 32), 33, 34, 35]),
+        ("lattice_lm.order=1", [20, 21, 22, 33, 34, 35]),
+        ("blstm.epochs=3", [25, 26, 33, 34, 35]),
+        ("lstm_lm.epochs=2", [32, 34, 35]),
+        # No lexicon, features, alignment or training depends on the n-grams.
+        ("lm.order=2", [5, *DECODES, 33, 34, 35]),
+        ("rescoring.order=5", [5, *DECODES, 33, 34, 35]),
+        ("decode.beam.search=9", [19, 22, 24, 26, 33, 34, 35]),
+        ("chain_decode.scales=1", [30, 31, 33, 34, 35]),
+        ("bidirectional=false", [33, 34, 35]),
+        ("chain=false", [33, 34, 35]),
+        ("lstm=false", [33, 34, 35]),
     ],
 )
-def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
+def test_what_a_changed_setting_makes_stale(finished, commands, setting, depends):
     listing = commands.run(*commands.demo, "--set", setting, "--exp", finished.root, "--list")
     shown = states(listing)
     assert [number for number in STAGES if shown[number] != "done"] == depends
     assert shown[depends[0]].startswith(f"stale: `{setting.split('=')[0]}` ")
+
+
+@pytest.mark.parametrize("number", TRAININGS)
+def test_trainings_read_nothing_of_decoded_splits_and_ngrams(finished, number):
+    """Other test data, other n-grams and other weights of a search train nothing again."""
+    marker = json.loads((finished.root / f"stages/{number:02d}.json").read_text())
+    stores = ("plp", "fbank", "adapted", "independent")
+    others = [f"{store}/{split}" for store in stores for split in SPEAKERS]
+    others += ["lm", "rescoring", "graph.safetensors", "chain_graph.safetensors", "decode"]
+    others += ["fmllr", "corpus/test", "data/splits.json", "data/dev.jsonl", "data/test.jsonl"]
+    read = {(name, other) for name in marker["inputs"] for other in others if overlap(name, other)}
+    assert read == set()
+    settings = {key for key in marker["parameters"] if key.partition(".")[0] == "lm"}
+    assert settings <= {"lm.text", "lm.arpa"}
 
 
 def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands, copy):
@@ -130,7 +160,7 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     off = [word for setting in settings for word in ("--set", setting)]
     again = commands.run(*commands.demo, *off, "--exp", copy.root)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [6, 29, 30, 31]
+    assert again.stages("==") == [6, 33, 34, 35]
     assert (finished.root / "plp/copies").exists()
     assert not (copy.root / "plp/copies").exists()
     for name in ("adapted", "lstm_fmllr", "independent", "blstm", "chain"):

@@ -29,8 +29,16 @@ class Corpus:
 
 
 @dataclass(frozen=True)
+class Lm:
+    text: Path | None = None
+    order: int = 3
+    prune: float = 0.0
+
+
+@dataclass(frozen=True)
 class Config:
     corpus: Corpus = field(default_factory=Corpus)
+    lm: Lm = field(default_factory=Lm)
     seed: int = 3
     jobs: int = 4
 
@@ -48,8 +56,8 @@ def directory(tmp_path):
     return RunDirectory(tmp_path / "exp")
 
 
-def run_of(directory, device=None, number=4, further=()):
-    inspector = Inspector(directory, Config(), directory.load_digests())
+def run_of(directory, device=None, number=4, further=(), **settings):
+    inspector = Inspector(directory, Config(**settings), directory.load_digests())
     other_stages = [
         OtherStage(1, "Prepare", ("data",)),
         OtherStage(2, "Lexicon", ()),
@@ -73,6 +81,37 @@ def test_methods_and_properties_record_what_they_read(directory):
     assert run.record.parameters == {"seed": 3, "jobs": 4}
     with pytest.raises(AttributeError):
         _ = run.config.sede
+
+
+def test_a_setting_is_recorded_without_the_rest_of_its_section(directory):
+    run = run_of(directory)
+    assert run.setting("lm.order") == 3
+    assert run.record.parameters == {"lm.order": 3}
+
+    def changes(lm):
+        return Inspector(directory, Config(lm=lm), directory.load_digests()).record_changes(
+            run.record
+        )
+
+    assert changes(Lm(prune=1e-7)) == []
+    assert changes(Lm(order=2)) == ["`lm.order` 3 -> 2"]
+    run.record.parameters["lm.cutoff"] = 1  # of a version that had it
+    assert changes(Lm()) == ["`lm.cutoff` is no longer a parameter"]
+
+
+def test_a_file_is_called_after_the_setting_that_was_read_alone(directory, tmp_path):
+    text = tmp_path / "books.txt"
+    text.write_text("a b c")
+    run = run_of(directory, lm=Lm(text=text))
+    run.setting("lm.order")
+    run.need_outside(text)
+    assert set(run.record.inputs) == {str(text)}
+    run = run_of(directory, lm=Lm(text=text))
+    run.need_outside(run.setting("lm.text"))
+    assert set(run.record.inputs) == {"{lm.text}"}
+    moved = text.rename(tmp_path / "moved.txt")
+    there = Inspector(directory, Config(lm=Lm(text=moved)), directory.load_digests())
+    assert there.record_changes(run.record) == []
 
 
 def test_inputs_are_recorded_by_content(directory):
