@@ -101,7 +101,9 @@ def firsts(finished, split):
     return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
 
 
-@pytest.mark.parametrize("system", [None, "sat", "lstm_lm", "blstm", "lstm_fmllr", "chain", "chain_fbank"])
+@pytest.mark.parametrize(
+    "system", [None, "sat", "lstm_lm", "blstm", "lstm_fmllr", "chain", "chain_fbank"]
+)
 def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
     finished, commands, tmp_path, request, system
 ):
