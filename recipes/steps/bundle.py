@@ -93,7 +93,7 @@ class _Measured:
     @cached_property
     def wer_unknown_speaker(self) -> dict[str, float]:
         """WER in percent by split, every utterance alone."""
-        return {split: round(found.percent, 2) for split, found in self.scores.items()}
+        return {split: round(words.percent, 2) for split, words in self.scores.items()}
 
 
 @shared_workers()
@@ -118,8 +118,8 @@ def write_bundles(
       The headline: names and error rates of the best systems. And the error rates with speakers
       unknown of all candidates.
     """
-    candidates = [found for system in systems for found in _candidates(run, system, False)]
-    candidates += [found for system in neural for found in _candidates(run, system, True)]
+    candidates = [c for system in systems for c in _candidates(run, system, False)]
+    candidates += [c for system in neural for c in _candidates(run, system, True)]
     best = _best(run, candidates)
     streaming = {system.name for system in systems if _streams(run, system)}
     rivals = [c for c in candidates if c.system.by_utterance != best.system.by_utterance]
@@ -135,30 +135,30 @@ def write_bundles(
         measured.append(_measure(run, candidate, out / candidate.system.name))
     unknown = measured[0]
     if run.config.bundle is None:
-        unknown = min(measured, key=lambda found: found.errors)
+        unknown = min(measured, key=lambda result: result.errors)
     stream = next((m for m in measured if m.candidate.system.name in streaming), None)
 
     bundled = []
-    for found in measured:
-        name = found.candidate.system.name
+    for result in measured:
+        name = result.candidate.system.name
         holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
-        roles = tuple(role for role, holder in holders.items() if holder is found)
+        roles = tuple(role for role, holder in holders.items() if holder is result)
         if not roles:
             shutil.rmtree(out / name)
             continue
-        lm = found.candidate.rows[0].lm
-        bundled.append(BundledSystem(name, lm, name in streaming, found.wer, roles))
-        write_card(out / name, _card(run, found))
-        logger.info("%s: %s", " and ".join(roles).replace("_", " "), _card(run, found))
+        lm = result.candidate.rows[0].lm
+        bundled.append(BundledSystem(name, lm, name in streaming, result.wer, roles))
+        write_card(out / name, _card(run, result))
+        logger.info("%s: %s", " and ".join(roles).replace("_", " "), _card(run, result))
     write_systems(out, bundled)
     headline = {"bundle": bundled[0].name} | {f"wer {k}": v for k, v in measured[0].wer.items()}
     headline["bundle for unknown speakers"] = unknown.candidate.system.name
     for split, wer in unknown.wer_unknown_speaker.items():
         headline[f"wer {split}, speaker unknown"] = wer
     return headline, {
-        (found.candidate.system.name, split, found.candidate.rows[0].lm): wer
-        for found in measured
-        for split, wer in found.wer_unknown_speaker.items()
+        (result.candidate.system.name, split, result.candidate.rows[0].lm): wer
+        for result in measured
+        for split, wer in result.wer_unknown_speaker.items()
     }
 
 
@@ -174,8 +174,8 @@ def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
     return _Measured(candidate, scores, splits(run).tune)
 
 
-def _card(run: Run, found: _Measured) -> Card:
-    system = found.candidate.system
+def _card(run: Run, result: _Measured) -> Card:
+    system = result.candidate.system
     if system.is_gmm:
         model = GMMS[system.name]
     else:
@@ -186,10 +186,10 @@ def _card(run: Run, found: _Measured) -> Card:
         model,
         words=len(Lang.load(run.need("lang")).vocabulary),
         **training_speech(run),
-        lm=found.candidate.rows[0].lm,
-        wer=found.wer,
-        wer_unknown_speaker=found.wer_unknown_speaker,
-        tuned_on=found.tuned_on,
+        lm=result.candidate.rows[0].lm,
+        wer=result.wer,
+        wer_unknown_speaker=result.wer_unknown_speaker,
+        tuned_on=result.tuned_on,
     )
 
 

@@ -43,17 +43,17 @@ def train_chain(
     """
     out = run.make(system)
     if senones is None:
-        made, tree = out / "graphs", run.config.chain_tree
+        graphs, tree = out / "graphs", run.config.chain_tree
         need_user_files(run, tree.questions, tree.roots)
-        ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, made))
+        ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, graphs))
     else:
-        made = run.need(senones)
+        graphs = run.need(senones)
     stores, phones = transcribed_phones(run, aligner, features)
     return train_lfmmi(
         stores,
         phones,
-        Senones.load(made),
-        Denominator.load(made / DENOMINATOR),
+        Senones.load(graphs),
+        Denominator.load(graphs / DENOMINATOR),
         Normaliser.load(features / "normaliser.json"),
         run.config.lfmmi,
         out,

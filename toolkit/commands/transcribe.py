@@ -253,9 +253,9 @@ def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str
             f"Warning: {note}, but {bundle.name} adapts to speakers and makes more errors without;"
             " --speakers names them"
         )
-    known = find_system(model, role="speaker_known").name
-    better = f", and then {known} is the best system" if known != bundle.name else ""
-    return f"{note}; --speakers names them{better}"
+    with_speakers = find_system(model, role="speaker_known").name
+    better = f", and then {with_speakers} is the best system"
+    return f"{note}; --speakers names them{better if with_speakers != bundle.name else ''}"
 
 
 def _write(

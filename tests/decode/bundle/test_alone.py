@@ -39,6 +39,6 @@ def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
     }
     assert alone != with_mean
     for jobs in 1, 3:
-        found = recognise_alone(folder, features, jobs)
-        assert list(found) == store.ids
-        assert found == alone
+        texts = recognise_alone(folder, features, jobs)
+        assert list(texts) == store.ids
+        assert texts == alone

@@ -65,7 +65,7 @@ def test_the_card_says_what_a_system_contains_and_reaches(final):
     assert describe(final / "chain") == (
         "chain: TDNN-F on speaker-adapted features with 4gram+lstm; 480 words; trained on 1.2 h of"
         " synthetic speech (32 voices); WER 0.90 % / 1.90 % (speaker known / unknown) on its own"
-        " test set test"
+        " test set"
     )
     assert describe(final / "chain_fbank") == "chain_fbank with 4gram: WER 2.00 % on dev"
     assert describe(final.parent) is None
@@ -77,12 +77,17 @@ def test_the_card_says_what_a_system_contains_and_reaches(final):
         (
             {"corpus": "an4", "hours": 0.54, "speakers": 57},
             "trained on 0.54 h of speech (corpus an4, 57 speakers); WER 0.90 % / 1.90 % (speaker"
-            " known / unknown) on its own test set test",
+            " known / unknown) on its own test set",
         ),
         (
             {"hours": 961.05, "wer": {"dev": 1.0}, "wer_unknown_speaker": {}},
             "trained on 961 h of synthetic speech (32 voices); WER 1.00 % (speaker known) on its"
-            " own development set dev",
+            " own development set",
+        ),
+        (
+            {"wer": {"dev": 1.0, "test-clean": 2.0, "test-other": 3.0}},
+            "WER 2.00 % (speaker known) on its own test set test-clean, 3.00 % (speaker known) on"
+            " its own test set test-other",
         ),
         (
             {"lm": "", "wer": {}, "corpus": "a\x1b[31m"},

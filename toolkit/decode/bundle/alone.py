@@ -27,8 +27,8 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
     ids = FeatureStore(features).ids
     shares = [share for share in (ids[n::jobs] for n in range(jobs)) if share]
     texts: dict[str, str] = {}
-    for found in map_in_processes(partial(_recognise, bundle, features), shares, jobs):
-        texts.update(found)
+    for part in map_in_processes(partial(_recognise, bundle, features), shares, jobs):
+        texts.update(part)
     return {utterance: texts[utterance] for utterance in ids}
 
 

@@ -58,14 +58,15 @@ class Card:
     def _error_rates(self) -> str:
         """The error rates on the test splits, or where there are none on those of tuning."""
         test = [split for split in self.wer if split not in self.tuned_on]
-        named = "test set" if test else "development set"
+        kind = "test set" if test else "development set"
         rates = []
         for split in test or self.wer:
             rate, meaning = f"{self.wer[split]:.2f} %", "speaker known"
             if split in self.wer_unknown_speaker:
                 rate += f" / {self.wer_unknown_speaker[split]:.2f} %"
                 meaning += " / unknown"
-            rates.append(f"{rate} ({meaning}) on its own {named} {split}")
+            name = "" if split in ("test", "dev") else f" {split}"
+            rates.append(f"{rate} ({meaning}) on its own {kind}{name}")
         return f"WER {', '.join(rates)}"
 
 
