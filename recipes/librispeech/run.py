@@ -47,7 +47,7 @@ from toolkit.stages.run import Run
 BESIDE = "chain or adapted or bidirectional"
 """With these the stages of the LSTM run beside those of another network, where there are cores."""
 CHAIN_SENONES = "chain/graphs"
-"""The folder of the TDNN-F's senones, which have a tree of their own."""
+"""The folder of the TDNN-Fs' senones, which have a tree of their own, and of the denominator."""
 
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
 
@@ -241,7 +241,7 @@ def decode_bidirectional(run: Run) -> dict[str, float]:
 @recipe.stage(27, "Train a TDNN-F with lattice-free MMI", parallel=True, when="chain")
 def train_lattice_free(run: Run) -> dict[str, float]:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
-    return train_chain(run, "chain", "sat", training_features(run, run.config.chain_features))
+    return train_chain(run, "chain", "sat", training_features(run, _chain_features(run)))
 
 
 @recipe.stage(28, "Compile the decoding graph of the TDNN-F", when="chain")
@@ -250,42 +250,63 @@ def compile_chain_graph(run: Run) -> dict[str, float]:
     return compile_network_graph(run, CHAIN_SENONES)
 
 
-@recipe.stage(29, "Decode with the TDNN-F", when="chain")
+@recipe.stage(
+    29,
+    "Train a second TDNN-F, on log-mel energies",
+    parallel=True,
+    when="chain_fbank",
+    beside="chain_fbank",
+)
+def train_second_lattice_free(run: Run) -> dict[str, float]:
+    """For unknown speakers, with the same tree and denominator; with chain_features=both."""
+    features = training_features(run, "fbank")
+    return train_chain(run, "chain_fbank", "sat", features, senones=CHAIN_SENONES)
+
+
+@recipe.stage(30, "Decode with the second TDNN-F", when="chain_fbank", beside="chain_fbank")
+def decode_second_lattice_free(run: Run) -> dict[str, float]:
+    """In the same graph."""
+    features = decoded_features(run, "fbank")
+    return decode_network(run, "chain_fbank", features, nbest=True, graphs=CHAIN_SENONES)
+
+
+@recipe.stage(31, "Decode with the TDNN-F", when="chain")
 def decode_lattice_free(run: Run) -> dict[str, float]:
     """Scores without priors, at acoustic scale 1 or near it."""
-    features = decoded_features(run, run.config.chain_features)
+    features = decoded_features(run, _chain_features(run))
     return decode_network(run, "chain", features, nbest=True, graphs=CHAIN_SENONES)
 
 
-@recipe.stage(30, "Train an LSTM language model", parallel=True, when="neural")
+@recipe.stage(32, "Train an LSTM language model", parallel=True, when="neural")
 def train_neural_lm(run: Run) -> dict[str, float]:
     """On lm.text and the training transcripts; the combination may have to wait for others."""
     return train_lstm_lm(run)
 
 
-@recipe.stage(31, "Combine the systems")
+@recipe.stage(33, "Combine the systems")
 def combine(run: Run) -> dict[str, float] | None:
     """The union of their lattices, with weights tuned on the development splits."""
     networks = run.config.networks
     return combine_systems(run, ["sat", *networks]) if networks else None
 
 
-@recipe.stage(32, "Rescore with the LSTM language model")
+@recipe.stage(34, "Rescore with the LSTM language model")
 def rescore(run: Run) -> dict[str, float] | None:
     """N-best lists of the best systems, with both language models; tuned again."""
     chosen = neural_systems(run, _systems(run))
     return rescore_neural(run, chosen) if chosen else None
 
 
-@recipe.stage(33, "Write the recogniser and aligner bundles and list the results")
+@recipe.stage(35, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     out, systems = run.make("final"), _systems(run)
     rescored = neural_systems(run, systems)
-    best = write_bundles(run, systems, rescored, out)
+    best, unknown_speaker = write_bundles(run, systems, rescored, out)
     write_aligner(run, out / "aligner")
     names = [*(system.name for system in systems), *map(neural_name, rescored)]
-    return list_results(run, names + ["combined"] * bool(run.config.networks)) | best
+    names += ["combined"] * bool(run.config.networks)
+    return list_results(run, names, unknown_speaker) | best
 
 
 def _systems(run: Run) -> list[DecodedSystem]:
@@ -293,22 +314,26 @@ def _systems(run: Run) -> list[DecodedSystem]:
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
     systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
     chosen = run.config.networks
+    on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
     if "lstm_smbr" in chosen:
         systems += [DecodedSystem("lstm_ce", "fbank")]
         systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
     if "lstm_fmllr" in chosen:
-        on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
         systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
     if "blstm" in chosen:
         systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
     if "chain" in chosen:
-        systems += [_chain_system(run.config.chain_features)]
+        features = _chain_features(run)
+        options = on_adapted if features == "adapted" else {"listed": True}
+        systems += [DecodedSystem("chain", features, graphs=CHAIN_SENONES, **options)]
+    if "chain_fbank" in chosen:
+        systems += [DecodedSystem("chain_fbank", "fbank", graphs=CHAIN_SENONES, listed=True)]
     return systems
 
 
-def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:
-    speakers = {"gmm": "sat", "first_pass": "lda_mllt"} if features == "adapted" else {}
-    return DecodedSystem("chain", features, graphs=CHAIN_SENONES, listed=True, **speakers)
+def _chain_features(run: Run) -> Literal["adapted", "fbank"]:
+    """Return the features of the first TDNN-F."""
+    return "fbank" if run.config.chain_features == "fbank" else "adapted"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
 """The bundles for `toolkit transcribe` and `toolkit align`."""
 
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+from recipes.steps.data import splits, training_speech
 from recipes.steps.language import lang_config
 from recipes.steps.neural_lm import neural_name
 from recipes.steps.systems import DecodedSystem, system_decoder, tuning_errors
-from toolkit.align.recordings.bundle import write_aligner_bundle
+from toolkit.align.recordings.bundle import LANG, write_aligner_bundle
+from toolkit.corpus.manifest import text_of
+from toolkit.decode.bundle.alone import recognise_alone
+from toolkit.decode.bundle.card import Card, write_card
 from toolkit.decode.bundle.folder import BundledSystem, write_systems
 from toolkit.decode.bundle.writing import (
     NetworkFiles,
@@ -20,11 +26,31 @@ from toolkit.decode.bundle.writing import (
 from toolkit.decode.rescoring.rescorer import WEIGHTS
 from toolkit.decode.streaming import can_stream
 from toolkit.errors import ToolkitError
+from toolkit.features.store import FeatureStore
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_lexicon
 from toolkit.models.scorer import NeuralModel
+from toolkit.models.store import CONFIG
+from toolkit.processes.workers import shared_workers
 from toolkit.score.results import Result, read_results
+from toolkit.score.wer import Score, score
 from toolkit.stages.run import Run
+from toolkit.storage.reading import read_json
+
+GMMS = {
+    "mono": "monophone GMMs",
+    "tri": "triphone GMMs",
+    "lda_mllt": "triphone GMMs on LDA + MLLT features",
+    "sat": "triphone GMMs on speaker-adapted features",
+}
+NETWORKS = {"lstm": "LSTM", "blstm": "BLSTM", "tdnnf": "TDNN-F"}
+FEATURES = {
+    "fbank": "log-mel features",
+    "independent": "LDA + MLLT features",
+    "adapted": "speaker-adapted features",
+}
+UnknownSpeakerWer = dict[tuple[str, str, str], float]
+"""WER in percent with every utterance recognised alone, by (system, split, language model)."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +68,45 @@ class _Candidate:
     last: bool
     """Whether it is the last pass in that folder."""
     errors: int
-    """On the splits of tuning."""
+    """On the splits of tuning, with speakers known."""
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A candidate whose bundle has recognised every utterance alone."""
+
+    candidate: _Candidate
+    scores: dict[str, Score]
+    """By split."""
+    tuned_on: tuple[str, ...]
+
+    @cached_property
+    def errors(self) -> int:
+        """On the splits of tuning, every utterance alone."""
+        return sum(self.scores[split].errors for split in self.tuned_on if split in self.scores)
+
+    @cached_property
+    def wer(self) -> dict[str, float]:
+        """WER in percent by split, with speakers known."""
+        return {row.split: row.wer for row in self.candidate.rows}
+
+    @cached_property
+    def wer_unknown_speaker(self) -> dict[str, float]:
+        """WER in percent by split, every utterance alone."""
+        return {split: round(words.percent, 2) for split, words in self.scores.items()}
+
+
+@shared_workers()
 def write_bundles(
     run: Run, systems: Sequence[DecodedSystem], neural: Sequence[DecodedSystem], out: Path
-) -> dict[str, str]:
-    """Write the bundle of the best system, beside it one for streams if that cannot stream.
+) -> tuple[dict[str, float | str], UnknownSpeakerWer]:
+    """Write the bundles of the best systems: with speakers known, unknown, and for streams.
 
-    The best has the fewest errors on the splits of tuning; of equals the first, without rescoring
-    if that gains nothing.
+    With speakers known the best system has the fewest errors of the decodes on the splits of
+    tuning; of equals the first, without rescoring if that gains nothing. Without speakers the
+    candidates are the best system that recognises by speaker and the best that recognises by
+    utterance: their bundles recognise every utterance alone, and the one with fewer errors is
+    taken. A system that `bundle` names is taken for both.
 
     Args:
       run: the run of the last stage.
@@ -60,31 +115,82 @@ def write_bundles(
       out: the folder to write.
 
     Returns:
-      The name of the best, and its error rates.
+      The headline: names and error rates of the best systems. And the error rates with speakers
+      unknown of all candidates.
     """
-    candidates = [found for system in systems for found in _candidates(run, system, False)]
-    candidates += [found for system in neural for found in _candidates(run, system, True)]
-    chosen = [_best(run, candidates)]
-    streaming = {one.name for one in systems if _streams(run, one)}
-    if streaming and chosen[0].system.name not in streaming:
-        able = [one for one in candidates if one.system.name in streaming]
-        chosen.append(min(able, key=lambda one: one.errors))
-    for one in chosen:
-        _write(run, one, out / one.system.name)
-    bundled = [
-        BundledSystem(
-            one.system.name,
-            one.rows[0].lm,
-            one.system.name in streaming,
-            {row.split: row.wer for row in one.rows},
-        )
-        for one in chosen
-    ]
+    candidates = [c for system in systems for c in _candidates(run, system, False)]
+    candidates += [c for system in neural for c in _candidates(run, system, True)]
+    best = _best(run, candidates)
+    streaming = {system.name for system in systems if _streams(run, system)}
+    rivals = [c for c in candidates if c.system.by_utterance != best.system.by_utterance]
+    if run.config.bundle is not None:
+        rivals = [c for c in rivals if c.system.name in streaming]
+    chosen = [best]
+    if rivals:
+        chosen.append(min(rivals, key=lambda candidate: candidate.errors))
+
+    measured = []
+    for candidate in chosen:
+        _write(run, candidate, out / candidate.system.name)
+        measured.append(_measure(run, candidate, out / candidate.system.name))
+    unknown = measured[0]
+    if run.config.bundle is None:
+        unknown = min(measured, key=lambda result: result.errors)
+    stream = next((m for m in measured if m.candidate.system.name in streaming), None)
+
+    bundled = []
+    for result in measured:
+        name = result.candidate.system.name
+        holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
+        roles = tuple(role for role, holder in holders.items() if holder is result)
+        if not roles:
+            shutil.rmtree(out / name)
+            continue
+        lm = result.candidate.rows[0].lm
+        bundled.append(BundledSystem(name, lm, name in streaming, result.wer, roles))
+        write_card(out / name, _card(run, result))
+        logger.info("%s: %s", " and ".join(roles).replace("_", " "), _card(run, result))
     write_systems(out, bundled)
-    logger.info("the bundle: %s", bundled[0])
-    for other in bundled[1:]:
-        logger.info("for streams: %s", other)
-    return {"bundle": bundled[0].name} | {f"wer {k}": v for k, v in bundled[0].wer.items()}
+    headline = {"bundle": bundled[0].name} | {f"wer {k}": v for k, v in measured[0].wer.items()}
+    headline["bundle for unknown speakers"] = unknown.candidate.system.name
+    for split, wer in unknown.wer_unknown_speaker.items():
+        headline[f"wer {split}, speaker unknown"] = wer
+    return headline, {
+        (result.candidate.system.name, split, result.candidate.rows[0].lm): wer
+        for result in measured
+        for split, wer in result.wer_unknown_speaker.items()
+    }
+
+
+def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
+    """Recognise every utterance of the decoded splits alone with a candidate's bundle."""
+    features = candidate.system.features if candidate.system.by_utterance else "plp"
+    scores = {}
+    for row in candidate.rows:
+        folder = run.need(f"{features}/{row.split}")
+        store = FeatureStore(folder)
+        references = {utterance: text_of(store.cut(utterance)) for utterance in store.ids}
+        scores[row.split] = score(references, recognise_alone(bundle, folder, run.jobs))
+    return _Measured(candidate, scores, splits(run).tune)
+
+
+def _card(run: Run, result: _Measured) -> Card:
+    system = result.candidate.system
+    if system.is_gmm:
+        model = GMMS[system.name]
+    else:
+        kind = read_json(run.need(system.name) / CONFIG, {"kind": str})["kind"]
+        model = f"{NETWORKS.get(kind, kind)} on {FEATURES[system.features]}"
+    return Card(
+        system.name,
+        model,
+        words=len(Lang.load(run.need("lang")).vocabulary),
+        **training_speech(run),
+        lm=result.candidate.rows[0].lm,
+        wer=result.wer,
+        wer_unknown_speaker=result.wer_unknown_speaker,
+        tuned_on=result.tuned_on,
+    )
 
 
 def _streams(run: Run, system: DecodedSystem) -> bool:
@@ -176,7 +282,7 @@ def _neural(run: Run, chosen: _Candidate) -> NeuralFiles:
 
 
 def write_aligner(run: Run, out: Path) -> None:
-    """Write the bundle of the adapted GMMs for alignment."""
+    """Write the bundle of the adapted GMMs for alignment, with its card."""
     lang = run.need("lang")
     write_aligner_bundle(
         system=run.need("sat"),
@@ -186,3 +292,5 @@ def write_aligner(run: Run, out: Path) -> None:
         frontend=run.config.cepstra.frontend,
         out=out,
     )
+    words = len(Lang.load(out / LANG).vocabulary)
+    write_card(out, Card("sat", GMMS["sat"], words, **training_speech(run)))

@@ -23,7 +23,12 @@ DENOMINATOR = "denominator.safetensors"
 
 
 def train_chain(
-    run: Run, system: str, aligner: str, features: Path, cepstra: str = "train"
+    run: Run,
+    system: str,
+    aligner: str,
+    features: Path,
+    cepstra: str = "train",
+    senones: str | None = None,
 ) -> dict[str, float]:
     """Train a network with LF-MMI on a GMM system's alignments and their augmented copies.
 
@@ -33,16 +38,22 @@ def train_chain(
       aligner: the GMM system that has aligned the data.
       features: the folder of the splits' features.
       cepstra: the split on whose cepstra the tree is grown; it has the utterances of `train`.
+      senones: the folder with tree and denominator of an earlier network on the same alignments;
+        None: they are made.
     """
-    out, tree = run.make(system), run.config.chain_tree
-    need_user_files(run, tree.questions, tree.roots)
-    ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, out / "graphs"))
+    out = run.make(system)
+    if senones is None:
+        graphs, tree = out / "graphs", run.config.chain_tree
+        need_user_files(run, tree.questions, tree.roots)
+        ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, graphs))
+    else:
+        graphs = run.need(senones)
     stores, phones = transcribed_phones(run, aligner, features)
     return train_lfmmi(
         stores,
         phones,
-        Senones.load(out / "graphs"),
-        Denominator.load(out / "graphs" / DENOMINATOR),
+        Senones.load(graphs),
+        Denominator.load(graphs / DENOMINATOR),
         Normaliser.load(features / "normaliser.json"),
         run.config.lfmmi,
         out,

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from recipes.steps.ctc import (
     RESCORED,
@@ -12,11 +13,13 @@ from recipes.steps.ctc import (
     split_data,
     tuned_search,
 )
-from recipes.steps.data import cuts, splits
+from recipes.steps.data import cuts, splits, training_speech
 from toolkit.corpus.manifest import text_of
+from toolkit.decode.bundle.alone import recognise_alone
+from toolkit.decode.bundle.card import Card, write_card
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
-from toolkit.decode.bundle.folder import BundledSystem, write_systems
+from toolkit.decode.bundle.folder import BundledSystem, Role, write_systems
 from toolkit.decode.ctc.lists import listing, weights_of
 from toolkit.decode.ctc.tune_beam import tune_beam
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
@@ -24,6 +27,8 @@ from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights
 from toolkit.decode.tuning import Count
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.units.factory import load_units
+from toolkit.models.ctc import CtcModel
+from toolkit.models.store import load_model
 from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result
 from toolkit.score.wer import score
@@ -64,16 +69,48 @@ def write_bundle(run: Run) -> dict[str, float]:
         neural,
     )
     write_ctc_bundle(files, search, run.config.features.frontend, out / NAME, fast)
-    reached = {row.split: row.wer for row in rows if row.lm == best}
-    streams = CtcScorer(out / NAME).can_stream
-    system = BundledSystem(NAME, best, streams, reached)
-    write_systems(out, [system])
-    logger.info("the bundle: %s", system)
+    card = _card(run, out / NAME, best, {row.split: row.wer for row in rows if row.lm == best})
+    write_card(out / NAME, card)
+    roles: list[Role] = ["speaker_known", "speaker_unknown"]
+    if streams := CtcScorer(out / NAME).can_stream:
+        roles.append("stream")
+    write_systems(out, [BundledSystem(NAME, best, streams, card.wer, tuple(roles))])
+    logger.info("the bundle: %s", card)
     return {
         "width": search.width,
         "margin": search.margin,
         "errors": _errors(rows, best, tuned_on),
     }
+
+
+def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
+    """Return the bundle's card; every utterance is recognised alone for it.
+
+    Args:
+      run: the run of the stage.
+      bundle: the finished bundle.
+      lm: name of its search.
+      wer: in percent by split, with speakers known.
+    """
+    alone = {}
+    for split in wer:
+        texts = recognise_alone(bundle, run.need(f"features/{split}"), run.jobs)
+        references = {cut.id: text_of(cut) for cut in cuts(run, split) if cut.id in texts}
+        alone[split] = round(score(references, texts).percent, 2)
+    model = load_model(run.need("ctc"))
+    kind = "network"
+    if isinstance(model, CtcModel):
+        kind = "BLSTM" if model.config.bidirectional else "LSTM"
+    return Card(
+        NAME,
+        f"CTC {kind}",
+        words=len(run.need("words.txt").read_text(encoding="utf-8").split()),
+        **training_speech(run),
+        lm=lm,
+        wer=wer,
+        wer_unknown_speaker=alone,
+        tuned_on=splits(run).tune,
+    )
 
 
 def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from glob import iglob
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from lhotse import MonoCut
 
@@ -12,12 +13,18 @@ from local import fetch, manifests
 from recipes.steps.run_page import show_page
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.check.check import check
-from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
+from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.letters import normaliser
-from toolkit.score.results import collect_results, markdown_table, print_results, read_results
+from toolkit.score.results import (
+    collect_results,
+    markdown_table,
+    print_results,
+    read_results,
+    record_results,
+)
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.storage.names import path_below
@@ -156,11 +163,41 @@ def copies(run: Run) -> list[MonoCut]:
     return list(augmented(cuts(run, "train"), config))
 
 
-def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:
-    """Write the results of all systems; return the best WER of each split."""
+def training_speech(run: Run) -> dict[str, Any]:
+    """Return the training speech's `hours`, `speakers` and `corpus` for the card of a bundle."""
+    speech = cuts(run, splits(run).train)
+    return {
+        "hours": round(sum(cut.duration for cut in speech) / 3600, 2),
+        "speakers": len({speaker_of(cut) for cut in speech}),
+        "corpus": run.setting("corpus.name"),
+    }
+
+
+def list_results(
+    run: Run,
+    systems: Sequence[str],
+    unknown_speaker: Mapping[tuple[str, str, str], float] | None = None,
+) -> dict[str, float]:
+    """Write the results of all systems; return the best WER of each split.
+
+    Args:
+      run: the run of the stage.
+      systems: the folders below decode/.
+      unknown_speaker: WER in percent with every utterance recognised alone, by the key of the row
+        that gets it.
+    """
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results, table = run.make("results.json"), run.make("results.md")
     best = collect_results(rows, results)
+    alone = unknown_speaker or {}
+    record_results(
+        results,
+        [
+            replace(row, wer_unknown_speaker=alone[row.key])
+            for row in read_results(results)
+            if row.key in alone
+        ],
+    )
     write_atomically(table, markdown_table(read_results(results)))
     return best
 

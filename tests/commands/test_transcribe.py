@@ -1,6 +1,7 @@
 """`toolkit transcribe` as it is typed."""
 
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -266,23 +267,84 @@ def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
     assert scored.stdout.splitlines()[0] == "%WER 50.00 [ 1 / 2, 0 ins, 1 del, 0 sub ] [PARTIAL]"
 
 
-def test_that_speakers_are_not_known_is_told(transcriber, tmp_path):
+@pytest.fixture
+def final(tmp_path):
+    """A run whose best system adapts to speakers, and another that is better without them."""
     from toolkit.decode.bundle.folder import BundledSystem, write_systems
+    from toolkit.decode.bundle.settings import RecogniserSettings
+    from toolkit.features.frontend import FrontendConfig
+    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.lattice import Weights
 
     final = tmp_path / "final"
-    (final / "sat").mkdir(parents=True)
-    write_systems(final, [BundledSystem("sat", "4gram", False, {"dev": 12.5})])
-    (final / "sat" / "recogniser.json").write_text("{}")
-    told = "every recording counts as another speaker's"
+    systems = [
+        BundledSystem("sat", "4gram", False, {"dev": 12.5}, ("speaker_known",)),
+        BundledSystem("lstm", "4gram", True, {"dev": 15.0}, ("speaker_unknown", "stream")),
+    ]
+    write_systems(final, systems)
+    for system in systems:
+        (final / system.name).mkdir()
+        settings = RecogniserSettings(
+            FrontendConfig(), Beam(), 0.1, Weights(0.1, 0.0), by_speaker=system.name == "sat"
+        )
+        (final / system.name / "recogniser.json").write_text(json.dumps(asdict(settings)))
     (tmp_path / "utt2spk").write_text("a ann\n")
+    return final
+
+
+UNNAMED = "no speaker is named: every recording counts as a speaker of its own"
+
+
+@pytest.mark.parametrize("audio", [("a.wav",), ("a.wav", "b.wav")])
+def test_without_speakers_the_best_system_without_them_recognises(transcriber, final, audio):
+    result = run("--model", final, *audio)
+    assert transcriber.asked == [("lstm", False)]
+    assert result.stderr.splitlines() == [
+        "lstm with 4gram: WER 15.00 % on dev",
+        f"{UNNAMED}; --speakers names them, and then sat is the best system",
+    ]
+
+
+def test_with_speakers_the_best_system_with_them_recognises(transcriber, final, tmp_path):
     speakers = ("--speakers", tmp_path / "utt2spk")
-    for arguments, wanted in (
-        (("a.wav", "b.wav"), True),
-        (("a.wav",), False),
-        ((*speakers, "a.wav", "b.wav"), False),
-    ):
-        result = run("--model", final, *arguments)
-        assert result.exit_code == 0
-        assert "12.5" in result.stderr
-        assert (told in result.stderr) == wanted
-    assert told not in run("--model", "elsewhere", "a.wav", "b.wav").stderr
+    result = run("--model", final, *speakers, "a.wav")
+    assert transcriber.asked == [("sat", False)]
+    assert result.stderr == "sat with 4gram: WER 12.50 % on dev\n"
+    result = run("--model", final, *speakers, "a.wav", "b.wav")
+    assert "Warning: 1 of 2 recordings, first b.wav, have no speaker: each counts" in result.stderr
+
+
+@pytest.mark.parametrize("audio", [("a.wav",), ("a.wav", "b.wav")])
+@pytest.mark.parametrize("named", ["folder", "system", "elsewhere"])
+def test_a_system_that_adapts_warns_where_no_speaker_is_named(
+    transcriber, final, tmp_path, audio, named
+):
+    model = final.rename(tmp_path / "bundles") if named == "elsewhere" else final
+    if named == "elsewhere":
+        (model / "systems.json").unlink()
+    arguments = ("--model", model, "--system", "sat")
+    if named != "system":
+        arguments = ("--model", model / "sat")
+    result = run(*arguments, *audio)
+    assert transcriber.asked == [("sat", False)]
+    assert result.stderr.splitlines()[-1] == (
+        f"Warning: {UNNAMED}, but sat adapts to speakers and makes more errors without; --speakers"
+        " names them"
+    )
+
+
+def test_bundles_without_error_rates_say_nothing_of_speakers(transcriber, final):
+    (final / "systems.json").unlink()
+    assert run("--model", final / "lstm", "a.wav", "b.wav").stderr == ""
+
+
+def test_the_card_is_printed_first(transcriber, final):
+    from toolkit.decode.bundle.card import Card, write_card
+
+    card = Card("lstm", "LSTM on log-mel features", 12, 0.5, 9, "an4", "4gram", {"test": 7.0})
+    write_card(final / "lstm", card)
+    first = run("--model", final, "a.wav").stderr.splitlines()[0]
+    assert first == str(card)
+    assert "12 words; trained on 0.5 h of speech (corpus an4, 9 speakers); WER 7.00 %" in first
+    fast = run("--model", final, "--fast", "a.wav").stderr.splitlines()[0]
+    assert fast == f"rescoring, and so its error rates, left out: {card}"

@@ -44,9 +44,10 @@ def bundle(recogniser, tmp_path):
     return tmp_path / "bundle"
 
 
-def heard(seed):
+def heard(seed, frames=(250, 260)):
+    """The cepstra of a speaker's utterances; the default is enough to adapt to."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(frames, SIZE, generator=generator) for frames in (60, 90)]
+    return [torch.randn(count, SIZE, generator=generator) for count in frames]
 
 
 def test_each_model_is_loaded_once(bundle, monkeypatch):
@@ -65,3 +66,14 @@ def test_each_model_is_loaded_once(bundle, monkeypatch):
     assert found[0] == found[2] != found[1]
     assert found[1] == SpeakerRecogniser(bundle).recognise(heard(2))
     assert any(result.text for results in found for result in results)
+
+
+def test_a_few_seconds_are_recognised_as_by_adaptation_which_they_are_too_few_for(
+    bundle, monkeypatch
+):
+    short = [heard(seed, frames) for seed, frames in enumerate([(60, 90), (1,), (499,)])]
+    quick = SpeakerRecogniser(bundle)
+    found = [quick.recognise(utterances) for utterances in short]
+    assert any(result.text for results in found for result in results)
+    monkeypatch.setattr(speaker, "MIN_FRAMES", 0)
+    assert [SpeakerRecogniser(bundle).recognise(utterances) for utterances in short] == found

@@ -9,8 +9,15 @@ from tests.decode.bundle.test_ctc_bundle import write
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.gmm.training import EmConfig
+from toolkit.decode.bundle.card import Card, write_card
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-from toolkit.decode.bundle.folder import BundledSystem, find_system, read_systems, write_systems
+from toolkit.decode.bundle.folder import (
+    BundledSystem,
+    describe,
+    find_system,
+    read_systems,
+    write_systems,
+)
 from toolkit.decode.bundle.settings import (
     SETTINGS,
     FirstPass,
@@ -42,7 +49,8 @@ def settings(folder):
 
 
 def systems(folder):
-    found = [BundledSystem(name, "3gram", name == "ctc", {"dev": 12.5}) for name in ("ctc", "sat")]
+    roles = {"ctc": ("speaker_unknown", "stream"), "sat": ("speaker_known",)}
+    found = [BundledSystem(s, "3gram", s == "ctc", {"dev": 12.5}, roles[s]) for s in roles]
     write_systems(folder, found)
     for system in found:
         (folder / system.name).mkdir()
@@ -52,7 +60,13 @@ def use_systems(folder):
     return [str(system) for system in read_systems(folder)], find_system(folder)
 
 
+def card(folder):
+    wer = {"dev": 12.5, "test": 13.0}
+    write_card(folder, Card("sat", "GMMs", 12, 0.5, 9, "an4", "3gram", wer, wer, ("dev",)))
+
+
 READERS = {
+    "card": Reader(card, describe),
     "settings": Reader(settings, read_settings),
     "systems": Reader(systems, use_systems),
     "ctc": Reader(

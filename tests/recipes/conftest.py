@@ -70,6 +70,7 @@ SMALL = (
     "blstm.chunks.batch=8",
     "blstm.whole.epochs=1",
     "sequence.epochs=2",
+    "chain_features=both",
     "chain_tree.max_leaves=60",
     "lfmmi.epochs=4",
     "lfmmi.average_epochs=2",
@@ -122,7 +123,7 @@ QUICKEST = (
 """What makes the stages of `SMALL` shorter still, where error rates do not matter."""
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "lstm_lm")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "chain_fbank", "lstm_lm")
 MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
 MADE += (
     "denominators",

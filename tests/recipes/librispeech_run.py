@@ -2,9 +2,9 @@
 
 import json
 
-STAGES = [*range(1, 34)]
+STAGES = [*range(1, 36)]
 GMMS = ("mono", "tri", "lda_mllt", "sat")
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "chain_fbank")
 SPEAKERS = {"dev": 6, "test": 4}
 
 
@@ -22,13 +22,18 @@ def systems(root):
     return json.loads((root / "final/systems.json").read_text())
 
 
+def by_role(root):
+    """The system of the bundle for each role."""
+    return {role: system for system in systems(root) for role in system["roles"]}
+
+
 def streaming(finished):
-    return next(system for system in systems(finished.root) if system["streams"])
+    return by_role(finished.root)["stream"]
 
 
 def table_of(rows, output, mark):
     """What a command has printed of its last stage, with the table of results."""
-    table = output[output.index(f"{mark} 33 ") :]
+    table = output[output.index(f"{mark} 35 ") :]
     for row in rows:
         named = {row["system"], row["split"], row["lm"]}
         line = next(line for line in table.splitlines() if named <= {*line.split()})

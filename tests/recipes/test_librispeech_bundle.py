@@ -3,26 +3,97 @@
 import json
 import shutil
 
+import jiwer
 import pytest
 
-from tests.recipes.librispeech_run import SPEAKERS, errors_on_dev, streaming, systems
+from tests.recipes.librispeech_run import SPEAKERS, by_role, errors_on_dev, streaming, systems
 
 soundfile = pytest.importorskip("soundfile")
 
+BY_UTTERANCE = ("lstm_ce", "lstm_smbr", "chain_fbank")
+"""The systems that recognise by utterance."""
 
-def test_the_bundle_is_the_best_on_the_development_data(finished):
+
+def card(root, system):
+    return json.loads((root / "final" / system["name"] / "card.json").read_text())
+
+
+def test_the_bundles_are_the_best_on_the_development_data(finished):
     errors = errors_on_dev(finished)
     del errors["combined", "4gram"]
-    best, *others = systems(finished.root)
-    assert (best["name"], best["lm"]) == min(errors, key=errors.get)
-    rows = [r for r in finished.rows if (r["system"], r["lm"]) == (best["name"], best["lm"])]
-    assert best["wer"] == {row["split"]: row["wer"] for row in rows}
-    told = json.loads((finished.root / "stages/33.json").read_text())["headline"]
-    assert told == {"bundle": best["name"]} | {f"wer {k}": v for k, v in best["wer"].items()}
-    networks = {key: count for key, count in errors.items() if key[0] in ("lstm_ce", "lstm_smbr")}
-    stream = streaming(finished)
+    roles = by_role(finished.root)
+    known, unknown, stream = (roles[r] for r in ("speaker_known", "speaker_unknown", "stream"))
+    assert (known["name"], known["lm"]) == min(errors, key=errors.get)
+    networks = {key: count for key, count in errors.items() if key[0] in BY_UTTERANCE}
     assert (stream["name"], stream["lm"]) == min(networks, key=networks.get)
-    assert len(others) == (best != stream)
+    others = {key: count for key, count in errors.items() if key[0] not in BY_UTTERANCE}
+    candidates = {min(networks, key=networks.get), min(others, key=others.get)}
+    alone = {
+        (row["system"], row["lm"]): row["wer_unknown_speaker"]
+        for row in finished.rows
+        if row["split"] == "dev" and "wer_unknown_speaker" in row
+    }
+    assert alone.keys() == candidates
+    assert alone[unknown["name"], unknown["lm"]] == min(alone.values())
+    told = json.loads((finished.root / "stages/35.json").read_text())["headline"]
+    assert told == {
+        "bundle": known["name"],
+        **{f"wer {split}": wer for split, wer in known["wer"].items()},
+        "bundle for unknown speakers": unknown["name"],
+        **{
+            f"wer {split}, speaker unknown": wer
+            for split, wer in card(finished.root, unknown)["wer_unknown_speaker"].items()
+        },
+    }
+    folders = {path.name for path in (finished.root / "final").iterdir() if path.is_dir()}
+    assert folders == {"aligner", *(system["name"] for system in systems(finished.root))}
+
+
+def test_the_cards_say_what_the_systems_were_trained_on_and_reach(finished):
+    vocabulary = (finished.root / "lang/words.txt").read_text().split()[::2]
+    words = len([word for word in vocabulary if word[0] not in "<#"])
+    for system in systems(finished.root):
+        found = card(finished.root, system)
+        rows = {
+            row["split"]: row
+            for row in finished.rows
+            if (row["system"], row["lm"]) == (system["name"], system["lm"])
+        }
+        assert found["wer"] == system["wer"] == {split: row["wer"] for split, row in rows.items()}
+        assert found["wer_unknown_speaker"] == {
+            split: row["wer_unknown_speaker"] for split, row in rows.items()
+        }
+        assert (found["corpus"], found["speakers"], found["words"]) == ("synthetic", 3, words)
+        assert found["hours"] == pytest.approx(0.08, abs=0.01)
+        assert found["tuned_on"] == ["dev"]
+    assert "speaker unknown" in (finished.root / "results.md").read_text()
+    assert "speaker unknown" in (finished.root / "report.html").read_text()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_without_speakers_the_error_rate_is_that_of_the_card(finished, commands, named):
+    """Of the system for unknown speakers, which is taken where none is named, and of the others."""
+    files = sorted((finished.root / "corpus/dev").glob("*/*/*.flac"))
+    lines = [
+        line
+        for path in (finished.root / "corpus/dev").rglob("*.trans.txt")
+        for line in path.read_text().splitlines()
+    ]
+    references = dict(line.split(" ", 1) for line in lines)
+    model = ("--model", finished.root / "final")
+    unknown = by_role(finished.root)["speaker_unknown"]
+    chosen = [system for system in systems(finished.root) if system != unknown] if named else [None]
+    for system in chosen:
+        arguments = ("--system", system["name"]) if named else ()
+        result = commands.toolkit("transcribe", *model, *arguments, *files)
+        assert result.status == 0, result.errors
+        assert result.errors.startswith(f"{(system or unknown)['name']}: ")
+        assert "trained on 0.08 h of synthetic speech (3 voices); WER " in result.errors
+        assert "no speaker is named: every recording counts" in result.errors
+        texts = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+        wer = 100 * jiwer.wer([references[name] for name in texts], list(texts.values()))
+        expected = card(finished.root, system or unknown)["wer_unknown_speaker"]["dev"]
+        assert wer == pytest.approx(expected, abs=0.005)
 
 
 def firsts(finished, split):
@@ -30,7 +101,9 @@ def firsts(finished, split):
     return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
 
 
-@pytest.mark.parametrize("system", [None, "sat", "lstm_lm", "blstm", "lstm_fmllr", "chain"])
+@pytest.mark.parametrize(
+    "system", [None, "sat", "lstm_lm", "blstm", "lstm_fmllr", "chain", "chain_fbank"]
+)
 def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
     finished, commands, tmp_path, request, system
 ):
@@ -43,7 +116,7 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
             rows.write_text(json.dumps([row | zero for row in json.loads(rows.read_text())]))
             system = rows.parent.name.removesuffix("_lstm_lm")
             lm = "4gram+lstm"
-        settings = ("--stage", 33, "--set", f"bundle={system}", "--exp", run.root)
+        settings = ("--stage", 35, "--set", f"bundle={system}", "--exp", run.root)
         made = commands.run(*commands.demo, *settings)
         assert made.status == 0, made.output + made.errors
     best = systems(run.root)[0]
@@ -58,7 +131,10 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
     arguments = ("--model", run.root / "final", "--speakers", speakers, *mixed)
     result = commands.toolkit("transcribe", *arguments)
     assert result.status == 0, result.errors
-    assert result.errors.startswith(f"{best['name']} with {best['lm']}: WER {best['wer']['dev']}")
+    first, *others = result.errors.splitlines()
+    assert first.startswith(f"{best['name']}: ")
+    assert f" with {best['lm']}; " in first
+    assert not others
     lines = dict(line.partition(" ")[::2] for line in result.output.splitlines())
     assert [*lines] == [path.stem for path in mixed]
     expected = run.words(best["name"], "dev", best["lm"])
@@ -94,7 +170,7 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     assert found[slow.stem]
     assert {*found[slow.stem].split()} <= {*vocabulary}
     _, speakers, *told = result.errors.splitlines()
-    assert speakers.startswith("every recording counts as another speaker's")
+    assert speakers.startswith("no speaker is named: every recording counts")
     for path, line in zip((broken, missing, click), told, strict=True):
         assert line.startswith(f"Error: {path}: ")
 
@@ -158,6 +234,8 @@ def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_p
     settings = ("--audio-dir", dev, "--text", tmp_path / "text", "--out", tmp_path / "out")
     result = commands.toolkit("align", "--model", finished.root / "final", *settings)
     assert result.status == 0, result.errors
+    assert result.errors.startswith("sat: triphone GMMs on speaker-adapted features; ")
+    assert "trained on 0.08 h of synthetic speech (3 voices)" in result.errors
 
     def starts(path):
         rows = [line.split() for line in path.read_text().splitlines()]

@@ -12,8 +12,8 @@ pytest.importorskip("soundfile")
         (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
         (["--set", "bundle=blstm"], "these settings do not train blstm; they train mono, tri,"),
         (["--set", "neural_systems=chain", "--set", "chain=false"], "do not train chain"),
-        (["--stage", "34"], "--stage 34: no such stage; did you mean 33 ("),
-        (["--stage", "1o"], "--stage 1o: no such stage. Stages are numbered from 1 to 33"),
+        (["--stage", "36"], "--stage 36: no such stage; did you mean 35 ("),
+        (["--stage", "1o"], "--stage 1o: no such stage. Stages are numbered from 1 to 35"),
     ],
 )
 def test_a_typo_is_answered_with_what_was_meant(commands, tmp_path, arguments, message):

@@ -1,6 +1,7 @@
 """The charts and tables of error rates."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -40,3 +41,11 @@ def test_a_marker_stands_off_the_number_and_the_name(highest):
         assert right + MARKER <= number - MARKER
         names = re.findall(r'x="0" y="[\d.]+">([^<]+)', drawing)
         assert LETTER * max(map(len, names)) + MARKER <= left - MARKER
+
+
+def test_error_rates_with_speakers_unknown_are_in_the_table_where_they_were_measured():
+    rows = [result("sat", "4gram"), result("lstm", "4gram")]
+    assert "speaker unknown" not in error_table(rows).html()
+    html = error_table([replace(rows[0], wer_unknown_speaker=17.5), rows[1]]).html()
+    assert "WER %, speaker unknown" in html
+    assert "17.50" in html

@@ -130,3 +130,24 @@ def test_markdown_table_has_a_row_per_system_and_a_column_per_split():
         "| mono | 3gram | 66.67 (50.00-80.13) | **20.00** |\n"
         "| lstm_ce | 3gram | **10.00** |  |\n"
     )
+
+
+def test_error_rates_with_speakers_unknown_have_a_column_where_they_were_measured(tmp_path):
+    path = tmp_path / "results.json"
+    rows = [replace(MONO, wer_unknown_speaker=71.234), LSTM, replace(MONO, split="test", wer=20.0)]
+    record_results(path, rows)
+    assert read_results(path) == rows
+    assert "wer_unknown_speaker" not in json.loads(path.read_text())[1]
+    assert markdown_table(rows) == (
+        "| system | LM | dev | dev, speaker unknown | test |\n"
+        "| --- | --- | ---: | ---: | ---: |\n"
+        "| mono | 3gram | 66.67 | 71.23 | **20.00** |\n"
+        "| lstm_ce | 3gram | **10.00** |  |  |\n"
+    )
+    file = io.StringIO()
+    Console(file=file, width=140).print(results_table(rows))
+    assert "speaker unknown" in file.getvalue()
+    assert " 71.23 " in file.getvalue()
+    file = io.StringIO()
+    Console(file=file, width=140).print(results_table(rows[1:]))
+    assert "unknown" not in file.getvalue()

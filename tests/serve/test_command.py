@@ -17,12 +17,15 @@ from tests.decode.conftest import Recogniser as Words
 from tests.decode.conftest import make_bundle
 from tests.serve.talking import Tones
 from toolkit.cli import main
+from toolkit.decode.bundle.card import Card, write_card
 from toolkit.decode.bundle.folder import BundledSystem, write_systems
 from toolkit.serve.server import Server, run
 from toolkit.serve.settings import ServeConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 START = "from toolkit.cli import main; main()"
+
+CARD = Card("lstm", "LSTM on log-mel features", 2, 0.1, 3, "synthetic", "2gram", {"dev": 2.0})
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,7 @@ def final(tmp_path_factory):
         BundledSystem("old", "2gram", True, {"dev": 3.0}),
     ]
     write_systems(folder / "final", systems)
+    write_card(folder / "final/lstm", CARD)
     return folder / "final"
 
 
@@ -46,10 +50,11 @@ def test_it_ends_cleanly_by_sigterm_while_a_client_speaks(final):
     command = [sys.executable, "-c", START, "serve", "--port", "0", str(final)]
     options = {"cwd": PROJECT, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **options) as process:
-        assert process.stderr.readline() == "lstm with 2gram: WER 2.00 % on dev\n"
+        assert process.stderr.readline() == f"{CARD}\n"
         address = process.stderr.readline().split()[1].rstrip(";")
         with connect(f"{address.replace('http', 'ws')}stream") as connection:
-            assert json.loads(connection.recv())["rate"] == 16000
+            hello = json.loads(connection.recv())
+            assert (hello["rate"], hello["system"]) == (16000, str(CARD))
             begin = {"type": "begin", "rate": 16000, "format": "s16le", "channels": 1}
             connection.send(json.dumps(begin))
             connection.send(bytes(3200))

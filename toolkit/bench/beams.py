@@ -23,7 +23,7 @@ from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.search import BundleSearch
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
-from toolkit.decode.sources import Inputs, Source, by_speaker
+from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, TooShortError
 from toolkit.features.silence import counted_frames
@@ -109,7 +109,7 @@ def command(
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
-        bundle = find_system(model, system)
+        bundle = find_system(model, system, role_of(sources))
         widths = measure(bundle, sources, read_transcripts(ref).texts)
     for line in table(widths):
         click.echo(line)

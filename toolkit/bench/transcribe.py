@@ -42,7 +42,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     from toolkit.processes.threads import one_thread
 
     with one_thread():
-        recogniser, streaming = _loaded(find_system(model, stream=True))
+        recogniser, streaming = _loaded(find_system(model, role="stream"))
         streaming.warm_up(recogniser)
         rate = recogniser.frontend_config.sampling_rate
         samples = [load_audio(path, rate) for path in audio]

@@ -56,7 +56,7 @@ def serve(
     Example:
       toolkit serve --port 8000 exp/demo/final
     """
-    from toolkit.decode.bundle.folder import find_system, reached_by
+    from toolkit.decode.bundle.folder import describe, find_system
     from toolkit.decode.streaming import EndpointConfig
     from toolkit.decode.streaming_bundle import StreamingBundle
     from toolkit.environment import usable_cpus
@@ -76,11 +76,11 @@ def serve(
             f" machine or by https; for your own use, `ssh -L {port}:localhost:{port} MACHINE`"
             " needs no --host"
         )
-    bundle = find_system(model, system, stream=True)
-    reached = reached_by(bundle)
-    if reached:
-        report(reached)
+    bundle = find_system(model, system, role="stream")
+    description = describe(bundle)
+    if description:
+        report(description)
     config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
     with one_thread():
         shared = EndpointedBundle(StreamingBundle(bundle, fast), EndpointConfig(endpoint))
-        run(Server(shared, reached or bundle.name, config, report), report)
+        run(Server(shared, description or bundle.name, config, report), report)

@@ -90,7 +90,11 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     type=click.IntRange(1),
     help="Utterances that the network computes at a time; default: 1 on a CPU, 16 on a GPU.",
 )
-@click.option("--system", help="The system of the bundle to use; default: the best.")
+@click.option(
+    "--system",
+    help="The system of the bundle to use; default: the best with speakers named, without, or of "
+    "those that stream.",
+)
 @click.option("--int8", is_flag=True, help="Compute in 8 bits: faster with a CTC network on a CPU.")
 @click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
@@ -130,9 +134,11 @@ def transcribe(
     writes files with --out. Recordings that cannot be read are named at the end, and the exit
     status is 1.
 
-    The bundle's best system on the development data recognises; standard error says which that is
-    and what it reached. If it adapts to speakers, it hears all recordings of a speaker first:
-    without --speakers every recording is a speaker, but for cuts, which name theirs.
+    Where speakers are named, by --speakers or by cuts, the bundle's best system on the development
+    data recognises. If it adapts to speakers, it hears all recordings of a speaker first. Where no
+    speaker is named, every recording counts as a speaker of its own, and the system that is best
+    without speakers recognises. Standard error says which system that is, what it was trained on,
+    and its error rates with the speaker known and unknown.
 
     With --stream (the best LSTM of one direction or TDNN-F) words are shown as they are recognised:
     on a terminal in a line that changes, with --format json as a line for every change. The latency
@@ -145,9 +151,9 @@ def transcribe(
       arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
-    from toolkit.decode.bundle.folder import find_system, reached_by
+    from toolkit.decode.bundle.folder import describe, find_system
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
-    from toolkit.decode.sources import Inputs, check_ids, check_keys
+    from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
     from toolkit.decode.transcribe import transcribe as transcribe_sources
     from toolkit.processes.devices import check_device, choose_device
     from toolkit.processes.threads import one_thread
@@ -180,10 +186,6 @@ def transcribe(
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
     check_device(device)
-    bundle = find_system(model, system, stream)
-    if reached := reached_by(bundle):
-        without = "rescoring, and so its error rates, left out: " if fast else ""
-        click.echo(f"{without}{reached}", err=True)
     # One thread, as worker processes have: on busy cores several wait for each other, four times as
     # long as one computes, on idle ones two gain nothing.
     with tempfile.TemporaryDirectory() as work, one_thread():
@@ -191,15 +193,15 @@ def transcribe(
         sources = inputs.sources(audio, stdin, Path(work))
         _check_number(len(sources), form, apart)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
+        bundle = find_system(model, system, "stream" if stream else role_of(sources))
+        if description := describe(bundle):
+            without = "rescoring, and so its error rates, left out: " if fast else ""
+            click.echo(f"{without}{description}", err=True)
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
-            if reached and len(sources) > 1 and not any(source.speaker for source in sources):
-                click.echo(
-                    "every recording counts as another speaker's; the error rates were reached with"
-                    " speakers known, which --speakers names",
-                    err=True,
-                )
+            if note := _speaker_note(model, bundle, sources):
+                click.echo(note, err=True)
             words, place = form in WITH_WORDS, choose_device(device)
             together = batch or (1 if place == "cpu" else ON_A_GPU)
             if jobs > 1:
@@ -229,6 +231,31 @@ def transcribe(
 def _check_number(recordings: int, form: str, apart: bool) -> None:
     if apart and recordings > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
+
+
+def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
+    """Say what follows for recordings whose speakers are not named; None if all are."""
+    from toolkit.decode.bundle.folder import adapts_to_speakers, describe, find_system
+
+    unnamed = [source for source in sources if source.speaker is None]
+    adapts = adapts_to_speakers(bundle)
+    if not unnamed or not (adapts or describe(bundle)):
+        return None
+    if len(unnamed) == len(sources):
+        note = "no speaker is named: every recording counts as a speaker of its own"
+    else:
+        note = (
+            f"{len(unnamed)} of {len(sources)} recordings, first {unnamed[0].called}, have no"
+            " speaker: each counts as a speaker of its own"
+        )
+    if adapts:
+        return (
+            f"Warning: {note}, but {bundle.name} adapts to speakers and makes more errors without;"
+            " --speakers names them"
+        )
+    with_speakers = find_system(model, role="speaker_known").name
+    better = f", and then {with_speakers} is the best system"
+    return f"{note}; --speakers names them{better if with_speakers != bundle.name else ''}"
 
 
 def _write(

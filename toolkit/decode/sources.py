@@ -27,6 +27,7 @@ from toolkit.storage.reading import regular, validated
 
 if TYPE_CHECKING:
     from toolkit.corpus.pairing import Audio
+    from toolkit.decode.bundle.folder import Role
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -87,6 +88,12 @@ def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
     for number, source in enumerate(sources):
         groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
     return list(groups.values())
+
+
+def role_of(sources: Sequence[Source]) -> "Role":
+    """The role of the system that recognises recordings: whether any speaker is named."""
+    named = any(source.speaker is not None for source in sources)
+    return "speaker_known" if named else "speaker_unknown"
 
 
 @dataclass(frozen=True)

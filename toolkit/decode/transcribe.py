@@ -14,7 +14,7 @@ from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.segmenter import Segment, SegmentConfig, Segmenter
-from toolkit.decode.sources import Source
+from toolkit.decode.sources import Source, role_of
 from toolkit.decode.speakers import NO_SOUND, transcribe_speakers
 from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.errors import ToolkitError
@@ -50,7 +50,8 @@ def transcribe(
     broken recording the transcript holds the fault, and the others are still transcribed.
 
     Args:
-      model: a bundle, such as exp/demo/final.
+      model: a bundle, such as exp/demo/final; of several systems the best for recordings whose
+        speakers are named if any of these is, otherwise the best without speakers.
       sources: the recordings.
       details: find word times and confidences too.
       config: where long recordings are cut; None: the default.
@@ -63,7 +64,8 @@ def transcribe(
     Raises:
       BundleError: `model` is not a bundle, or has no senones, which `details` needs.
     """
-    recogniser = load_recogniser(find_system(model), device, fast, int8)
+    bundle = find_system(model, role=role_of(sources))
+    recogniser = load_recogniser(bundle, device, fast, int8)
     config = config or SegmentConfig()
     if details:
         recogniser.word_aligner  # noqa: B018 - fails now rather than at the first word

@@ -11,6 +11,9 @@ from toolkit.hmm.accumulators import Accumulators
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.symmetric import unpack, weighted_outer
 
+MIN_FRAMES = 500
+"""Frames of speech below which a speaker's transform is the identity (Kaldi: 500)."""
+
 
 @dataclass
 class FmllrStatistics(Accumulators):
@@ -63,7 +66,7 @@ class FmllrStatistics(Accumulators):
 
 
 def estimate_fmllr(
-    statistics: FmllrStatistics, min_count: float = 500, iterations: int = 20
+    statistics: FmllrStatistics, min_count: float = MIN_FRAMES, iterations: int = 20
 ) -> tuple[Tensor, float]:
     """The affine transform that makes a speaker's frames most likely.
 
@@ -72,8 +75,8 @@ def estimate_fmllr(
 
     Args:
       statistics: of one speaker.
-      min_count: frames below which the transform is the identity (Kaldi: 500); it is the identity
-        also where the statistics are singular.
+      min_count: frames below which the transform is the identity; it is the identity also where the
+        statistics are singular.
       iterations: rounds over all rows (Kaldi: 40).
 
     Returns:

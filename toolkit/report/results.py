@@ -1,6 +1,7 @@
 """The report's results: error rates with intervals, confidences, and grids of tuned weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
 from toolkit.report.chart import SHAPES, linear_ticks, marker
@@ -18,7 +19,8 @@ MARKER = 5.0
 def read_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
     """Return the rows of `decode/*/rows.json`, in the order of the stages, and of `results.json`.
 
-    The former exist before the recipe is finished, and are newer when a stage has run again.
+    The former exist before the recipe is finished, and are newer when a stage has run again; the
+    latter has the error rates with speakers unknown.
     """
     made = [name for stage in stages if stage.marker for name in stage.marker.outputs]
     order = {f"{name}/rows.json": n for n, name in enumerate(made)}
@@ -28,7 +30,9 @@ def read_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
     for path in [*paths, run.root / "results.json"]:
         try:
             for row in read_results(path):
-                rows.setdefault(row.key, row)
+                first = rows.setdefault(row.key, row)
+                if replace(row, wer_unknown_speaker=None) == first:
+                    rows[row.key] = row
         except ResultsError as error:
             run.note(path, error)
     return list(rows.values())
@@ -70,24 +74,33 @@ def error_table(rows: Sequence[Result]) -> Table:
     found = {row.key: row for row in rows}
     names = list(dict.fromkeys((row.system, row.lm) for row in rows))
     colours = colours_of(rows)
+    alone = {row.split for row in rows if row.unknown_speaker}
     table = []
     for system, lm in names:
         cells = [Cell(system, lm), Cell(lm)]
         for split in splits:
             row = found.get((system, split, lm))
             if row is None:
-                cells += [Cell("-"), Cell("-")]
+                cells += [Cell("-")] * (2 + (split in alone))
                 continue
             first = row.wer == best[split].wer
-            cells += [Cell(f"{row.wer:.2f}", row.interval, best=first), Cell(f"{row.cer:.2f}")]
+            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=first))
+            if split in alone:
+                cells.append(Cell(row.unknown_speaker or "-"))
+            cells.append(Cell(f"{row.cer:.2f}"))
         table.append(Row(cells, colours[system]))
     columns = [Column("system"), Column("LM", text=True, extra=True)]
     for split in splits:
-        columns += [Column("WER %, 95 % interval", split), Column("CER %", split, extra=True)]
+        columns.append(Column("WER %, 95 % interval", split))
+        if split in alone:
+            columns.append(Column("WER %, speaker unknown", split))
+        columns.append(Column("CER %", split, extra=True))
     note = (
         "In bold: the lowest of each split. Error rates of splits that weights were tuned on are "
         "optimistic."
     )
+    if alone:
+        note += " Speaker unknown: every utterance recognised alone, by the bundle of the system."
     return Table("Error rates", columns, table, note)
 
 

@@ -53,6 +53,9 @@ class Result:
     if errors were independent."""
     wer_high: float | None = None
     """Upper end of that interval."""
+    wer_unknown_speaker: float | None = None
+    """WER in percent with every utterance recognised alone, two decimals; None where that was not
+    measured. `wer` is that with the speaker's other utterances."""
 
     @classmethod
     def of(
@@ -99,6 +102,12 @@ class Result:
         """The 95 % confidence interval of `wer` as text for tables; empty when unknown."""
         known = self.wer_low is not None and self.wer_high is not None
         return f"{self.wer_low:.2f}-{self.wer_high:.2f}" if known else ""
+
+    @property
+    def unknown_speaker(self) -> str:
+        """`wer_unknown_speaker` as text for tables; empty where it was not measured."""
+        wer = self.wer_unknown_speaker
+        return "" if wer is None else f"{wer:.2f}"
 
 
 _SHORT = {"insertions": "ins", "deletions": "del", "substitutions": "sub"}
@@ -154,16 +163,19 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
     best: dict[str, float] = {}
     for row in results:
         best[row.split] = min(row.wer, best.get(row.split, row.wer))
+    measured = any(row.wer_unknown_speaker is not None for row in results)
+    alone = ["speaker unknown %"] if measured else []
     table = Table(title=escape(title))
     for name in ("system", "split", "LM"):
         table.add_column(name, no_wrap=True)
-    for name in ("WER %", "95 % interval", "CER %", "ins", "del", "sub", "words", "RTF"):
+    for name in ("WER %", *alone, "95 % interval", "CER %", "ins", "del", "sub", "words", "RTF"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in results:
         wer = f"{row.wer:.2f}"
         table.add_row(
             *map(escape, row.key),
             f"[bold]{wer}[/bold]" if row.wer == best[row.split] else wer,
+            *([row.unknown_speaker] if measured else []),
             row.interval,
             f"{row.cer:.2f}",
             str(row.insertions),
@@ -178,22 +190,33 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
 def markdown_table(results: Iterable[Result]) -> str:
     """Return a Markdown table of WERs with their intervals.
 
-    It has a row per system and language model and a column per split; the best of each split is in
-    bold.
+    It has a row per system and language model and a column per split, and where it was measured one
+    of the WER with speakers unknown; the best of each split is in bold.
     """
     results = list(results)
     splits = list(dict.fromkeys(row.split for row in results))
     best = {split: min(row.wer for row in results if row.split == split) for split in splits}
+    measured = {row.split for row in results if row.wer_unknown_speaker is not None}
+    columns: list[str] = []
+    for split in splits:
+        columns += [split] + [_alone(split)] * (split in measured)
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in results:
         bold = "**" if row.wer == best[row.split] else ""
         interval = f" ({row.interval})" if row.interval else ""
-        cells.setdefault((row.system, row.lm), {})[row.split] = (
-            f"{bold}{row.wer:.2f}{bold}{interval}"
+        cells.setdefault((row.system, row.lm), {}).update(
+            {
+                row.split: f"{bold}{row.wer:.2f}{bold}{interval}",
+                _alone(row.split): row.unknown_speaker,
+            }
         )
-    lines = [["system", "LM", *splits], ["---", "---", *["---:"] * len(splits)]]
-    lines += [[*key, *(row.get(split, "") for split in splits)] for key, row in cells.items()]
+    lines = [["system", "LM", *columns], ["---", "---", *["---:"] * len(columns)]]
+    lines += [[*key, *(row.get(name, "") for name in columns)] for key, row in cells.items()]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _alone(split: str) -> str:
+    return f"{split}, speaker unknown"
 
 
 def print_results(path: Path, title: str = "Results") -> None:

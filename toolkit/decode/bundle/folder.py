@@ -4,8 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from toolkit.config.convert import from_plain
+from toolkit.decode.bundle.card import printable, read_card
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.recogniser import Recogniser
@@ -16,6 +18,9 @@ from toolkit.storage.names import path_below
 from toolkit.storage.reading import read_json, reading
 
 SYSTEMS = "systems.json"
+Role = Literal["speaker_known", "speaker_unknown", "stream"]
+"""What a system is the best for: recordings whose speakers are named, recordings whose speakers
+are not, streams."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,14 @@ class BundledSystem:
     streams: bool
     """Whether it can recognise a stream."""
     wer: dict[str, float]
-    """WER in percent by split."""
+    """WER in percent by split, with speakers known."""
+    roles: tuple[Role, ...] = ()
+    """What it is the best for. Older folders have no roles: their first system is the best for
+    recordings, the first that streams the best for streams."""
 
     def __str__(self) -> str:
-        reached = ", ".join(f"{wer:.2f} % on {split}" for split, wer in self.wer.items())
-        text = f"{self.name} with {self.lm}: WER {reached}"
-        return "".join(c if c.isprintable() else "?" for c in text)  # of a stranger's bundle
+        rates = ", ".join(f"{wer:.2f} % on {split}" for split, wer in self.wer.items())
+        return printable(f"{self.name} with {self.lm}: WER {rates}")
 
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
@@ -57,13 +64,13 @@ def read_systems(folder: Path) -> list[BundledSystem]:
         return systems
 
 
-def find_system(model: Path, system: str | None = None, stream: bool = False) -> Path:
+def find_system(model: Path, system: str | None = None, role: Role = "speaker_unknown") -> Path:
     """The folder of a system's bundle.
 
     Args:
       model: a run's `final`, or the bundle of one system.
-      system: the system's name; None: the best.
-      stream: the best of those that can recognise a stream.
+      system: the system's name; None: the best for `role`.
+      role: what is recognised; a system that is named must be able to do it.
 
     Raises:
       BundleError: there is no such system.
@@ -74,16 +81,19 @@ def find_system(model: Path, system: str | None = None, stream: bool = False) ->
             raise BundleError(f"{model} holds one system alone: leave out --system")
         return model
     systems = read_systems(model)
-    names = ", ".join(one.name for one in systems)
-    if system is not None and system not in [one.name for one in systems]:
+    names = ", ".join(candidate.name for candidate in systems)
+    if system is not None and system not in [candidate.name for candidate in systems]:
         raise BundleError(f"{model} has no system {system!r}, but {names}")
-    for one in systems:
-        if system in (None, one.name) and (one.streams or not stream):
-            return path_below(model, one.name)
-    raise BundleError(
-        f"no LSTM of one direction and no TDNN-F on log-mel features in {model}"
-        f" ({system or names}), which a stream needs: transcribe without --stream"
-    )
+    able = [candidate for candidate in systems if candidate.streams or role != "stream"]
+    if system is not None:
+        able = [candidate for candidate in able if candidate.name == system]
+    if not able:
+        raise BundleError(
+            f"no LSTM of one direction and no TDNN-F on log-mel features in {model}"
+            f" ({system or names}), which a stream needs: transcribe without --stream"
+        )
+    best = next((candidate for candidate in able if role in candidate.roles), able[0])
+    return path_below(model, best.name)
 
 
 def find_network(model: Path) -> Path:
@@ -95,10 +105,11 @@ def find_network(model: Path) -> Path:
       BundleError: there is no such system.
     """
     if (model / SYSTEMS).exists():
-        for one in read_systems(model):
-            if one.streams or is_ctc(path_below(model, one.name)):
-                return path_below(model, one.name)
-    return find_system(model, stream=True)
+        ctc = [path_below(model, candidate.name) for candidate in read_systems(model)]
+        ctc = [bundle for bundle in ctc if is_ctc(bundle)]
+        if ctc:
+            return ctc[0]
+    return find_system(model, role="stream")
 
 
 def find_ctc(model: Path) -> Path | None:
@@ -112,16 +123,31 @@ def find_ctc(model: Path) -> Path | None:
     return None
 
 
-def reached_by(bundle: Path) -> str | None:
-    """What a system reached when its bundle was written; None if that is not known.
+def describe(bundle: Path) -> str | None:
+    """Say in a line what a bundle contains; None if neither the bundle nor its folder says it.
+
+    Bundles of earlier versions have no card; of them `systems.json` has the error rates.
 
     Raises:
-      BundleError: `systems.json` beside the bundle cannot be read.
+      BundleError: the card, or `systems.json` beside the bundle, cannot be read.
     """
+    card = read_card(bundle)
+    if card is not None:
+        return str(card)
     folder = bundle.absolute().parent
     if not (folder / SYSTEMS).exists():
         return None
-    return next((str(one) for one in read_systems(folder) if one.name == bundle.name), None)
+    listed = read_systems(folder)
+    return next((str(system) for system in listed if system.name == bundle.name), None)
+
+
+def adapts_to_speakers(bundle: Path) -> bool:
+    """Whether a system's features depend on all recordings of a speaker.
+
+    Raises:
+      BundleError: its settings cannot be read.
+    """
+    return (bundle / SETTINGS).exists() and read_settings(bundle).by_speaker
 
 
 def load_recogniser(

@@ -40,6 +40,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_with_retries
+from toolkit.hmm.fmllr import MIN_FRAMES
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralModel, NeuralScorer
 from toolkit.processes.bars import without_bars
@@ -160,8 +161,11 @@ class SpeakerRecogniser:
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in heard.items()]
             written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
-            with without_bars():
-                system = self._adapted(self._gmm.on(work / CEPSTRA), work)
+            system = self._gmm.on(work / CEPSTRA)
+            # Of fewer frames every estimate is the identity, whatever the first pass recognises.
+            if sum(map(len, utterances)) >= MIN_FRAMES:
+                with without_bars():
+                    system = self._adapted(system, work)
             scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
             factor = LOW_RATE_FACTOR if self._network else 1
             for name, scores in scored:

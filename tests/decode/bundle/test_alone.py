@@ -1,0 +1,44 @@
+"""Recognition of stored utterances, each as the only one of its speaker."""
+
+import pytest
+
+from toolkit.corpus.manifest import make_cut
+from toolkit.decode.bundle.alone import recognise_alone
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.store import FeatureStore
+
+
+@pytest.fixture
+def stored(tmp_path, babble):
+    """Store the features of four utterances of one speaker by a recogniser's front end."""
+    from tests.dummies import dummy_recording
+
+    def store(frontend):
+        folder, config = tmp_path / "features", frontend.config
+        utterances = [
+            (make_cut(f"u{n}", dummy_recording(0), "", "ann"), "ann", frontend(babble(n, 1.5)))
+            for n in range(4)
+        ]
+        written, frames = write_shard(folder / SHARDS, 0, utterances, config)
+        write_manifest(folder, config, [{"utterances": written, "frames": frames}])
+        return folder
+
+    return store
+
+
+def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
+    folder = bundle()
+    recogniser = Recogniser(folder)
+    features = stored(recogniser.frontend)
+    store = FeatureStore(features)
+    alone = {name: recogniser.recognise_features(store.load(name)).text for name in store.ids}
+    with_mean = {
+        name: recogniser.recognise_features(store.load(name), store.state(name)).text
+        for name in store.ids
+    }
+    assert alone != with_mean
+    for jobs in 1, 3:
+        texts = recognise_alone(folder, features, jobs)
+        assert list(texts) == store.ids
+        assert texts == alone
