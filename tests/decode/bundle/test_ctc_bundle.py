@@ -128,6 +128,33 @@ def both_ways(tmp_path_factory):
     return write(tmp_path_factory.mktemp("both"), "words", bidirectional=True)
 
 
+@pytest.mark.parametrize("form", ["bundle", "both_ways"])
+@pytest.mark.parametrize("seconds", [0.3, 3])
+def test_digital_silence_alone_has_no_words(request, form, seconds):
+    recogniser = CtcRecogniser(request.getfixturevalue(form))
+    assert recogniser.recognise(torch.zeros(int(16000 * seconds))) == ""
+
+
+def test_no_word_lies_in_digital_silence(bundle):
+    recogniser, zeros, words = CtcRecogniser(bundle), torch.zeros(16000), []
+    for seed in range(4):
+        samples = torch.cat([zeros, noise(1.5, seed), zeros, noise(1.5, seed + 9), zeros])
+        features = recogniser.frontend(samples)
+        words += recogniser.recognise_features(features, details=True).words
+    middles = [(word.start + word.end) / 2 for word in words]
+    assert all(0.9 < t < 2.8 or 3.4 < t < 5.3 for t in middles)
+    assert len(words) >= 4
+
+
+def test_a_stream_with_digital_silence_has_the_words_of_the_whole(bundle):
+    recogniser, zeros = CtcRecogniser(bundle), torch.zeros(16000)
+    samples = torch.cat([zeros, noise(1.5), zeros, noise(1.5, 9), zeros])
+    stream = CtcStreamingRecogniser(recogniser)
+    for piece in samples.split(1600):
+        stream.push(piece)
+    assert stream.finish().text == recogniser.recognise(samples) != ""
+
+
 @pytest.mark.parametrize("piece", [160, 1600, 7777, 10**6])
 @pytest.mark.parametrize("form", ["bundle", "rescored"])
 def test_a_stream_has_the_words_of_the_whole(request, form, piece):
