@@ -31,6 +31,10 @@ _FORM = {
     "residual": {"count": NATURAL, "sum": [float], "sumsq": [float]},
     "kind": str,
 }
+QUIETEST = -2.0
+"""Normalised value that digital silence has at least, in standard deviations from the mean. Pauses
+in recordings have some -1.3, zeros -7 to -10, which no network has learnt: with these the TDNN-F of
+AN4 hears a word at each edge of a span of zeros."""
 MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 
@@ -93,7 +97,8 @@ class Normaliser:
     m_t = (prior_frames * prior_mean + S + x_0 + ... + x_t) / (prior_frames + n + t + 1),
     where S and n are the sum and number of the speaker's earlier frames, and mean and std are
     those of x_t - m_t over the training data. Frames of digital silence are normalised like others,
-    but count in no sum and number (`toolkit.features.silence.counted_frames`). The prior is that of
+    but count in no sum and number (`toolkit.features.silence.counted_frames`), and their y is at
+    least `QUIETEST`. The prior is that of
     Kaldi's OnlineCmvn (global_frames = 200); its window of 600 frames is not used: the paper's mean
     is over all of a speaker's audio so far (C17).
 
@@ -135,15 +140,16 @@ class Normaliser:
                 f"{len(self.prior_mean)}; extract them with the model's front end"
             )
         residual = self.subtract_mean(features, state)
+        counted = counted_frames(features, self.kind).numpy()
         if self.scope == "whole":
-            counted = residual[counted_frames(features, self.kind).numpy()]
-            squares = np.square(counted).sum(axis=0)
+            squares = np.square(residual[counted]).sum(axis=0)
             squares += self.prior_frames * self.residual.std.numpy() ** 2
-            weight = max(1, self.prior_frames + len(counted))
+            weight = max(1, self.prior_frames + int(counted.sum()))
             residual /= np.sqrt(np.maximum(squares / weight, MIN_STD**2))
         else:
             residual -= self.residual.mean.numpy()
             residual /= self.residual.std.numpy()
+        residual[~counted] = residual[~counted].clip(min=QUIETEST)
         return torch.from_numpy(residual.astype(np.float32))
 
     def subtract_mean(self, features: Tensor, state: CmnState | None) -> np.ndarray:
