@@ -6,7 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.steps.data import check_audio, copies, cuts, has_copies, lm_config, splits, texts
+from recipes.steps.data import (
+    check_audio,
+    copies,
+    cuts,
+    has_copies,
+    lm_config,
+    splits,
+    texts,
+    transcripts_of,
+)
 from recipes.steps.features import extract_changed
 from toolkit.bench.ctc.sweep import stored_sweep
 from toolkit.bench.tta.feature_panels import utterance_figure
@@ -130,7 +139,9 @@ def write_all_records(run: Run) -> dict[str, float]:
     headline = {}
     for split in (splits(run).train, splits(run).tune[0]):
         store = run.need(f"features/{split}")
-        found = write_records(store, texts(run)[split], units, config, out / split, run.jobs)
+        found = write_records(
+            store, transcripts_of(run, split), units, config, out / split, run.jobs
+        )
         headline |= {f"{name} {split}": value for name, value in found.items()}
     for split in splits(run).decoded[1:]:
         headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)

@@ -27,8 +27,7 @@ def write_adapted(run: Run, adapted: str, independent: str) -> Path:
             words = transcripts(copies(run), run.need("plp/copies"))
             estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
         _write_features(run, adapted, transforms, out)
-        # The transforms have taken each speaker's mean away; a running mean would remove what was
-        # said.
+        # The transforms remove each speaker's mean; a running mean would depend on the words.
         write_normaliser(run, out, "global")
 
     ranks.on_rank_zero(write)
