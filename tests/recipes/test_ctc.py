@@ -145,6 +145,26 @@ def test_the_bundle_transcribes_nearly_as_well(commands, exp):
     assert 100 * scored.errors / scored.ref_units < table + 15
 
 
+def test_the_card_has_the_error_rates_of_the_command(commands, exp):
+    (system,) = json.loads((exp / "final/systems.json").read_text())
+    assert system["roles"][:2] == ["speaker_known", "speaker_unknown"]
+    card = json.loads((exp / "final/ctc/card.json").read_text())
+    assert card["wer"] == system["wer"]
+    assert (card["corpus"], card["speakers"]) == ("synthetic", 3)
+    assert card["words"] == len((exp / "words.txt").read_text().split())
+    audio = sorted((exp / "corpus/test").rglob("*.flac"))
+    result = commands.toolkit("transcribe", "--model", exp / "final", *audio)
+    assert result.status == 0, result.errors
+    first, note = result.errors.splitlines()
+    assert first.startswith("ctc: CTC BLSTM with words")
+    assert first.endswith(" (speaker known / unknown) on its own test set")
+    assert note.startswith("no speaker is named: every recording counts")
+    hypotheses = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    cuts = read_cuts(exp / "data/test.jsonl")
+    scored = score({cut.id: text_of(cut) for cut in cuts}, hypotheses)
+    assert card["wer_unknown_speaker"]["test"] == pytest.approx(scored.percent, abs=0.005)
+
+
 def test_all_is_done_then(commands, exp):
     before = (exp / "results.json").read_bytes()
     result = commands.run_ctc("--exp", exp)
