@@ -13,8 +13,9 @@ import pytest
 from toolkit.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-TOP = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in TOP)]
+PAGES += sorted((ROOT / "recipes").glob("[lf]*/*.md"))
 PACKAGES = sorted(p.parent.name for p in (ROOT / "toolkit").glob("*/__init__.py"))
 ids = [str(page.relative_to(ROOT)) for page in PAGES]
 
