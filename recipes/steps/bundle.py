@@ -169,8 +169,10 @@ def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
     for row in candidate.rows:
         folder = run.need(f"{features}/{row.split}")
         store = FeatureStore(folder)
-        references = {utterance: text_of(store.cut(utterance)) for utterance in store.ids}
-        scores[row.split] = score(references, recognise_alone(bundle, folder, run.jobs))
+        cuts = [*map(store.cut, store.ids), *store.failed_cuts]
+        references = {cut.id: text_of(cut) for cut in cuts}
+        texts = recognise_alone(bundle, folder, run.jobs)
+        scores[row.split] = score(references, dict.fromkeys(references, "") | texts)
     return _Measured(candidate, scores, splits(run).tune)
 
 
