@@ -172,7 +172,7 @@ def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
         cuts = [*map(store.cut, store.ids), *store.failed_cuts]
         references = {cut.id: text_of(cut) for cut in cuts}
         texts = recognise_alone(bundle, folder, run.jobs)
-        scores[row.split] = score(references, dict.fromkeys(references, "") | texts)
+        scores[row.split] = score(references, texts)
     return _Measured(candidate, scores, splits(run).tune)
 
 

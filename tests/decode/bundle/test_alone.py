@@ -2,17 +2,17 @@
 
 import pytest
 
-from toolkit.corpus.manifest import make_cut
+from tests.dummies import dummy_recording
+from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.bundle.alone import recognise_alone
 from toolkit.decode.bundle.recogniser import Recogniser
-from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.shards import FAILED_CUTS, SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 
 
 @pytest.fixture
 def stored(tmp_path, babble):
     """Store the features of four utterances of one speaker by a recogniser's front end."""
-    from tests.dummies import dummy_recording
 
     def store(frontend):
         folder, config = tmp_path / "features", frontend.config
@@ -42,3 +42,11 @@ def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
         texts = recognise_alone(folder, features, jobs)
         assert list(texts) == store.ids
         assert texts == alone
+
+
+def test_the_text_of_an_utterance_without_features_is_empty(bundle, stored):
+    folder = bundle()
+    features = stored(Recogniser(folder).frontend)
+    texts = recognise_alone(folder, features, jobs=1)
+    write_cuts([make_cut("short", dummy_recording(0), "UP", "ann")], features / FAILED_CUTS)
+    assert recognise_alone(folder, features, jobs=1) == texts | {"short": ""}

@@ -22,14 +22,16 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
       jobs: worker processes, each with the bundle in its memory.
 
     Returns:
-      Text by utterance id.
+      Text by utterance id; of utterances without features, last, it is empty.
     """
-    ids = FeatureStore(features).ids
+    store = FeatureStore(features)
+    ids = store.ids
     shares = [share for share in (ids[n::jobs] for n in range(jobs)) if share]
     texts: dict[str, str] = {}
     for part in map_in_processes(partial(_recognise, bundle, features), shares, jobs):
         texts.update(part)
-    return {utterance: texts[utterance] for utterance in ids}
+    recognised = {utterance: texts[utterance] for utterance in ids}
+    return recognised | {cut.id: "" for cut in store.failed_cuts}
 
 
 def _recognise(bundle: Path, features: Path, ids: Sequence[str]) -> dict[str, str]:
