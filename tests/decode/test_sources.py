@@ -252,6 +252,8 @@ def test_a_list_that_assigns_channels_is_not_mixed(audio, read, tmp_path):
     assert "give --channel 1" in found["s-A"]
     assert torch.equal(found["m"], load_audio(mono))
     assert torch.equal(found["t"], load_audio(stereo))
+    (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\nt s 0\n")
+    assert "says; write each channel" in read(scp)["t"]
     found = read(scp, channel=1)
     assert torch.equal(found["s-B"], load_audio(stereo, channel=1))
     assert "give --channel 1" in found["s-A"]

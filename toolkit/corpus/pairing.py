@@ -39,7 +39,7 @@ the speakers of the others in it."""
 def channel_index(name: str) -> int | None:
     """Return the index of a channel called A, B, ... or 1, 2, ...; None for other names."""
     if name.isdecimal() and name.isascii():
-        return int(name) - 1
+        return int(name) - 1 if int(name) else None
     return ord(name.upper()) - ord("A") if len(name) == 1 and name.upper() in "ABCDEFGH" else None
 
 
