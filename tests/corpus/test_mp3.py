@@ -132,3 +132,11 @@ def test_a_file_shorter_than_its_tag_says_is_truncated(tmp_path, truncate, befor
         load_audio(path)
     with pytest.raises(AudioError, match=r"a\.mp3: truncated"):
         list(audio_blocks(path, 16000, 1.0))
+
+
+@pytest.mark.parametrize("junk", [(1 << 16) - 1, 1 << 16, (1 << 16) + 1])
+def test_frames_are_found_behind_junk_that_ends_where_a_block_of_the_search_does(tmp_path, junk):
+    content, frames = without_tag(encode())
+    path = tmp_path / "a.mp3"
+    path.write_bytes(content + b"\xff" * junk + content)
+    assert lengths(path) == {2 * frames * 576}

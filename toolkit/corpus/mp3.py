@@ -6,6 +6,7 @@ and the bit rate of the first frame, and reads no further; tags of players count
 """
 
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ tag names."""
 _TAG_SIZE = 200
 """Bytes of a frame that holds a LAME tag, at least."""
 _BLOCK = 1 << 16  # bytes
+_HEADER_BEGIN = re.compile(rb"\xff(?=[\xe2\xe3\xf2\xf3\xfa\xfb])")
+"""The first byte of a header of layer III, by the second: without it runs of 0xFF, such as padding,
+take 0.4 s per MB."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def _runs(file: BinaryIO, start: int) -> Iterator[_Run]:
 
 def _next_run(file: BinaryIO, begin: int, last: int | None = None) -> _Run | None:
     """Find the next run of frames that begins from `begin` to `last`, both in bytes."""
-    for position in _positions_of_ff(file, begin, last):
+    for position in _possible_headers(file, begin, last):
         file.seek(position)
         if header := _parse(file.read(4)):
             run = _follow(file, position, header)
@@ -198,18 +202,16 @@ def _next_run(file: BinaryIO, begin: int, last: int | None = None) -> _Run | Non
     return None
 
 
-def _positions_of_ff(file: BinaryIO, begin: int, last: int | None) -> Iterator[int]:
-    """Yield the positions of the byte with which headers begin."""
+def _possible_headers(file: BinaryIO, begin: int, last: int | None) -> Iterator[int]:
+    """Yield the positions at which a header may begin, by its first two bytes."""
     while last is None or begin <= last:
         file.seek(begin)
-        block = file.read(_BLOCK)
-        if not block:
+        block = file.read(_BLOCK + 1)  # with the second byte of a header at its end
+        for match in _HEADER_BEGIN.finditer(block):
+            yield begin + match.start()
+        if len(block) <= _BLOCK:
             return
-        offset = block.find(b"\xff")
-        while offset >= 0:
-            yield begin + offset
-            offset = block.find(b"\xff", offset + 1)
-        begin += len(block)
+        begin += _BLOCK
 
 
 def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
