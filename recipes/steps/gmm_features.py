@@ -16,16 +16,16 @@ from toolkit.stages.run import Run
 def write_adapted(run: Run, adapted: str, independent: str) -> Path:
     """Write the speaker-adapted features of the training data and its copies; return the folder."""
     out = _training_folder(run, "adapted")
-    aligned = run.need(adapted) / "fmllr.safetensors"
+    transforms: dict[str, Path | None] = {"train": run.need(adapted) / "fmllr.safetensors"}
+    of_copies = run.make("adapted/copies.safetensors") if has_copies(run) else None
 
     def write() -> None:
         if _written(out):
             return
-        transforms: dict[str, Path | None] = {"train": aligned}
-        if has_copies(run):
-            transforms["copies"] = run.make("adapted/copies.safetensors")
+        if of_copies is not None:
             words = transcripts(copies(run), run.need("plp/copies"))
-            estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
+            estimate_transforms(run, adapted, independent, "copies", words, of_copies)
+            transforms["copies"] = of_copies
         _write_features(run, adapted, transforms, out)
         # The transforms remove each speaker's mean; a running mean would depend on the words.
         write_normaliser(run, out, "global")
