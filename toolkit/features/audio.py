@@ -101,14 +101,14 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return None
     position, layout = 12, (0, 0, 0, 0, 0, 0)
-    found: tuple[np.ndarray, int] | None = None
+    samples_and_rate: tuple[np.ndarray, int] | None = None
     while position + 8 <= len(content):
         chunk, size = struct.unpack_from("<4sI", content, position)
         position += 8
-        if found is not None and chunk in (b"data", b"RIFF"):
+        if samples_and_rate is not None and chunk in (b"data", b"RIFF"):
             return None  # more samples follow, see `wav_pieces`
         if position + size > len(content):
-            return found
+            return samples_and_rate
         if chunk == b"fmt " and size >= 16:
             layout = struct.unpack_from("<HHIIHH", content, position)
         elif chunk == b"data":
@@ -116,9 +116,9 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
             if kind != 1 or bits != 16 or block != 2 * channels or not size or size % block:
                 return None
             samples = np.frombuffer(content, "<i2", size // 2, position)
-            found = samples.reshape(-1, channels), rate
+            samples_and_rate = samples.reshape(-1, channels), rate
         position += size + size % 2
-    return found
+    return samples_and_rate
 
 
 def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> AudioError:

@@ -185,11 +185,12 @@ class Frontend:
         step = int(config.frame_shift_ms * config.sampling_rate / 1000)
         window = int(config.frame_length_ms * config.sampling_rate / 1000)
         changes = ~(scaled.diff().abs() <= SMALLEST_STEP)  # samples that are no numbers change
-        before = torch.nn.functional.pad(changes.cumsum(0), (1, 0))  # sample i has before[i]
+        # Up to sample i there are num_changes[i].
+        num_changes = torch.nn.functional.pad(changes.cumsum(0), (1, 0))
         # What is mirrored beyond the ends lies within the window, too.
         begin = torch.arange(num_frames, device=scaled.device) * step - (window - step) // 2
         last = (begin + window - 1).clamp(max=len(scaled) - 1)
-        return before[last] == before[begin.clamp(min=0)]
+        return num_changes[last] == num_changes[begin.clamp(min=0)]
 
     def batch(self, utterances: Sequence[Tensor]) -> list[Tensor | FrontendError]:
         """Compute the features of several utterances together, on the device of this front end.
