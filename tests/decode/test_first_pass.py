@@ -11,6 +11,8 @@ from toolkit.fsa.beam import Beam
     [
         ({"scales": ()}, "scales and penalties need a value each"),
         ({"acoustic_scale": 0.0}, "acoustic scales must be positive"),
+        ({"scales": (0.1, math.inf)}, "needs to be positive and finite"),
+        ({"penalties": (math.nan,)}, "word_penalty is nan, needs to be finite"),
         ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\), need to be positive"),
         ({"retries": (math.nan,)}, "positive factors"),
         ({"retries": (math.inf,)}, "positive factors"),

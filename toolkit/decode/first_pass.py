@@ -51,6 +51,7 @@ class DecodeConfig:
         if self.untuned_within is not None and not self.untuned_within >= 0:
             raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
         self.beams()
+        self.grid.pairs()  # checks that they are finite
 
     def beams(self) -> list[Beam]:
         """Return the beams to try, in order."""
