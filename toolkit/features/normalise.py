@@ -96,16 +96,17 @@ class Normaliser:
     y_t = (x_t - m_t - mean) / std with
     m_t = (prior_frames * prior_mean + S + x_0 + ... + x_t) / (prior_frames + n + t + 1),
     where S and n are the sum and number of the speaker's earlier frames, and mean and std are
-    those of x_t - m_t over the training data. Frames of digital silence are normalised like others,
-    but count in no sum and number (`toolkit.features.silence.counted_frames`), and their y is at
-    least `QUIETEST`. The prior is that of
-    Kaldi's OnlineCmvn (global_frames = 200); its window of 600 frames is not used: the paper's mean
-    is over all of a speaker's audio so far (C17).
+    those of x_t - m_t over the training data. The prior is that of Kaldi's OnlineCmvn
+    (global_frames = 200); its window of 600 frames is not used: the paper's mean is over all of a
+    speaker's audio so far (C17).
 
     With the scope `whole` instead y_t = (x_t - m) / sqrt(v) with
     m = (prior_frames * prior_mean + S + x_0 + ... + x_T) / (prior_frames + n + T + 1) and
     v = (prior_frames * std^2 + (x_0 - m)^2 + ... + (x_T - m)^2) / (prior_frames + T + 1).
     With the scope `global` m_t is the prior mean, and the state is not used.
+
+    Frames of digital silence (`toolkit.features.silence.counted_frames`) count in no sum and
+    number. They are normalised like others, but their y is at least `QUIETEST`.
     """
 
     prior_mean: Tensor
