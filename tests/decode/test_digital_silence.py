@@ -11,6 +11,11 @@ from toolkit.decode.silence import PENALTY, SilenceGate, silence_pdfs
 from toolkit.decode.sources import Inputs
 from toolkit.decode.streaming import StreamingRecogniser
 from toolkit.decode.transcribe import transcribe
+from toolkit.hmm.phone_sets import RootGroup
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.build import TreeConfig, build_tree
+from toolkit.hmm.tree.stats import TreeStatistics
 
 ZEROS = torch.zeros(16000)
 
@@ -43,6 +48,19 @@ def test_noise_is_no_silence_for_the_gate(recogniser):
     phones = recogniser.senones.phone_of_pdf[silent].tolist()
     assert set(phones) == {recogniser.topology.silence}
     assert len(phones) == recogniser.topology.num_states(recogniser.topology.silence)
+
+
+def test_silence_may_share_its_root_with_noise():
+    topology = Topology(("A", "NOISE", "PAUSE"), silence_phones=("PAUSE", "NOISE"))
+    statistics = TreeStatistics(2)
+    states = torch.arange(topology.num_state_ids)
+    phones = torch.tensor(topology.phone_of_state_id)
+    statistics.accumulate(phones, states, phones, torch.randn(len(states), 2))
+    roots = [RootGroup((1,), True), RootGroup((2, 3), False)]
+    senones = Senones(topology, build_tree(statistics, topology, (), TreeConfig(), roots))
+    silent = silence_pdfs(senones)
+    assert silent.sum() == topology.silence_states
+    assert set(senones.phone_of_pdf[silent].tolist()) == {2}
 
 
 @pytest.mark.parametrize("kind", ["lstm", "tdnnf"])

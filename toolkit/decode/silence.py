@@ -32,8 +32,15 @@ class SilencePosteriors:
 
 
 def silence_pdfs(senones: Senones) -> Tensor:
-    """Return which pdfs are those of pauses between words, not of noise: [P] bool."""
-    return torch.as_tensor(senones.phone_of_pdf) == senones.topology.silence
+    """Return which pdfs are those of pauses between words: [P] bool.
+
+    Those of noise are not among them, unless both phones share a root of the tree.
+    """
+    topology = senones.topology
+    pauses = torch.tensor(topology.phone_of_state_id) == topology.silence
+    silent = torch.zeros(senones.num_pdfs, dtype=torch.bool)
+    silent[senones.table[pauses].unique().long()] = True
+    return silent
 
 
 class SilenceGate:
