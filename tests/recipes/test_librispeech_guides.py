@@ -18,7 +18,7 @@ def test_the_commands_of_a_guide_work_on_a_finished_run(finished, tmp_path, page
     made = {"first-run.md": "words", "reading-the-report.md": "report.html"}
     assert (project / made[page]).exists()
     if page == "first-run.md":
-        assert "33     Write the recogniser and aligner bundles" in said[0]
+        assert "35     Write the recogniser and aligner bundles" in said[0]
         recordings = list((finished.root / "corpus/test").rglob("*.flac"))
         assert all(f"\n{path.stem} " in said[2] for path in recordings)
         assert len(list((project / "words").rglob("*.ctm"))) == len(recordings)

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyroomacoustics")
 
 from recipes.farfield_ssl.run import baseline_ce, teacher_ce
+from tests.dummies import setting_of
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
 from toolkit.features.augment import AugmentConfig
@@ -37,14 +38,14 @@ class DrawnRun:
 
     def __init__(self, speech, root, rounds):
         self.root = root
-        self.names = {"fbank/train": speech.cepstra, "fbank/val": speech.cepstra}
-        self.names["lang"] = speech.lang
+        self.names = {"fbank/val": speech.cepstra, "lang": speech.lang}
         self.config = SimpleNamespace(
             align=CorpusAlignConfig(rounds=rounds),
             baseline=BASELINE,
             teacher=TEACHER,
             augment=AugmentConfig(),
         )
+        self.setting = setting_of(self.config)
         for name in ("lda_mllt", "senones", "ali", "ali_val", "fbank"):
             (root / name).mkdir()
         speech.topology.save(root / "lda_mllt/topology.json")

@@ -72,7 +72,9 @@ class _Spoken:
         self.topology = speech.senones.topology
         self.partition = SimpleNamespace(load=lambda: states)
         self.features = SimpleNamespace(
-            load=lambda name: spoken[name].features, dimension=speech.gmm.means.shape[1]
+            load=lambda name: spoken[name].features,
+            counted=lambda name: torch.ones(len(spoken[name].features), dtype=torch.bool),
+            dimension=speech.gmm.means.shape[1],
         )
         self.system = SimpleNamespace(
             gmm=speech.gmm, senones=speech.senones, features=self.features
