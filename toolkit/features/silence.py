@@ -41,7 +41,7 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
     if not features.shape[1]:
         return torch.ones(len(features), dtype=torch.bool)
     if kind == "fbank":
-        return features.amax(dim=1) > LOG_MEL_FLOOR
+        return (features > LOG_MEL_FLOOR).any(dim=1)
     if kind == "fbank_mfcc":  # more than half of the values are log-mel energies
         return (features > LOG_MEL_FLOOR).sum(dim=1) * 2 > features.shape[1]
     if kind == "mfcc":
