@@ -38,8 +38,6 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
     Returns:
       [T] bool, on the device of the features.
     """
-    if not features.shape[1]:
-        return torch.ones(len(features), dtype=torch.bool)
     if kind == "fbank":
         return (features > LOG_MEL_FLOOR).any(dim=1)
     if kind == "fbank_mfcc":  # more than half of the values are log-mel energies
