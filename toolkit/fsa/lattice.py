@@ -27,11 +27,11 @@ class Weights:
     """Added per word; negative means fewer words."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.acoustic_scale < math.inf and math.isfinite(self.word_penalty)):
-            raise ValueError(
-                f"acoustic_scale is {self.acoustic_scale}, needs to be positive and finite;"
-                f" word_penalty is {self.word_penalty}, needs to be finite"
-            )
+        if not 0 < self.acoustic_scale < math.inf:
+            scale = self.acoustic_scale
+            raise ValueError(f"acoustic_scale is {scale}, needs to be positive and finite")
+        if not math.isfinite(self.word_penalty):
+            raise ValueError(f"word_penalty is {self.word_penalty}, needs to be finite")
 
     @classmethod
     def load(cls, path: Path) -> "Weights":

@@ -152,13 +152,15 @@ class SpeakerRecogniser:
           log-likelihoods times the acoustic scale of the search.
         """
         kind = self.frontend_config.kind
-        heard = {f"{i:06d}": x for i, x in enumerate(utterances) if counted_frames(x, kind).any()}
-        if not heard:
+        sounding = {
+            f"{i:06d}": x for i, x in enumerate(utterances) if counted_frames(x, kind).any()
+        }
+        if not sounding:
             return
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
             work = Path(name)
-            stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in heard.items()]
+            stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
             written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
             system = self._gmm.on(work / CEPSTRA)
@@ -169,7 +171,7 @@ class SpeakerRecogniser:
             scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
             factor = LOW_RATE_FACTOR if self._network else 1
             for name, scores in scored:
-                gated = _gated(heard[name], scores, kind, self._senones, factor)
+                gated = _gated(sounding[name], scores, kind, self._senones, factor)
                 yield int(name), gated * self.search.scale
 
     def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
