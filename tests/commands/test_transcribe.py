@@ -215,6 +215,7 @@ def stream(monkeypatch, audio, tmp_path):
     class Stream:
         def __init__(self, recogniser, endpoint, details):
             self.heard, self.ends, self.details = 0, endpoint, details
+            self.has_sound = False
 
         @staticmethod
         def warm_up(recogniser):
@@ -222,6 +223,7 @@ def stream(monkeypatch, audio, tmp_path):
 
         def push(self, samples):
             self.heard += 1
+            self.has_sound = self.has_sound or bool(samples.any())
             return streaming.StreamResult(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
 
         def finish(self):
@@ -239,6 +241,7 @@ def test_streams_print_what_is_final_or_every_change_as_json(stream):
     assert result.stdout == "a 4 PIECES\n"
     assert result.stderr.startswith(f"{stream}: 0.4 s of audio, real-time factor ")
     assert "after speech began" in result.stderr
+    assert "silence" not in result.stderr
     result = run("--model", "final", "--stream", "--format", "json", "--piece", "0.2", stream)
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [one["text"] for one in found] == ["PIECE 1", "PIECE 2", "2 PIECES"]
@@ -250,6 +253,9 @@ def test_raw_samples_stream_from_standard_input(stream):
     arguments = ("--stream", "--raw-rate", "16000", "--piece", "0.1", "-")
     result = run("--model", "final", *arguments, stdin=bytes(2 * 16000))
     assert result.stdout == "- 10 PIECES\n"
+    assert result.stderr.splitlines()[-1] == (
+        "Warning: -: nothing but digital silence, so it has no words"
+    )
 
 
 def test_broken_streams_are_named_at_the_end(stream, tmp_path):

@@ -72,6 +72,7 @@ def test_zeros_have_no_words_and_a_note(bundle, kind, seconds, tmp_path, caplog)
     stream = StreamingRecogniser(Recogniser(folder))
     texts = [stream.push(piece).text for piece in samples.split(1600)]
     assert set(texts) | {stream.finish().text} == {""}
+    assert not stream.has_sound
     soundfile.write(tmp_path / "mute.wav", samples.numpy(), 16000)
     sources = Inputs().sources([str(tmp_path / "mute.wav")], None, tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -104,3 +105,4 @@ def test_a_stream_with_zeros_has_the_words_of_the_whole(bundle, babble, kind, si
         for piece in samples.split(size):
             stream.push(piece)
         assert stream.finish().text == recogniser.recognise(samples) != ""
+        assert stream.has_sound

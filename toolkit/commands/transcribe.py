@@ -298,6 +298,7 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
+    from toolkit.decode.speakers import NO_SOUND
     from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import EndpointConfig
     from toolkit.decode.streaming_bundle import StreamingBundle
@@ -315,6 +316,8 @@ def _stream(
             for result in recognise_stream(blocks, stream, perf_counter, latency):
                 _show(source.name, result, form)
             click.echo(f"{source.called}: {latency.summary()}", err=True)
+            if not stream.has_sound:
+                click.echo(f"Warning: {NO_SOUND}" % source.called, err=True)
         except AudioError as error:
             faults.append(str(error))
         except FrontendError as error:

@@ -12,6 +12,10 @@ from toolkit.decode.streaming import StreamResult
 class Streaming(Protocol):
     """A recogniser of one stream, see `toolkit.decode.streaming.StreamingRecogniser`."""
 
+    @property
+    def has_sound(self) -> bool:
+        """Whether the stream has been more than digital silence."""
+
     def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S]."""
 

@@ -184,6 +184,11 @@ class StreamingRecogniser:
         if self._gate is not None:
             self._gate.begin_utterance()
 
+    @property
+    def has_sound(self) -> bool:
+        """Whether the stream has been more than digital silence."""
+        return self._scorer.mean.frames > 0
+
     def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S], mono, at the front end's sampling rate."""
         self._read(self._frontend.push(samples))

@@ -150,7 +150,8 @@ def test_a_stream_with_digital_silence_has_the_words_of_the_whole(bundle):
     recogniser, zeros = CtcRecogniser(bundle), torch.zeros(16000)
     samples = torch.cat([zeros, noise(1.5), zeros, noise(1.5, 9), zeros])
     stream = CtcStreamingRecogniser(recogniser)
-    for piece in samples.split(1600):
+    for number, piece in enumerate(samples.split(1600)):  # the zeros last ten pieces
+        assert stream.has_sound == (number > 10)
         stream.push(piece)
     assert stream.finish().text == recogniser.recognise(samples) != ""
 

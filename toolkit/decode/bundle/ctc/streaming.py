@@ -64,6 +64,11 @@ class CtcStreamingRecogniser:
         self._activity = SpeechActivity(onset=1)
         self._gate.begin_utterance()
 
+    @property
+    def has_sound(self) -> bool:
+        """Whether the stream has been more than digital silence."""
+        return self._mean.frames > 0
+
     def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S], mono, at the front end's sampling rate."""
         self._read(self._frontend.push(samples))
