@@ -1,6 +1,7 @@
 # make demo     the main job: the LibriSpeech recipe on the offline demo corpus
-# make test     all tests but those that compare with k2, kaldifeat, kaldilm and torchaudio
-# make test-changed  the tests of the packages that differ from MAIN=main, and of what is not committed
+# make check    a first answer: lint, and the short tests of the packages that differ from MAIN=main
+# make test     the short tests of all packages, and the hybrid recipe end to end
+# make test-all make test, then the long tests: whole recipes, kills, faulty corpora, guides
 # make setup    the environment .venv, of the newest Python from 3.10 to 3.13 that is found, or PYTHON=3.12 or a path
 # make lint     ruff, and mypy: what is typed fits together
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
@@ -24,7 +25,7 @@ docs := .venv-docs/bin/python
 dist := .venv-dist/bin/python
 extra = $(1) -c 'import tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(2)"], sep="\n")'
-pytest := pytest --durations 20 --numprocesses auto --dist loadfile --no-loadscope-reorder
+pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(filter-out %/__pycache__,$(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*))
 
 NUMBER ?= 100
@@ -36,7 +37,7 @@ MAIN ?= main
 # Tests start Python by the hundred: a third of a second each without the bytecode of the run before.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-reference demo test test-changed test-gpu test-interop test-cluster test-reference test-engines torture audit lint docs dist test-dist clean
+.PHONY: setup setup-reference demo check test test-all test-gpu test-interop test-cluster test-reference test-engines torture audit lint docs dist test-dist clean
 
 setup: .venv/ready
 
@@ -49,18 +50,23 @@ setup: .venv/ready
 demo: setup
 	recipes/librispeech/run.py --profile demo
 
+# What compares with k2, kaldifeat, kaldilm and torchaudio is skipped here; see test-engines.
 test: setup
-	$(python) -m $(pytest)
+	$(python) -m $(pytest) -m "not long"
 
-# tests/ mirrors toolkit/: a package's tests are in the folder of its name. What imports the package is not tested.
+test-all: test
+	$(python) -m $(pytest) -m long
+
+# tests/ mirrors toolkit/: a package's tests are in the folder of its name. Tests of packages that import the changed
+# ones are left to `make test`.
 known = $(shell git rev-parse --verify --quiet $(MAIN))
 changed = $(sort $(wildcard $(shell git diff --name-only --merge-base $(MAIN) | sed -nE \
   -e 's,^(toolkit|tests)/([^/]+)/.*,tests/\2,p' -e 's,^toolkit/([^/]+)\.py$$,tests/test_\1.py,p' \
   -e 's,^tests/test_.*,&,p' -e 's,^(local|recipes)/.*,tests/\1,p')))
 
-test-changed: setup
+check: lint
 	$(if $(known),,$(error there is no branch $(MAIN) to compare with; see MAIN))
-	$(if $(changed),$(python) -m $(pytest) $(changed),@echo "No package differs from $(MAIN).")
+	$(if $(changed),$(python) -m $(pytest) -m "not long" $(changed),@echo "No package differs from $(MAIN).")
 
 # Without `setup`: where there is a GPU, the environment with its build of torch may be another, python=python3.
 test-gpu:

@@ -1,7 +1,9 @@
 """Made-up audio files, and speech drawn from known Gaussians."""
 
+import json
 import os
 import random
+from collections import defaultdict
 from pathlib import Path
 
 # Small tensors: threads that wait for each other on busy cores take ten times as long as one.
@@ -22,29 +24,8 @@ from toolkit.processes.imports import keep_imports
 hypothesis.settings.register_profile("toolkit", deadline=None)
 hypothesis.settings.load_profile("toolkit")
 
-TAKE_MINUTES = (
-    # Makes the run of which the files beside it take a copy. While it compiles all kernels, minutes
-    # of processor time, nothing runs beside it that would compile the same.
-    "recipes/test_librispeech.py",
-    "parallel/test_asynchronous_training.py",
-    "parallel/test_workers.py",
-    "recipes/test_farfield_settings.py",  # short: the first process has it besides from the start
-    "parallel",
-    "stages",
-    "recipes/test_faulty_corpus.py",
-    "recipes/test_librispeech_kills.py",
-    "recipes/test_farfield_ssl.py",
-    "recipes/test_ctc.py",
-    "guide",
-    "recipes/test_librispeech_commands.py",
-    "recipes/test_librispeech_bundle.py",
-    "recipes/test_librispeech_guides.py",
-    "recipes",
-    "new_corpus",
-    "pipeline/steps",
-    "train/ctc",
-)
-"""Files and folders of tests: what others wait for, then the longest first."""
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds by file of tests, as `pytest --store-durations` has measured them in a run of all tests."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,22 +34,44 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--store-durations",
+        action="store_true",
+        help="write the seconds of each file of tests to tests/durations.json",
+    )
+
+
+def pytest_configure(config):
+    # With xdist the reports of all processes reach the one that has no worker id.
+    if config.getoption("--store-durations") and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(StoredDurations())
+
+
 def pytest_collection_modifyitems(items):
-    """Begin with the files that take longest, so that all processes are busy to the end."""
-    tests = Path(__file__).parent
-
-    def place(item: pytest.Item) -> int:
-        path = item.path.relative_to(tests)
-        around = {path.as_posix(), *(parent.as_posix() for parent in path.parents)}
-        found = (n for n, name in enumerate(TAKE_MINUTES) if name in around)
-        return next(found, len(TAKE_MINUTES))
-
-    items.sort(key=place)
+    """Run the files that take longest first, so that all processes are busy to the end."""
+    seconds = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
 def pytest_collection_finish():
     """Collections of garbage go through what tests make, not through what they have imported."""
     keep_imports()
+
+
+class StoredDurations:
+    """Adds the durations of a run to `DURATIONS`; a file of less than a second has no entry."""
+
+    def __init__(self) -> None:
+        self.seconds = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self):
+        stored = json.loads(DURATIONS.read_text()) | self.seconds
+        kept = {name: round(stored[name], 1) for name in sorted(stored) if stored[name] >= 1}
+        DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 class DrawnSpeech:

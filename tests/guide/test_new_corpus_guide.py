@@ -8,7 +8,7 @@ import pytest
 
 from tests.guide.conftest import PROJECT, blocks, make_project, typed
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 GUIDE = PROJECT / "docs" / "new-corpus.md"
 LONG = "5. The whole recipe"

@@ -11,7 +11,7 @@ import pytest
 from tests.guide.conftest import PROJECT, environment, make_project
 
 pytest.importorskip("espeakng_loader")
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 NOTEBOOK = PROJECT / "examples" / "recordings_to_wer.ipynb"
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.guide.conftest import PROJECT, blocks, make_project, typed
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -130,6 +130,7 @@ def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [FIXED, RANDOM, DELAYED], ids=["fixed", "random", "delayed"])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
@@ -143,6 +144,7 @@ def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
         assert result["loss"] < 0.6 * untrained_loss()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "ranks", "slow"),
     [

@@ -13,6 +13,8 @@ from tests.train.conftest import CtcToy, Spelling
 from toolkit.train.ctc.state_machine import MachineConfig
 from toolkit.train.loop import Trainer
 
+pytestmark = pytest.mark.long
+
 STEPS = 6  # of a worker, per epoch
 TIMEOUT = 3.0
 SLOW = 0.8  # seconds that worker 1 takes for a batch of the first epoch

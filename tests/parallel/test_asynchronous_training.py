@@ -85,6 +85,7 @@ def distance(matrix):
     return np.linalg.norm(product / scale - np.eye(len(product)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["ssgd", "bmuf", "adpsgd", "asgd"])
 def test_what_is_kept_of_a_matrix_is_semi_orthogonal(tmp_path, method):
     parallel = (SYNCHRONOUS | ASYNCHRONOUS)[method]
@@ -124,6 +125,7 @@ def test_workers_of_a_node_take_the_same_steps_over(tmp_path):
     assert second == [0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "ranks", "victim"),
     [("adpsgd", 2, 0), ("asgd", 2, 1), ("nodes", 4, 3), ("delayed", 2, 1)],
@@ -151,6 +153,7 @@ def test_a_kill_in_mid_epoch_loses_what_came_after_the_last_checkpoint(
     assert results[0]["score"] == results[1]["score"] > 0.5
 
 
+@pytest.mark.long
 def test_a_single_node_goes_on_with_its_weights_after_a_kill_in_mid_epoch(tmp_path):
     """Its workers take every step together, so that the kill changes nothing at all."""
     nodes = ASYNCHRONOUS["nodes"]
@@ -178,6 +181,7 @@ def whole(tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "before", "victim", "after"),
     [
@@ -221,6 +225,7 @@ def test_a_killed_worker_is_named_and_the_same_command_continues(
         assert results[0]["history"] == uninterrupted["history"]  # with the bytes sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["adpsgd", "delayed", "hadpsgd", "asgd"])
 def test_what_one_process_began_several_go_on_with(method, tmp_path):
     Job(1, trained, tmp_path, ASYNCHRONOUS[method], die, checkpoint_seconds=0).wait()

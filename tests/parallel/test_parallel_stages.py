@@ -50,6 +50,7 @@ def test_followers_take_part_in_parallel_stages_alone_and_write_only_what_is_the
     assert logs(tmp_path)[1] == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -89,6 +90,7 @@ def test_other_settings_on_a_follower_are_refused(tmp_path):
     assert job.exit_codes() == [1, 1]
 
 
+@pytest.mark.long
 def test_torchrun_starts_it(tmp_path):
     """With the launcher itself: a killed worker is reported, and the same command continues."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]

@@ -169,6 +169,7 @@ def test_three_workers_send_what_a_ring_of_three_does():
     assert found == [[*everybody, 60 + 120]] * 2 + [everybody]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "victim"),
     [("ssgd", 0), ("ssgd", 1), ("scpsgd", 1), ("gtc", 0), ("gtc", 1), ("bmuf", 0), ("bmuf", 1)],
@@ -192,6 +193,7 @@ def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
         assert ours["sent"] == theirs["sent"]
 
 
+@pytest.mark.long
 def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
     method = SYNCHRONOUS["bmuf"]
     expected = Job(2, stored_every_step, tmp_path / "whole", method, TinyData()).wait()
@@ -201,6 +203,7 @@ def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
     assert resumed[0]["history"] == expected[0]["history"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "before", "number"),
     [("gtc", 2, 1), ("gtc", 2, 3), ("bmuf", 2, 3), ("scpsgd", 2, 1)]
@@ -223,6 +226,7 @@ def test_it_goes_on_with_another_number_of_workers(whole, killed, name, before, 
     assert ends[0]["history"][1]["valid_accuracy"] >= 0.9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(killed, rank, tmp_path):
     killed("gtc", 1, tmp_path)
@@ -287,6 +291,7 @@ def hanging(memory):
             process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", range(len(HANGING)), ids=lambda n: " ".join(map(str, HANGING[n]))
 )

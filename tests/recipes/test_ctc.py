@@ -10,6 +10,8 @@ from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.environment import machine
 from toolkit.score.wer import score
 
+pytestmark = pytest.mark.long
+
 SEARCHES = ["greedy", "prefixes", "words", "words+4gram", "graph+4gram"]
 RESCORED = "words+4gram+lstm"
 

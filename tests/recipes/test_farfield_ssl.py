@@ -18,6 +18,8 @@ from lhotse.serialization import deserialize_item
 from tests.command_server import PROJECT, Command
 from tests.log_lines import untimed
 
+pytestmark = pytest.mark.long
+
 SCRIPT = PROJECT / "recipes" / "farfield_ssl" / "run.py"
 PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
 SYSTEMS = ["baseline", "teacher", "student_ce", "student_smbr", "self_training"]

@@ -12,6 +12,8 @@ from tests.recipes.conftest import QUICKEST
 
 soundfile = pytest.importorskip("soundfile")
 
+pytestmark = pytest.mark.long
+
 OOV = "ZORBLAX QUIMPLE FRUNDIGE"
 FIFTY = " ".join(["ELEVEN"] * 50)
 GMMS = ("mono", "tri", "lda_mllt", "sat")

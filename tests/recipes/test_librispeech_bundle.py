@@ -10,6 +10,8 @@ from tests.recipes.librispeech_run import SPEAKERS, by_role, errors_on_dev, stre
 
 soundfile = pytest.importorskip("soundfile")
 
+pytestmark = pytest.mark.long
+
 BY_UTTERANCE = ("lstm_ce", "lstm_smbr", "chain_fbank")
 """The systems that recognise by utterance."""
 

@@ -10,6 +10,8 @@ from toolkit.stages.plan import overlap
 
 pytest.importorskip("soundfile")
 
+pytestmark = pytest.mark.long
+
 DECODES = (8, 10, 12, 14, 17, 19, 22, 24, 26, 28, 30, 31)
 """The stages that decode, and those that compile the networks' graphs."""
 TRAININGS = (7, 9, 11, 13, 15, 16, 18, 20, 21, 23, 25, 27, 29, 32)

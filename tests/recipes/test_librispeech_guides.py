@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("soundfile")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("page", ["first-run.md", "reading-the-report.md"])
 def test_the_commands_of_a_guide_work_on_a_finished_run(finished, tmp_path, page):

@@ -10,6 +10,8 @@ from tests.recipes.librispeech_run import GMMS, streaming
 
 pytest.importorskip("soundfile")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(2700)
 def test_killed_again_and_again_it_ends_with_the_same_results(quick, commands, tmp_path):

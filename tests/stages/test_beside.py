@@ -147,6 +147,7 @@ def test_an_ended_process_beside_is_told(recipe, expected, number, message):
     assert recipe.outputs() == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
 )

@@ -243,6 +243,7 @@ def test_a_second_run_in_the_same_directory_is_refused(sample):
     assert sample.main().status == 0
 
 
+@pytest.mark.long
 def test_two_runs_started_at_once_do_not_mix(sample, finished):
     # So long that the first is not done before the last has started, on busy machines too.
     processes = [sample.process(EPOCH_SECONDS="2") for _ in range(3)]

@@ -29,6 +29,7 @@ def points(offset):
     return range(1 + offset, WRITES, EVERY)
 
 
+@pytest.mark.long
 def test_a_kill_at_any_write_loses_nothing_finished(sample, finished):
     killed = 0
     for point in points(0):
@@ -43,6 +44,7 @@ def test_a_kill_at_any_write_loses_nothing_finished(sample, finished):
     assert killed > 40
 
 
+@pytest.mark.long
 def test_a_kill_while_stages_are_made_again_leaves_old_or_new(sample, finished):
     assert sample.main("--set", "train.epochs=3", "--set", "lang.upper=1").status == 0
     template = sample.folder / "template"
@@ -54,6 +56,7 @@ def test_a_kill_while_stages_are_made_again_leaves_old_or_new(sample, finished):
         assert_recovers(sample, finished, point)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_again_and_again_it_still_ends_equal(sample, finished, seed):
     dice = random.Random(seed)
@@ -67,6 +70,7 @@ def test_killed_again_and_again_it_still_ends_equal(sample, finished, seed):
     assert_recovers(sample, finished, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "message"),
     [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "cannot be written")],
@@ -90,6 +94,7 @@ def test_a_disk_that_fails_at_any_write_is_told_and_loses_nothing(
     assert told > 5
 
 
+@pytest.mark.long
 def test_an_interrupt_at_any_write_is_told_and_loses_nothing(sample, finished):
     def interrupt():
         raise KeyboardInterrupt
@@ -104,6 +109,7 @@ def test_an_interrupt_at_any_write_is_told_and_loses_nothing(sample, finished):
         assert_recovers(sample, finished, point)
 
 
+@pytest.mark.long
 def test_real_processes_killed_at_random_moments_end_equal(sample):
     arguments = ["--profile", "long"]
     reference = sample.folder / "reference"

@@ -29,6 +29,8 @@ from toolkit.parallel.simulator.run import Outcome
 from toolkit.parallel.simulator.simulate import simulate
 from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
 
+pytestmark = pytest.mark.long
+
 QUIET = (0.98, 1.0, 1.02)
 
 

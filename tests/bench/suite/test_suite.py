@@ -14,6 +14,8 @@ from toolkit.bench.suite.history import SuiteRun
 from toolkit.bench.suite.targets import TARGETS, Target
 from toolkit.commands.bench import bench
 
+pytestmark = pytest.mark.long
+
 
 def test_a_benchmark_runs_in_a_process_of_its_own():
     found = measure.measure("compression", quick=True)

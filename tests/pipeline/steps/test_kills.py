@@ -17,6 +17,8 @@ from killed_steps import KillingExecutor, attempts
 
 from toolkit.pipeline.local import LocalExecutor
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parents[1]
 PROOFS = pytest.mark.skipif("PIPELINE_PROOFS" not in os.environ, reason="takes minutes")
 WORKERS = 2
