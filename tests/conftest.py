@@ -25,7 +25,7 @@ hypothesis.settings.register_profile("toolkit", deadline=None)
 hypothesis.settings.load_profile("toolkit")
 
 DURATIONS = Path(__file__).with_name("durations.json")
-"""Seconds by file of tests, as `pytest --store-durations` has measured them in a run of all tests."""
+"""Seconds by file of tests, measured by `pytest --store-durations` in a run of all tests."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -28,6 +28,7 @@ def speech():
     return SyntheticSpeech.make(words=200)
 
 
+@pytest.mark.long
 def test_compares_all_cases(monkeypatch, ticking_clock):
     from toolkit.bench import align
 

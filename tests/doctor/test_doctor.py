@@ -60,6 +60,7 @@ def test_every_engine_has_a_test_and_the_projects_requirement():
             assert f'"{requirement}' in project, requirement
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["torch", "lhotse", "soundfile", "sentencepiece", "numba", "espeak"]
 )
@@ -153,6 +154,7 @@ def test_nothing_is_wrong_where_torch_computes_the_features():
     assert finding.text == "not installed: torch computes the features"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variable", ["torch", "", "sphinx"])
 def test_the_engine_of_the_features_is_shown(monkeypatch, variable):
     monkeypatch.setenv("TOOLKIT_FRONTEND", variable)

@@ -95,6 +95,7 @@ def digests(base):
     return {summary["step"]: summary["output_digest"] for summary in found}
 
 
+@pytest.mark.long
 def test_a_plan_gives_what_the_steps_give_without_one(place, tmp_path):
     plan = write_plan(place, str(tmp_path / "out"), jobs=2)
     page = tmp_path / "page.html"
@@ -134,6 +135,7 @@ if __name__ == "__main__":
 KILLED_STEPS = STEPS if "PIPELINE_PROOFS" in os.environ else STEPS[2:3]  # all take minutes
 
 
+@pytest.mark.long
 def test_killed_in_a_step_the_same_command_gives_the_same(place, tmp_path):
     out = tmp_path / "out"
     plan = write_plan(place, str(out), name="killed.yaml")

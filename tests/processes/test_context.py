@@ -72,6 +72,7 @@ def test_folders_in_the_working_directory_are_not_imported(tmp_path):
     typed(tmp_path, "", cwd)
 
 
+@pytest.mark.long
 def test_a_forked_process_has_a_server_of_its_own(tmp_path):
     typed(
         tmp_path,
@@ -86,6 +87,7 @@ def test_a_forked_process_has_a_server_of_its_own(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_where_the_socket_was_tidied_away_workers_start_all_the_same(tmp_path):
     typed(
         tmp_path,
@@ -113,6 +115,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, -15)])
 def test_while_the_server_imports_signals_end_the_run_at_once(tmp_path, number, status):
     script = tmp_path / "script.py"

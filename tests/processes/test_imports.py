@@ -41,11 +41,13 @@ def said(script, folder):
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned here")
 def test_workers_keep_the_imports_of_their_server(tmp_path):
     assert int(said(WORKERS, tmp_path)) > SAMPLE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS, ids=("toolkit", "recipe"))
 def test_commands_keep_theirs(command, tmp_path):
     last = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count()))\n"

@@ -148,6 +148,7 @@ def test_the_work_of_workers_counts_as_processor_time():
     assert processor_seconds() - before >= 1
 
 
+@pytest.mark.long
 def test_workers_start_where_a_socket_has_no_place(tmp_path, monkeypatch):
     deep = tmp_path / ("x" * 100)
     deep.mkdir()

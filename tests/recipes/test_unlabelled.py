@@ -103,6 +103,7 @@ def write_noise(folder, attempt=0):
     write_lake(cuts, ObjectStore(), str(folder))
 
 
+@pytest.mark.long
 def test_other_audio_of_the_same_utterances_is_extracted_anew(tmp_path):
     """The lake's metadata is the same to the byte, and so are the sizes of the audio."""
     folder, means = tmp_path / "rooms/lake", []
@@ -115,6 +116,7 @@ def test_other_audio_of_the_same_utterances_is_extracted_anew(tmp_path):
     assert all(means[1][name] > means[0][name] + 1 for name in means[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("storage", ["{}/disk", "file://{}/disk", "disk"])
 def test_storage_can_be_another_disk(tmp_path, monkeypatch, storage):
     monkeypatch.chdir(tmp_path)

@@ -46,6 +46,7 @@ def final(tmp_path_factory):
     return folder / "final"
 
 
+@pytest.mark.long
 def test_it_ends_cleanly_by_sigterm_while_a_client_speaks(final):
     command = [sys.executable, "-c", START, "serve", "--port", "0", str(final)]
     options = {"cwd": PROJECT, "stderr": subprocess.PIPE, "text": True}

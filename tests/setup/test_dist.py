@@ -61,6 +61,7 @@ def built(names, tmp_path_factory):
         return sdist, build("wheel", unpacked, folder / "wheel"), direct.result()
 
 
+@pytest.mark.long
 def test_both_hold_the_package_and_nothing_else(built, names):
     sdist, wheel, _ = built
     dist.check_sdist(sdist, names)

@@ -138,6 +138,7 @@ def index():
         pytest.skip("pip reaches no index")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("python", "system"), [("3.10", "aarch64"), ("3.12", "macos"), ("3.13", "x86_64")]
 )

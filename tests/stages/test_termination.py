@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.stages.conftest import PROJECT
-from toolkit.stages.termination import PAUSE, TerminatedError, terminable
+from toolkit.stages.termination import PAUSE, TerminatedError, interruption, terminable
 
 
 @pytest.fixture(autouse=True)
@@ -162,3 +162,11 @@ def test_nothing_comes_after_the_block():
         module["make"](signal.SIGTERM)
     time.sleep(3 * PAUSE)
     assert len(module["finished"]) == 1
+
+
+def test_an_interruption_is_forgotten_after_the_block():
+    """A later run in another thread of this process would end by it."""
+    with pytest.raises(TerminatedError), terminable():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    assert interruption() is None

@@ -88,6 +88,7 @@ def test_a_round_trains_on_what_the_network_aligned(train, trained, speech, tmp_
     assert (tmp_path / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_killed_round_continues_to_the_same_bits(train, trained, tmp_path, monkeypatch, share):
     out, headline, steps = trained

@@ -19,7 +19,7 @@ PAUSE = 0.05
 F = TypeVar("F", bound=Callable)
 _callbacks: set[CodeType] = set()
 _raised: list[KeyboardInterrupt] = []
-"""By signals, since the `with` block was entered."""
+"""By signals, in the present `with` block."""
 _waiting: dict[int, threading.Timer] = {}
 """By signal, what will send it again."""
 
@@ -71,6 +71,7 @@ def terminable() -> Iterator[None]:
         for timer in _waiting.values():
             timer.cancel()
         _waiting.clear()
+        _raised.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 

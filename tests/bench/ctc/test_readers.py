@@ -88,6 +88,7 @@ def test_synthetic_records_are_like_read_sentences(records):
     assert batch.labels.max() <= 28
 
 
+@pytest.mark.long
 def test_measures_in_a_process_of_its_own(records):
     setting = Setting(records, ReaderConfig(4, 1, 2, pad_to=1670), seconds=0.1)
     found = measure(setting)

@@ -19,6 +19,7 @@ def test_exponents_of_known_laws():
     assert exponent([10.0 + factor for factor in FACTORS]) < 0.5  # mostly constant
 
 
+@pytest.mark.long
 def test_a_stage_is_measured_in_a_process_of_its_own():
     found = measure.measure("score", 1)
     assert (found.stage, found.units) == ("score", 1)

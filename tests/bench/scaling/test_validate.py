@@ -40,6 +40,7 @@ def test_rows_say_how_far_off_the_prediction_is():
     assert row["speed kept, %"] == 80
 
 
+@pytest.mark.long
 def test_real_processes_are_measured():
     """Tiny; whether times agree is for the command to tell, on a quiet machine."""
     load = Load(seconds=0.01, steps=12, weights=100)

@@ -232,6 +232,7 @@ def test_unreadable_audio_is_listed_and_missing_hours_are_said(source, tmp_path,
     assert f"1 utterances left out: {left_out[0].partition(chr(9))[2]}" in caplog.text
 
 
+@pytest.mark.long
 def test_rooms_are_computed_where_none_are_given(source, tmp_path):
     pytest.importorskip("pyroomacoustics")
     parts, config = source

@@ -114,6 +114,7 @@ def test_fused_steps_write_what_single_steps_write(lake, here, store, tmp_path, 
     assert fused == contents(f"{base}/shuffled")
 
 
+@pytest.mark.long
 def test_processes_and_order_do_not_change_a_byte(lake, here, store, tmp_path, contents):
     class Backwards:
         def run(self, step, partitions, out):

@@ -44,6 +44,7 @@ def test_all_evaluators_give_the_same(ctc_toy, tmp_path):
     assert process.exitcode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("evaluated", [True, False])
 def test_a_background_evaluation_is_found_again(ctc_toy, tmp_path, evaluated, monkeypatch):
     """Stopped while an epoch waits for its evaluation elsewhere, with and without the result."""

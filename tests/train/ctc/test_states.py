@@ -63,6 +63,7 @@ def test_killed_in_any_state_it_ends_with_the_same_losses(ctc_toy, tmp_path):
     killed_in_every_state(ctc_toy, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "precision", [{"amp": "bf16"}, {"amp": "fp16"}, {"amp": "fp32", "tf32": True}]
 )

@@ -68,6 +68,7 @@ def test_learns_the_phones_and_leaves_a_network_of_one_head(planted, config, tmp
     assert found.train(tmp_path, replace(config, epochs=6)) == headline
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regularised", [{}, TWO_VIEWS], ids=["one view", "two views"])
 def test_a_killed_run_ends_with_the_same_bits(planted, config, regularised, tmp_path, monkeypatch):
     class KilledError(Exception):
