@@ -228,4 +228,8 @@ def test_few_shards_stay_unpacked(written, monkeypatch):
     store = written.store()
     for name in ("u0", "u2", "u0", "u1"):
         assert store.arcs(name).arc.tolist() == written.arcs[name].arc.tolist()
-    assert len(store._blocks) == 1
+    for path in written.folder.glob("lattices.*"):
+        path.unlink()
+    assert store.arcs("u0").arc.tolist() == written.arcs["u0"].arc.tolist()
+    with pytest.raises(LatticeStoreError, match="damaged"):  # it has to be unpacked again
+        store.arcs("u2")
