@@ -46,7 +46,7 @@ def connect() -> "Connection":
 
 
 def disconnect() -> None:
-    """Leave the other ranks, as the interpreter's exit does; for processes that end by `os._exit`."""
+    """Leave the other ranks, as the interpreter does at its end; `os._exit` would not."""
     if _connection is not None:
         _connection.watchdog.stop()
 

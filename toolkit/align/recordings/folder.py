@@ -144,7 +144,7 @@ def estimate_speaker_transforms(
 ) -> dict[str, Tensor]:
     """Estimate the fMLLR transform of each speaker with a recording that could be aligned.
 
-    A speaker's statistics take half a megabyte. They are released with the speaker's last recording.
+    A speaker's statistics take half a megabyte and are released after the last recording.
 
     Args:
       extracted: the recordings, each with its speaker.
