@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import sys
 
 import pytest
 
+from tests.opened_files import opened_files
 from tests.recipes.small_recipe import ALL, SPLITS, noise
 from toolkit.features.shards import SHARDS, features_path
 from toolkit.features.store import FeatureStore
@@ -39,20 +39,6 @@ def extracted(small):
 
     assert [*before] == ["ann", "ben", "cleo", "dora", "emil"]
     return changed
-
-
-@pytest.fixture
-def opened():
-    """Paths that Python opens; audio is opened by libsndfile itself, except for its digest."""
-    paths, counting = [], True
-
-    def hook(event, arguments):
-        if counting and event == "open" and isinstance(arguments[0], str | os.PathLike):
-            paths.append(os.fspath(arguments[0]))
-
-    sys.addaudithook(hook)
-    yield paths
-    counting = False  # a hook cannot be removed
 
 
 def marker(small, stage):
@@ -119,9 +105,11 @@ def test_an_edit_that_keeps_size_and_time_is_noticed(small):
     assert small.run().ran == []
 
 
-def test_audio_is_read_for_its_digest_once(small, opened):
-    assert small.run().ran == []
-    small.run("--force", 6)
+def test_audio_is_read_for_its_digest_once(small):
+    """Features are of audio that libsndfile opens itself."""
+    with opened_files() as opened:
+        assert small.run().ran == []
+        small.run("--force", 6)
     assert any(path.endswith(".json") for path in opened)
     assert not [path for path in opened if path.endswith(".wav")]
 
