@@ -10,12 +10,10 @@ import torch
 
 from recipes.steps import ctc as steps
 from toolkit.bench.ctc.emissions import Emissions
-from toolkit.decode.ctc.graph import GraphDecoder
-from toolkit.decode.ctc.greedy import GreedyDecoder
-from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc.prefix import PrefixConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, decode_ctc
 from toolkit.decode.ctc.tune import TuneConfig
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.words import WordsConfig
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters
@@ -24,7 +22,6 @@ TEXTS = {
     "dev": {"u1": "A BIG BALL", "u2": "THE CAT SAT"},
     "test": {"u3": "A CAT", "u4": "THE BALL SAT"},
 }
-SEARCHES = (GreedyDecoder, PrefixDecoder, WordsDecoder, GraphDecoder)
 CONFIG = CtcDecodeConfig(
     PrefixConfig(width=8),
     WordsConfig(width=8),
