@@ -24,7 +24,7 @@ from toolkit import environment
 def test_blas_is_tuned_on_amd_only_and_never_against_the_user(
     monkeypatch, vendor, user, torch_loaded, expected
 ):
-    monkeypatch.setattr(environment, "_cpu_field", lambda name: vendor)
+    monkeypatch.setattr(environment, "cpu_field", lambda name: vendor)
     monkeypatch.delenv(environment.BLAS_VARIABLE, raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     if user is not None:
@@ -162,7 +162,7 @@ def test_gemm_leaves_the_number_of_threads():
     ],
 )
 def test_bf16_needs_fast_instructions_for_it(monkeypatch, vendor, flags, expected):
-    monkeypatch.setattr(environment, "_cpu_field", {"vendor_id": vendor, "flags": flags}.get)
+    monkeypatch.setattr(environment, "cpu_field", {"vendor_id": vendor, "flags": flags}.get)
     assert environment.has_bf16() is expected
 
 

@@ -74,16 +74,43 @@ def test_a_folder_that_is_set_stays(monkeypatch):
     assert os.environ[VARIABLE] == "/set/by/the/user"
 
 
-def test_packages_with_kernels_choose_the_folder_first():
-    """A kernel looks for its folder when it is declared."""
+DECLARE = """
+import os, sys, importlib
+import numba, numpy, torch
+
+declare = numba.njit
+
+
+def njit(*arguments, **options):
+    assert "NUMBA_CACHE_DIR" in os.environ
+    return declare(*arguments, **options)
+
+
+numba.njit = njit
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print(name)
+"""
+
+
+def test_the_folder_is_chosen_before_a_kernel_is_declared():
+    """A kernel looks for its folder then, whichever module is imported first."""
     decorated = re.compile(r"^@(numba\.)?njit", re.MULTILINE)
     root = Path(toolkit.__file__).parent
-    with_kernels = {p.parent for p in root.rglob("*.py") if decorated.search(p.read_text())}
-    assert root / "fsa" in with_kernels
-    for folder in with_kernels:
-        above = [folder, *(p for p in folder.parents if p.is_relative_to(root))]
-        calls = ["\nuse_kernel_cache()\n" in (p / "__init__.py").read_text() for p in above]
-        assert any(calls), folder
+    modules = [
+        ".".join(path.relative_to(root.parent).with_suffix("").parts)
+        for path in sorted(root.rglob("*.py"))
+        if decorated.search(path.read_text())
+    ]
+    assert len(modules) > 10
+    environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
+    command = [sys.executable, "-c", DECLARE, *modules]
+    done = subprocess.run(command, env=environment, cwd=root.parent, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
 def test_the_package_alone_reads_no_sources():

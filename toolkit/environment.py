@@ -38,7 +38,7 @@ DISTRIBUTIONS = (
 
 def blas_setting() -> str:
     """Return the value that `BLAS_VARIABLE` should have: the user's, or what `tune_blas` sets."""
-    return os.environ.get(BLAS_VARIABLE, "5" if _cpu_field("vendor_id") == AMD else "")
+    return os.environ.get(BLAS_VARIABLE, "5" if cpu_field("vendor_id") == AMD else "")
 
 
 def tune_blas() -> bool:
@@ -85,8 +85,8 @@ def has_bf16(device: str = "cpu") -> bool:
 
         # Ampere and later; torch 2's is_bf16_supported is also true where it is emulated
         return torch.cuda.get_device_capability()[0] >= 8
-    flags = (_cpu_field("flags") or "").split()
-    return "amx_bf16" in flags or (_cpu_field("vendor_id") == AMD and "avx512_bf16" in flags)
+    flags = (cpu_field("flags") or "").split()
+    return "amx_bf16" in flags or (cpu_field("vendor_id") == AMD and "avx512_bf16" in flags)
 
 
 def fast_precision(device: str = "cpu") -> tuple[Literal["fp32", "bf16", "fp16"], str]:
@@ -109,7 +109,7 @@ def fast_precision(device: str = "cpu") -> tuple[Literal["fp32", "bf16", "fp16"]
     return "fp32", f"the GPU has capability {major}.{minor}, too low for fast float16"
 
 
-def _cpu_field(name: str) -> str | None:
+def cpu_field(name: str) -> str | None:
     """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -230,7 +230,7 @@ def machine() -> dict[str, str | int | None]:
     torch = sys.modules.get("torch")
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
-        "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
+        "cpu": cpu_field("model name") or platform.processor() or platform.machine(),
         "cpus": usable_cpus(),
         "memory_gib": round(pages * page / 2**30),
         "system": f"{platform.system()} {platform.machine()}",

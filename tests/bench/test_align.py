@@ -83,7 +83,7 @@ def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-hmm-gmm."""
     (tmp_path / "kaldi_hmm_gmm_worker.py").write_text(STUB.format(answer=answer))
     monkeypatch.setattr(process, "__file__", str(tmp_path / "process.py"))
-    monkeypatch.setattr(kaldi_hmm_gmm, "_CHECK", "")
+    monkeypatch.setattr(kaldi_hmm_gmm, "CHECK", "")
     monkeypatch.setenv(kaldi_hmm_gmm.VARIABLE, sys.executable)
 
 

@@ -90,7 +90,7 @@ def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-decoder."""
     (tmp_path / "faster_decoder_worker.py").write_text(STUB.format(answer=answer))
     monkeypatch.setattr(process, "__file__", str(tmp_path / "process.py"))
-    monkeypatch.setattr(faster_decoder, "_CHECK", "")
+    monkeypatch.setattr(faster_decoder, "CHECK", "")
     monkeypatch.setenv(faster_decoder.VARIABLE, sys.executable)
 
 

@@ -14,7 +14,7 @@ def small_teacher(monkeypatch):
         save_model(folder, BlstmModel(BlstmConfig(hidden=8, layers=1, output_dim=40)))
         return folder
 
-    monkeypatch.setattr(pipeline, "_teacher", save)
+    monkeypatch.setattr(pipeline, "write_teacher", save)
 
 
 def test_all_steps_are_measured_and_make_a_plan(small_teacher):

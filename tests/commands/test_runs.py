@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli import main
-from toolkit.report import runs
+from toolkit.report.folder import RunFolder
+from toolkit.report.runs import find_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = f"""
@@ -251,11 +252,11 @@ def test_a_run_that_is_removed_while_they_are_listed_is_left_out(tmp_path, monke
     for name in ("a", "b"):
         (tmp_path / name / "stages").mkdir(parents=True)
         (tmp_path / name / "stages/last_command.json").write_text("{}")
-    read = runs._run
+    open_run = RunFolder.open
 
-    def late(root, markers):
+    def late(root):
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
-        return read(root, markers)
+        return open_run(root)
 
-    monkeypatch.setattr(runs, "_run", late)
-    assert [Path(run.path).name for run in runs.find_runs(tmp_path)] == ["b"]
+    monkeypatch.setattr(RunFolder, "open", late)
+    assert [Path(run.path).name for run in find_runs(tmp_path)] == ["b"]

@@ -27,7 +27,7 @@ def segments(features, silence, piece, config=CONFIG):
     for begin in range(0, len(features), piece):
         part = slice(begin, begin + piece)
         found += segmenter.push(features[part], None if silence is None else silence[part])
-        most = max(most, len(segmenter._features))
+        most = max(most, segmenter.num_buffered_frames)
     return [*found, *segmenter.finish()], most
 
 

@@ -53,19 +53,15 @@ def heard(seed, frames=(250, 260)):
     return cepstra
 
 
-def test_each_model_is_loaded_once(bundle, monkeypatch):
-    loaded = []
-
-    class Loading(GmmSystem):
-        @classmethod
-        def load(cls, folder, cepstra):
-            loaded.append(folder)
-            return super().load(folder, cepstra)
-
-    monkeypatch.setattr(speaker, "GmmSystem", Loading)
+def test_each_model_is_loaded_once(bundle):
     one = SpeakerRecogniser(bundle)
-    found = [one.recognise(heard(seed)) for seed in (1, 2, 1)]
-    assert sorted(loaded) == [bundle / "first_pass/gmm", bundle / "gmm"]
+    found = [one.recognise(heard(1))]
+    models = [bundle / "first_pass/gmm", bundle / "gmm"]
+    for path in models:
+        path.rename(path.with_name("hidden"))
+    found += [one.recognise(heard(seed)) for seed in (2, 1)]
+    for path in models:
+        path.with_name("hidden").rename(path)
     assert found[0] == found[2] != found[1]
     assert found[1] == SpeakerRecogniser(bundle).recognise(heard(2))
     assert any(result.text for results in found for result in results)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.doctor import doctor, selftests
+from toolkit.doctor import doctor, processes, selftests
 from toolkit.doctor.doctor import (
     ENGINES,
     K2_WHEEL,
@@ -20,16 +20,32 @@ from toolkit.engines import frontend_engine
 from toolkit.environment import project_root
 
 GOOD = Engine("pytest", "jiwer", ("pytest",))
-NO_PROGRAMS = dict.fromkeys(doctor.PROGRAMS, ProcessResult(False, ""))
 ABSENT = Engine("no-such-distribution", "jiwer", ("no-such-distribution==1",))
 
 
 @pytest.fixture
-def bare(monkeypatch):
-    """The doctor without the parts that take seconds."""
-    monkeypatch.setattr(doctor, "_optional", lambda *_: [])
-    monkeypatch.setattr(doctor, "_blas", lambda _: [])
+def quick(monkeypatch):
+    """The self-tests of the machine, which take seconds, answer at once; those of packages run."""
+    machine = dict.fromkeys(("gpu", "gemm", "frontend", "search"), ProcessResult(True, "quick"))
+
+    def self_test(name, *arguments, **variables):
+        return machine.get(name) or processes.self_test(name, *arguments, **variables)
+
+    monkeypatch.setattr(doctor, "self_test", self_test)
     monkeypatch.setattr(doctor, "ABOUT_MACHINE", ())
+
+
+@pytest.fixture
+def about_machine(monkeypatch, capsys):
+    """What the doctor says of the machine: about_machine(self_test) -> {name: text}."""
+
+    def ask(self_test):
+        monkeypatch.setattr(doctor, "self_test", self_test)
+        monkeypatch.setattr(doctor, "ABOUT_MACHINE", ())
+        run_checks([], as_json=True)
+        return json.loads(capsys.readouterr().out)["machine"]
+
+    return ask
 
 
 @pytest.mark.parametrize(
@@ -81,7 +97,7 @@ def test_the_engines_in_use_pass_here(name):
     assert doctor.self_test(name).works
 
 
-def test_healthy_machine(bare, capsys):
+def test_healthy_machine(quick, capsys):
     assert run_checks([GOOD, Engine("click", "click", ("click",))])
     shown = capsys.readouterr().out
     assert "ok       pytest" in shown
@@ -89,7 +105,7 @@ def test_healthy_machine(bare, capsys):
     assert "All packages that the recipes need" in shown
 
 
-def test_missing_engine_is_named_with_its_remedy_and_others_are_still_tested(bare, capsys):
+def test_missing_engine_is_named_with_its_remedy_and_others_are_still_tested(quick, capsys):
     assert not run_checks([ABSENT, GOOD])
     shown = capsys.readouterr().out
     assert "MISSING  no-such-distribution" in shown
@@ -110,17 +126,16 @@ def test_a_build_of_torch_is_reinstalled_in_its_version():
     assert remedy(Finding(torch, "BROKEN", "2.15.0+cpu", "")).endswith("--no-deps 'torch==2.15.0'")
 
 
-def test_without_k2_nothing_is_wrong(bare, capsys):
+def test_without_k2_nothing_is_wrong(quick, capsys):
     (k2,) = (engine for engine in ENGINES if engine.name == "k2")
     assert run_checks([replace(k2, name="no-such-distribution")])
     assert "not installed: the toolkit's own engine searches" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("works", "text"), [(True, "found it (k2)"), (False, "BROKEN: no k2")])
-def test_the_engine_of_the_search_is_shown(monkeypatch, works, text):
+def test_the_engine_of_the_search_is_shown(about_machine, works, text):
     answer = ProcessResult(works, text.removeprefix("BROKEN: "))
-    monkeypatch.setattr(doctor, "self_test", lambda name: answer)
-    assert dict(doctor._optional({}, NO_PROGRAMS))["search"] == text
+    assert about_machine(lambda name, **_: answer)["search"] == text
 
 
 def test_k2_of_another_build_is_not_replaced_by_that_of_python_310():
@@ -156,18 +171,13 @@ def test_nothing_is_wrong_where_torch_computes_the_features():
 
 @pytest.mark.long
 @pytest.mark.parametrize("variable", ["torch", "", "sphinx"])
-def test_the_engine_of_the_features_is_shown(monkeypatch, variable):
+def test_the_engine_of_the_features_is_shown(monkeypatch, about_machine, variable):
     monkeypatch.setenv("TOOLKIT_FRONTEND", variable)
-    monkeypatch.setattr(
-        doctor,
-        "self_test",
-        lambda name: (
-            run_process([sys.executable, "-m", "toolkit.doctor.selftests", name], 60)
-            if name == "frontend"
-            else ProcessResult(False, "")
-        ),
-    )
-    shown = dict(doctor._optional({}, NO_PROGRAMS))["features"]
+    shown = about_machine(
+        lambda name, **_: (
+            processes.self_test(name) if name == "frontend" else ProcessResult(False, "")
+        )
+    )["features"]
     if variable == "sphinx":
         assert shown.startswith("fail: ")
         assert "TOOLKIT_FRONTEND is 'sphinx'" in shown
@@ -199,20 +209,19 @@ def test_kaldifeat_is_built_from_a_checkout_where_the_package_alone_is_installed
     )
 
 
-def test_blas_speed_is_compared_with_and_without_the_setting(monkeypatch):
+def test_blas_speed_is_compared_with_and_without_the_setting(monkeypatch, about_machine):
     def measure(name, **variables):
         return ProcessResult(True, "40.0" if variables == {"MKL_DEBUG_CPU_TYPE": ""} else "105.0")
 
-    monkeypatch.setattr(doctor, "self_test", measure)
     monkeypatch.setenv("MKL_DEBUG_CPU_TYPE", "5")
     monkeypatch.setattr(doctor, "REFERENCE", True)
-    ((_, text),) = doctor._blas({})
+    text = about_machine(measure)["BLAS"]
     assert text == "105.0 GFLOP/s per core with MKL_DEBUG_CPU_TYPE=5, 40.0 without it"
     monkeypatch.setattr(doctor, "REFERENCE", False)
-    assert doctor._blas({})[0][1] == "105.0 GFLOP/s per core"
+    assert about_machine(measure)["BLAS"] == "105.0 GFLOP/s per core"
     monkeypatch.setattr(doctor, "REFERENCE", True)
     monkeypatch.delenv("MKL_DEBUG_CPU_TYPE")
-    assert doctor._blas({})[0][1] == "105.0 GFLOP/s per core"
+    assert about_machine(measure)["BLAS"] == "105.0 GFLOP/s per core"
 
 
 def test_tests_that_pass_together_are_not_repeated(monkeypatch):
@@ -235,7 +244,7 @@ def test_what_fails_or_crashes_among_others_is_left_to_a_process_of_its_own(
     assert passed.keys() == ({"click", "sentencepiece"} if "raise" in end else {"click"})
 
 
-def test_as_json(bare, capsys):
+def test_as_json(quick, capsys):
     assert not run_checks([ABSENT, GOOD], as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["works"] is False

@@ -12,9 +12,9 @@ from toolkit.features.frontend import Frontend, FrontendConfig
 def rule(monkeypatch):
     """No variable is set, and nothing is remembered of the imports tried before or in the test."""
     monkeypatch.delenv(FRONTEND_VARIABLE, raising=False)
-    module._kaldifeat_problem.cache_clear()
+    module.kaldifeat_import_error.cache_clear()
     yield
-    module._kaldifeat_problem.cache_clear()
+    module.kaldifeat_import_error.cache_clear()
 
 
 def test_kaldifeat_computes_where_it_is_installed(monkeypatch):

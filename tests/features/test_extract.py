@@ -58,7 +58,7 @@ def test_stores_what_the_front_end_gives(cuts, tmp_path):
 
 
 def test_the_engine_is_stored_and_logged_once(cuts, tmp_path, monkeypatch, caplog, engine):
-    module._log_engine.cache_clear()
+    module.log_engine.cache_clear()
     caplog.set_level(logging.INFO, "toolkit")
     monkeypatch.setenv(FRONTEND_VARIABLE, engine)
     for name in ("one", "two"):
@@ -92,31 +92,35 @@ def test_bytes_depend_neither_on_jobs_nor_on_the_order_of_the_cuts(cuts, tmp_pat
     assert len(digests(tmp_path / "one")) == 3 + 3 * 3
 
 
-def test_resumes_at_the_first_missing_shard(cuts, tmp_path, monkeypatch):
+def shard_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """The files of all shards, with what changes where one is written again."""
+    status = {str(path.relative_to(folder)): path.stat() for path in folder.glob("*/*")}
+    return {name: (file.st_ino, file.st_mtime_ns) for name, file in status.items()}
+
+
+def test_resumes_at_the_first_missing_shard(cuts, tmp_path):
     out = tmp_path / "f"
     extract(cuts, CONFIG, tmp_path / "whole")
-    compute = module._extract_shard
-    computed = []
 
-    def stop_at_the_second(plan, **kwargs):
-        if plan.index == 1 and not computed.count(1):
-            computed.append(1)
-            raise KeyboardInterrupt
-        computed.append(plan.index)
-        return compute(plan, **kwargs)
+    def interrupt(done, total):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_extract_shard", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        extract(cuts, CONFIG, out)
+        extract(cuts, CONFIG, out, progress=interrupt)
+    first = shard_files(out)
+    assert len(first) == 3
+    assert all("000000" in name for name in first)
     (out / "shards" / ".features.000001.tar.1234.tmp").write_bytes(b"left by a killed process")
-    computed.clear()
-    computed.append(1)
-    headline = extract(cuts, CONFIG, out)
-    assert computed == [1, 1, 2]
+    calls = []
+    headline = extract(cuts, CONFIG, out, progress=lambda *call: calls.append(call))
+    assert [total for _, total in calls] == [12, 12]  # the second shard and the third
+    finished = shard_files(out)
+    assert len(finished) == 9
+    assert finished | first == finished
     assert digests(out) == digests(tmp_path / "whole")
-    computed.clear()
-    again = extract(cuts, CONFIG, out)
-    assert computed == []
+    again = extract(cuts, CONFIG, out, progress=lambda *call: calls.append(call))
+    assert len(calls) == 2
+    assert shard_files(out) == finished
     assert again == {k: v for k, v in headline.items() if k != "xRT"}
 
 

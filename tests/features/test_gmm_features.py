@@ -1,4 +1,7 @@
 import pickle
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import torch
 from toolkit.features import gmm_features
 from toolkit.features.deltas import add_deltas
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend, load_transforms, save_transforms
-from toolkit.features.store import FeatureStore
+from toolkit.features.store import StoreError
 
 SPLICED = 3 * 4 * 5  # four cepstra with deltas, two frames on either side
 
@@ -59,31 +62,44 @@ def test_features_are_deltas_then_splicing_then_projection_then_transform(
         assert features.speaker(utterance) == speaker
 
 
-def test_what_is_kept_is_what_is_computed(small_store, monkeypatch):
+@contextmanager
+def hidden_features(folder):
+    """A context in which the features of a store cannot be read."""
+    paths = list(folder.rglob("*.tar"))
+    for path in paths:
+        path.rename(path.with_suffix(".hidden"))
+    yield
+    for path in paths:
+        path.with_suffix(".hidden").rename(path)
+
+
+def test_what_is_kept_is_what_is_computed(small_store, tmp_path, monkeypatch):
     """Whether there is room or not, for each front end, and whatever callers do to it."""
     matrices = projection(), -projection()
     monkeypatch.setattr(gmm_features, "KEPT_BYTES", 0)
-    gmm_features._kept.cache_clear()
     systems = [GmmFeatures(small_store.path, GmmFrontend(2, matrix)) for matrix in matrices]
     systems += [systems[0].adapted(transforms(6)), GmmFeatures(small_store.path)]
-    expected = [{u: found.load(u) for u in small_store.features} for found in systems]
+    expected = [{u: system.load(u) for u in small_store.features} for system in systems]
+    utterance = small_store.store.ids[-1]
+    with hidden_features(small_store.path), pytest.raises(StoreError, match="cannot be read"):
+        systems[3].load(utterance)
     monkeypatch.undo()
-    gmm_features._kept.cache_clear()
-    read, computed = [], []
-    monkeypatch.setattr(
-        FeatureStore,
-        "load",
-        lambda self, u, load=FeatureStore.load: read.append(u) or load(self, u),
-    )
-    for number in (0, 1, 2, 0, 1, 2):  # the third is a transform of the first
-        before = len(read)
-        again = pickle.loads(pickle.dumps(systems[number]))
+    copy = tmp_path / "copy"  # of which nothing is kept yet
+    shutil.copytree(small_store.path, copy)
+    systems = [replace(system, path=copy) for system in systems]
+
+    def compare(number):
+        system = pickle.loads(pickle.dumps(systems[number]))
         for utterance in small_store.features:
-            x = again.load(utterance)
+            x = system.load(utterance)
             assert torch.equal(x, expected[number][utterance])
             x.zero_()
-        computed.append(len(read) > before)
-    assert computed == [True, True, False, False, False, False]
+
+    for number in (0, 1):
+        compare(number)
+    with hidden_features(copy):
+        for number in (2, 0, 1, 2):  # the third is a transform of the first
+            compare(number)
     assert torch.equal(systems[3].load(utterance), expected[3][utterance])
 
 

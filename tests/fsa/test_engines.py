@@ -163,7 +163,7 @@ def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, bea
 
 def test_the_engine_is_chosen_by_a_variable(monkeypatch):
     monkeypatch.delenv(SEARCH_VARIABLE, raising=False)
-    module._engine.cache_clear()
+    module.load_engine.cache_clear()
     assert search_engine() == "native"
     assert isinstance(module.engine(), NativeEngine)
     with searching_with("openfst"), pytest.raises(EngineError, match="not one of native, k2"):

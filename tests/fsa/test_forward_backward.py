@@ -64,7 +64,7 @@ def enumerated(lattices, scores, values):
 @pytest.fixture(params=["compiled", "by_frame"])
 def recursion(request, monkeypatch):
     """Both recursions: the CPU's, and the one of other devices, here with tensors of the CPU."""
-    monkeypatch.setattr(recursions, "_compiled", lambda _: request.param == "compiled")
+    monkeypatch.setattr(recursions, "runs_compiled", lambda _: request.param == "compiled")
 
 
 def with_gradients(function, scores):
@@ -114,7 +114,7 @@ def test_both_recursions_agree(seed, sizes, spread):
 
     def run(compiled):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recursions, "_compiled", lambda _: compiled)
+            patch.setattr(recursions, "runs_compiled", lambda _: compiled)
             return with_gradients(
                 lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), scores
             )

@@ -164,9 +164,15 @@ def test_headers_tell_what_shards_hold(written):
     assert (facts.retried, facts.failed) == (1, (("bad", "no frames"),))
 
 
-def test_frames_are_counted_without_reading_lattices(written, monkeypatch):
-    monkeypatch.setattr(lattice_store, "read_tensors", None)  # not to be called
+def test_frames_are_counted_without_reading_lattices(written):
+    for number in range(2):
+        path = shard_path(written.folder, number)
+        content = path.read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")  # of the header
+        path.write_bytes(content[:end] + bytes(len(content) - end))
     store = written.store()
+    with pytest.raises(LatticeStoreError, match="damaged"):
+        store.load("u0")
     assert [store.num_frames(name) for name in store.ids] == [4, 6, 3, 5]
     with pytest.raises(LatticeStoreError, match=r"bad has no lattice .*failed\.tsv"):
         store.num_frames("bad")
@@ -226,6 +232,10 @@ def test_few_shards_stay_unpacked(written, monkeypatch):
         shutil.copy(shard_path(written.folder, 1), shard_path(written.folder, number))
     monkeypatch.setattr(lattice_store, "BLOCKS", 1)
     store = written.store()
-    for name in ("u0", "u2", "u0", "u1"):
+    for name in ("u0", "u2", "u0", "u1", "u2"):
         assert store.arcs(name).arc.tolist() == written.arcs[name].arc.tolist()
-    assert len(store._blocks) == 1
+    for path in written.folder.glob("lattices.*"):
+        path.unlink()
+    assert store.arcs("u2").arc.tolist() == written.arcs["u2"].arc.tolist()
+    with pytest.raises(LatticeStoreError, match="damaged"):  # it has to be unpacked again
+        store.arcs("u0")

@@ -108,9 +108,10 @@ def test_no_path_to_the_end_is_none_as_for_all_at_once():
 def test_memory_does_not_grow_with_what_is_decided(language, graph):
     scores = language.sentence(5, 30.0).scores * SCALE
     search = advanced(graph, BEAMS[0], scores, 50)
-    kept = np.diff(search._trellis.arcs_at[: search.num_frames + 1]).tolist()
-    assert max(kept[:-60]) < max(kept[-10:])
-    assert search._count < 2000  # of some hundred thousand beginnings
+    arcs_per_frame = search.arcs_per_frame.tolist()
+    assert len(arcs_per_frame) == len(scores)
+    assert max(arcs_per_frame[:-60]) < max(arcs_per_frame[-10:])
+    assert search.num_history_nodes < 2000  # of some hundred thousand beginnings
 
 
 def test_the_callers_memory_may_be_used_again(language, graph):

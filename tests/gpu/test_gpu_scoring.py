@@ -25,7 +25,7 @@ from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.scorer import NeuralScorer
-from toolkit.models.store import make_model, save_model
+from toolkit.models.store import load_model, make_model, save_model
 from toolkit.pipeline.steps.targets import TargetsConfig, compute_targets
 
 UTTERANCES = 50  # more than a batch
@@ -112,7 +112,7 @@ def test_alignments_are_the_cpus(system, device, tmp_path, monkeypatch):
 def test_a_teachers_targets_are_the_cpus(system, device):
     _, scorer = system
     inputs = [(str(n), torch.randn(n, 15)) for n in (7, 0, 30, 12)]
-    config, model = TargetsConfig(teacher=None, k=4, batch_frames=40), scorer._model.model
+    config, model = TargetsConfig(teacher=None, k=4, batch_frames=40), load_model(scorer.model)
     expected = dict(compute_targets(model, inputs, config))
     found = dict(compute_targets(model.to(device), inputs, config))
     assert list(found) == [name for name, _ in inputs]

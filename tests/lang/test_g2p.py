@@ -150,7 +150,7 @@ def test_spellable():
 
 
 def test_equal_pronunciations_share_their_probability():
-    guesses = g2p._merge([(("X",), -1.0), (("Y",), -0.9), (("X",), -1.0)])
+    guesses = g2p.merge_hypotheses([(("X",), -1.0), (("Y",), -0.9), (("X",), -1.0)])
     assert [guess.phones for guess in guesses] == [("X",), ("Y",)]
     assert guesses[0].score == pytest.approx(0.2 / (0.2 + 10**-0.9))
 

@@ -32,7 +32,7 @@ def tanh(x):
 
 @njit
 def copy(given, into):
-    lstm_cells._copy(given, into)
+    lstm_cells.copy_numbers(given, into)
 
 
 @pytest.mark.parametrize(("ours", "torchs"), [(sigmoid, torch.sigmoid), (tanh, torch.tanh)])

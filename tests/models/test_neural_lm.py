@@ -52,11 +52,11 @@ def test_scores_are_those_of_the_network_whatever_is_scored_together(lm, monkeyp
     assert lm.score([]) == []
 
 
-def test_equal_beginnings_are_read_once(lm, monkeypatch):
+def test_equal_beginnings_are_read_once(lm):
     rows = []
-    forward = lm.model.forward
-    monkeypatch.setattr(lm.model, "forward", lambda w, s: rows.append(len(w)) or forward(w, s))
+    hook = lm.model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     lm.score([["A", "B", "A"], ["A", "B", "B"], ["A", "A"], ["B"]])
+    hook.remove()
     assert rows == [1, 2, 2, 2]
 
 

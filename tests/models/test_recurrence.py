@@ -11,7 +11,7 @@ from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.processes.threads import one_thread
 
 OLD = torch.__version__ < "2"
-NO_BFLOAT16 = not recurrence._has_bfloat16()
+NO_BFLOAT16 = not recurrence.onednn_has_bfloat16()
 
 
 def make(bidirectional=False, layers=3, dropout=0.0, dtype=torch.float64):
@@ -104,7 +104,7 @@ NETWORKS = {
 @pytest.mark.parametrize("network", NETWORKS)
 def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     """As on processors without AVX-512."""
-    monkeypatch.setattr(recurrence, "_has_bfloat16", lambda: False)
+    monkeypatch.setattr(recurrence, "onednn_has_bfloat16", lambda: False)
     torch.manual_seed(0)
     model, x = NETWORKS[network]()
     model.eval()

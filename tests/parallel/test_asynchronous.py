@@ -38,8 +38,7 @@ def crew(ranks, work):
         except Exception as error:
             result = error
         results.put((rank, result))
-        if processes._connection is not None:
-            processes._connection.watchdog.stop()
+        processes.disconnect()
 
     children = [CONTEXT.Process(target=child, args=(rank,), daemon=True) for rank in range(ranks)]
     for process in children:
@@ -185,20 +184,14 @@ def test_averaging_alone_keeps_the_mean_and_comes_to_a_consensus():
     def work(rank):
         strategy = strategy_of(FIXED)
         model, _, _ = problem(rank)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        strategy.start(model, optimizer)
-        strategy._learner.set_weights(torch.full((21,), float(2**rank)))
-        strategy._taken.fill_(float(2**rank))
-        strategy.flat.set_weights(strategy._taken)
-        strategy.barrier()
+        strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        strategy.flat.set_weights(torch.full((21,), float(2**rank)))  # as a step of an optimizer
         for _ in range(60):
             strategy.after_step()
             time.sleep(0.005)
-        strategy.barrier()
-        with strategy._quiet():
-            own = strategy._learner.weights()
+        weights = strategy.rank_state()["weights"]
         strategy.stop()
-        return own.tolist()
+        return weights.tolist()
 
     models = torch.tensor(crew(4, work))
     assert torch.allclose(models.mean(dim=0), torch.full((21,), 3.75), atol=1e-5)
@@ -212,20 +205,22 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         model, _, _ = problem(rank)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
         strategy.start(model, optimizer)
-        strategy._learner.set_weights(torch.full((21,), float(rank)))
-        strategy.steps, strategy.workers.sent = 10, 1000.0
-        strategy._exchange.sent, strategy._learner.averagings = 84 * 6, 6
-        strategy._averager.asked = 6 * (rank == 0)
-        strategy._copied = 10
-        state, own, counted = strategy.state(), strategy.rank_state(), strategy.report()
-        strategy.stop()
-        strategy.start(model, optimizer)
-        assert strategy.report() != counted
-        strategy.load_state(state, [own])
         expected = {"bytes_per_step": 150.4, "averagings": 0.6, "host_copies": 1.0}
-        assert strategy.report() == counted == expected
-        assert strategy._averager.asked == 6 * (rank == 0)
+        assert strategy.report() != expected
+        state = {**strategy.state(), "steps": 10, "sent": 1000.0}
+        own = {
+            **strategy.rank_state(),
+            "weights": torch.full((21,), float(rank)),
+            "counts": {"steps": 10, "sent": 1000.0, "exchanged": 84 * 6},
+            "averagings": [6, 6 * (rank == 0)],  # all of them, and those that it has requested
+            "host_copies": 10,
+        }
+        strategy.load_state(state, [own])
+        assert strategy.report() == expected
         mine = strategy.flat.weights()
+        again = strategy.rank_state()
+        assert torch.equal(again.pop("weights"), own["weights"])
+        assert again == {name: value for name, value in own.items() if name != "weights"}
         strategy.load_state(state, [own, {**own, "weights": own["weights"] + 2}])
         mean = strategy.flat.weights()
         strategy.stop()

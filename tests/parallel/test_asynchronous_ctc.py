@@ -10,8 +10,8 @@ import torch
 
 from tests.parallel.tiny import Job, with_method
 from tests.train.conftest import CtcToy, Spelling
+from toolkit.parallel.config import make_strategy
 from toolkit.train.ctc.state_machine import MachineConfig
-from toolkit.train.loop import Trainer
 
 pytestmark = pytest.mark.long
 
@@ -36,31 +36,30 @@ class Slow(Spelling):
 
 
 def spelled(out, method, deadly):
-    """Train; return where checkpoints were made."""
+    """Train; return after how many steps checkpoints were made."""
     torch.set_num_threads(1)
-    made = []
-
-    class Watched(Trainer):
-        def checkpoint(self):
-            place = self.epoch - 1, self._step
-            strategy = self._strategy
-            if self.can_checkpoint():
-                holder = strategy._server if method == "asgd" else strategy._learner
-                if method == "adpsgd" or os.environ["RANK"] == "0":
-                    assert torch.equal(holder.weights(), strategy.flat.weights()), place
-                made.append(place)
-            super().checkpoint()
-            (out / f"made-{os.environ['RANK']}").write_text(repr(made))
-
     toy = CtcToy()
     toy.data = Slow(8 * STEPS)
     toy.data.deadly = deadly
     parallel = replace(with_method(method), timeout=TIMEOUT)
     machine = MachineConfig(sentences_every=4, checkpoint_every=4)
     config = replace(CtcToy.config, epochs=2, machine=machine, parallel=parallel)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolkit.train.ctc.training.Trainer", Watched)
-        headline = toy.train(out, config)
+    strategy = make_strategy(parallel)
+    rank_state, made = strategy.rank_state, []
+
+    def watched():
+        """The state of a checkpoint; then all weights must be those of the model that is stored."""
+        state, weights = rank_state(), strategy.flat.weights()
+        if method == "adpsgd":
+            assert torch.equal(state["weights"], weights), strategy.steps
+        elif os.environ["RANK"] == "0":
+            assert torch.equal(strategy.server.weights(), weights), strategy.steps
+        made.append(strategy.steps)
+        (out / f"made-{os.environ['RANK']}").write_text(repr(made))
+        return state
+
+    strategy.rank_state = watched
+    headline = toy.train(out, config, strategy=strategy)
     return {"made": made, "cer": headline["cer"]}
 
 
@@ -71,7 +70,7 @@ def test_it_is_stored_at_the_ends_of_epochs_alone_and_goes_on_from_there(method,
     assert second is None
     assert f"worker 1 (process {job.processes[1].pid} on " in first
     assert "was killed" in first
-    assert (tmp_path / "made-0").read_text() == repr([(0, STEPS), (1, 0)])
+    assert (tmp_path / "made-0").read_text() == repr([STEPS, STEPS])
     stored = sorted(path.name for path in tmp_path.glob("checkpoints/epoch-*[0-9].safetensors"))
     assert [name for name in stored if "rank" not in name] == [
         f"epoch-0000-step-{STEPS:08d}.safetensors",
@@ -79,5 +78,5 @@ def test_it_is_stored_at_the_ends_of_epochs_alone_and_goes_on_from_there(method,
     ]
     results = Job(2, spelled, tmp_path, method, False).wait()
     for result in results:
-        assert result["made"] == [(1, STEPS), (2, 0)]
+        assert result["made"] == [2 * STEPS, 2 * STEPS]
         assert result["cer"] == results[0]["cer"]

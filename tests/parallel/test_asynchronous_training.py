@@ -22,14 +22,16 @@ class Noting(Trainer):
     die_after = (0, 0)
     """Epoch and number of batches."""
 
+    def __init__(self, model, objective, data, config, out, **options):
+        super().__init__(model, objective, data, config, out, **options)
+        self.notes = out / f"trained-{os.environ['RANK']}"
+
     def update(self, batch):
         stats = super().update(batch)
-        rank = os.environ["RANK"]
-        notes = self._out / f"trained-{rank}"
-        with notes.open("a") as file:
-            file.write(f"{self._epoch} {batch.ids[0]} {time.monotonic()}\n")
+        with self.notes.open("a") as file:
+            file.write(f"{self.epoch - 1} {batch.ids[0]} {time.monotonic()}\n")
         epoch, number = self.die_after
-        if number and notes.read_text().count(f"\n{epoch} ") == number:
+        if number and self.notes.read_text().count(f"\n{epoch} ") == number:
             time.sleep(1.0)  # until it can be seen that this one is there
             os.kill(os.getpid(), signal.SIGKILL)
         return stats

@@ -189,6 +189,20 @@ def asgd(parts):
     return steps
 
 
+def turns(config, rank):
+    """In which turn a worker ends its step, and the number of turns.
+
+    Learners that answer add their updates before those that request an averaging for theirs.
+    """
+    if config.method == "asgd":
+        return rank, WORKERS
+    if config.method == "adpsgd" and config.adpsgd.pattern == "fixed":
+        return 1 - rank % 2, 2
+    if config.method == "hadpsgd":
+        return 1 - rank // 2, 2
+    return 0, 1
+
+
 def follow(config, rank, strategy=None):
     """Train as the loop does; return the weights after every step."""
     strategy = strategy or strategy_of(config)
@@ -196,11 +210,8 @@ def follow(config, rank, strategy=None):
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     strategy.start(model, optimizer)
-    averager = getattr(strategy, "_averager", None)
-    wake = None if averager is None else averager.wake
-    if averager is not None:
-        averager.wake = lambda: None
     inputs, outputs, rows = DATA
+    mine, number = turns(config, rank)
     found = []
     for step in range(STEPS):
         x = torch.from_numpy(inputs[step, rank][: rows[step, rank]]).float()
@@ -209,25 +220,24 @@ def follow(config, rank, strategy=None):
         strategy.backward((model(x) - y).square().sum(), torch.tensor(float(len(x))))
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-        for turn in range(WORKERS):
-            if config.method == "asgd":
+        for turn in range(number):
+            if number > 1:
                 strategy.barrier()
-            if turn == rank:
+            if turn == mine:
                 strategy.after_step()
         found.append(model.weight.detach().tolist())
-        if wake is not None:
-            strategy.barrier()  # until all learners have added their updates
-            wake()
-            completed(strategy._learner, step + 1)
+        wait_for_averaging(strategy, rank)
     strategy.end_epoch()
     strategy.stop()
     return found
 
 
-def completed(learner, averagings):
-    """Wait until a learner, if this rank holds one, has averaged so often."""
+def wait_for_averaging(strategy, rank):
+    """Wait until a rank whose model is averaged with a neighbour's has averaged in every step."""
     end = time.monotonic() + 60
-    while learner is not None and learner.averagings < averagings:
+    while "averagings" in strategy.report() and rank in strategy.learners():
+        if round(strategy.report()["averagings"] * strategy.steps) == strategy.steps:
+            break
         assert time.monotonic() < end
         time.sleep(0.001)
 

@@ -11,7 +11,6 @@ from torch import nn
 from tests.parallel.fake_streams import FakeStreams, comes_after
 from toolkit.parallel.adpsgd import NeighbourAverager
 from toolkit.parallel.config import GtcConfig, ParallelConfig
-from toolkit.parallel.flat_parameters import FlatParameters
 from toolkit.parallel.gtc import Gtc
 from toolkit.parallel.gtc_buckets import FixedMessages
 from toolkit.parallel.learner import Learner, ParameterServer
@@ -119,10 +118,19 @@ def test_a_parameter_server_takes_pushes_in_turns_on_its_device():
 class Alone:
     """A group of one worker, whose exchanges are noted."""
 
-    rank, world_size = 0, 1
+    rank, world_size, sent = 0, 1, 0.0
 
     def __init__(self, streams):
         self._streams = streams
+
+    def barrier(self):
+        pass
+
+    def broadcast(self, tensor):
+        pass
+
+    def all_gather_object(self, value):
+        return [value]
 
     def gather(self, message):
         return self._pending("gather", message[None])
@@ -143,9 +151,8 @@ class Alone:
 def gtc_on(streams, model, threshold=0.01):
     gtc = GtcConfig(threshold=threshold, grad_scale="mean", density=0.1 if threshold else 0.0)
     strategy = Gtc(ParallelConfig("gtc", gtc=gtc), Alone(streams))
-    strategy.model, strategy.flat = model, FlatParameters(model.parameters())
-    strategy._exchange = FixedMessages(strategy, streams, most=64)
-    strategy._exchanges, strategy._weight, strategy._density = 0, 0.0, 0.0
+    strategy.make_exchange = lambda: FixedMessages(strategy, streams, most=64)
+    strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
     return strategy
 
 
@@ -188,11 +195,10 @@ def test_gtc_bucket_by_bucket_keeps_what_it_has_not_sent():
         model.zero_grad(set_to_none=True)
         strategy.backward(model(inputs).square().sum(), torch.tensor(6.0))
         sent += strategy.flat.gradients()
-    exchange = strategy._exchange
-    assert torch.allclose(sent + exchange.residual(), whole, atol=1e-5)
+    residual = strategy.rank_state()["residual"]
+    assert torch.allclose(sent + residual, whole, atol=1e-5)
     assert 0 < (sent != 0).float().mean() < 1
-    kept = exchange.residual()
-    exchange.set_residual(torch.arange(60.0))
-    assert exchange.residual().tolist() == list(range(60))
-    exchange.set_residual(kept)
-    assert torch.equal(exchange.residual(), kept)
+    strategy.load_state(strategy.state(), [{"residual": torch.arange(60.0)}])
+    assert strategy.rank_state()["residual"].tolist() == list(range(60))
+    strategy.load_state(strategy.state(), [{"residual": residual}])
+    assert torch.equal(strategy.rank_state()["residual"], residual)

@@ -192,6 +192,5 @@ def _work(results, place, function, arguments, options):
         sys.excepthook(type(error), error, None)  # as at the end of an interpreter
     results.close()
     results.join_thread()
-    if ranks._connection is not None:
-        ranks.connect().watchdog.stop()  # as at the end of an interpreter
+    ranks.disconnect()
     os._exit(status)

@@ -7,6 +7,7 @@ live on.
 import contextlib
 import itertools
 import threading
+from functools import partialmethod
 
 from sample_steps import ReverseConfig
 
@@ -48,23 +49,28 @@ class Turns:
         self.order, self.killed, self.after = order, killed, after
         self.position, self.mine = 0, {"a": 0, "b": 0}
         self.changed = threading.Condition()
-        self.call = ObjectStore._call
 
-    def __call__(self, store, kind, path, action, calls=1):
+    def take(self, write, *arguments, **options):
+        """Write when it is the thread's turn."""
         name = threading.current_thread().name
-        if kind != "put" or name not in self.mine:
-            return self.call(store, kind, path, action, calls)
+        if name not in self.mine:
+            return write(*arguments, **options)
         if name == self.killed and self.mine[name] == self.after:
             raise Killed
         with self.changed:
             assert self.changed.wait_for(lambda: self.order[self.position] == name, 60)
         try:
-            return self.call(store, kind, path, action, calls)
+            return write(*arguments, **options)
         finally:
             with self.changed:
                 self.mine[name] += 1
                 self.position += 1
                 self.changed.notify_all()
+
+
+def in_turn(store, turns, write, *arguments, **options):
+    """A method of a store that writes one object."""
+    return turns.take(write, store, *arguments, **options)
 
 
 def orders(a, b):
@@ -90,7 +96,9 @@ def race(turns, job, folder, monkeypatch):
             outcomes[name] = attempt(job, folder / name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "_call", lambda *arguments, **named: turns(*arguments, **named))
+        for write in ("put", "put_file", "create"):
+            original = getattr(ObjectStore, write)
+            patch.setattr(ObjectStore, write, partialmethod(in_turn, turns, original))
         threads = [threading.Thread(target=run, name=name) for name in "ab"]
         for thread in threads:
             thread.start()

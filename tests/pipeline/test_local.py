@@ -186,7 +186,7 @@ def test_workers_compute_alike_whatever_the_driver_has_loaded(
     tmp_path, make_partitions, monkeypatch, vendor, expected
 ):
     """It has torch, so that it is too late for it; and workers may have other processors."""
-    monkeypatch.setattr(environment, "_cpu_field", lambda name: vendor)
+    monkeypatch.setattr(environment, "cpu_field", lambda name: vendor)
     monkeypatch.delenv(BLAS_VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", environment))
     step = Environment(BLAS_VARIABLE, "OMP_NUM_THREADS")

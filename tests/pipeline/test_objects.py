@@ -1,7 +1,9 @@
 import os
 import threading
+import time
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from toolkit.pipeline.faults import is_transient, redact
 from toolkit.pipeline.filesystems import FilesystemError
@@ -118,13 +120,23 @@ def test_which_errors_pass():
     assert not is_transient(type("NoCredentialsError", (Exception,), {})())
 
 
-def test_waits_grow_are_random_and_bounded():
-    store = ObjectStore(StoreConfig(first_wait=0.5, longest_wait=4.0))
-    waits = [[store._wait(tries) for _ in range(200)] for tries in range(1, 8)]
+def test_waits_grow_are_random_and_bounded(monkeypatch):
+    def reset(*_, **__):
+        raise ConnectionResetError
+
+    waits = []
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", reset)
+    monkeypatch.setattr(time, "sleep", waits.append)
+    store = ObjectStore(StoreConfig(tries=8, first_wait=0.5, longest_wait=4.0))
+    for _ in range(200):
+        with pytest.raises(ObjectError, match="GET failed 8 times"):
+            store.get("memory://waits/x")
+    assert len(waits) == 200 * 7
     tops = [0.5, 1, 2, 4, 4, 4, 4]
-    assert all(0 <= wait <= top for top, some in zip(tops, waits, strict=True) for wait in some)
+    by_try = [waits[tries :: len(tops)] for tries in range(len(tops))]
+    assert all(0 <= wait <= top for top, some in zip(tops, by_try, strict=True) for wait in some)
     assert all(
-        0.4 * top < sum(some) / 200 < 0.6 * top for top, some in zip(tops, waits, strict=True)
+        0.4 * top < sum(some) / 200 < 0.6 * top for top, some in zip(tops, by_try, strict=True)
     )
 
 

@@ -99,9 +99,6 @@ def test_retries_are_bounded_and_tell_no_secret(s3):
 
 
 def test_without_credentials_it_fails_at_once(s3, monkeypatch):
-    from toolkit.pipeline import filesystems
-
-    filesystems._filesystem.cache_clear()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -109,7 +106,6 @@ def test_without_credentials_it_fails_at_once(s3, monkeypatch):
     store = ObjectStore(StoreConfig({"endpoint_url": s3.url, "anon": False}))
     with pytest.raises(ObjectError, match=r"failed 1 times.*redentials"):
         store.get(f"{s3.base}/x")
-    filesystems._filesystem.cache_clear()
 
 
 def test_local_executor_on_s3_in_a_storm_gives_the_digests_of_a_local_disk(

@@ -1,5 +1,6 @@
 """Training shards in a store: what is read, the cache, and what is fetched ahead."""
 
+import json
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.pipeline.attempt_store import OBJECTS
 from toolkit.pipeline.markers import FOLDER, Marker
 from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStore, StoreConfig
-from toolkit.pipeline.shards import put_shard, write_manifests
+from toolkit.pipeline.shards import put_shard, read_shards, write_manifests
 from toolkit.pipeline.step import StepError, StepResult
 from toolkit.pipeline.stored_shards import FORCE, CacheConfig, StoredShards
 from toolkit.ssl.batches import ChunkBatching, TeacherBatches
@@ -137,7 +138,8 @@ def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url
             time.sleep(0.005)  # the clock of the file system is coarse
     held = {path.name for path in folder.iterdir()}
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 1.2 * sum(sizes)
-    names = {s: {str(ref.digest) for ref in small._objects[s].values()} for s in range(3)}
+    listed = read_shards(ObjectStore(), url)
+    names = [{str(ref.digest) for ref in shard.objects.values()} for shard in listed]
     assert names[2] <= held
     assert len(names[0] & held) > len(names[1] & held)
 
@@ -191,14 +193,14 @@ def test_a_cache_that_is_far_too_small_costs_time_alone(url, tmp_path):
 
 def test_damage_and_absence_name_the_object(url, tmp_path):
     stored = StoredShards(url, ObjectStore(StoreConfig(tries=1)), tmp_path, CacheConfig())
-    ref = stored._objects[1]["targets"]
+    ref = read_shards(ObjectStore(), url)[1].objects["targets"]
     ObjectStore().put(ref.path, b"x" * ref.size)
     stored.expect([1])
     with pytest.raises(ObjectError, match=r"targets.000001.tar: .*digest"):
         list(TeacherShards(stored).read(1))
     with pytest.raises(ValueError, match="no lattices are listed"):
         stored.open("lattices", 1)
-    stored._pool.shutdown()  # other objects of the shard are still being fetched
+    stored.close()  # other objects of the shard are still being fetched
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
 
 
@@ -208,18 +210,21 @@ def test_a_damaged_shard_can_be_made_again(url, tmp_path):
     ref = store.put(f"{out}/{OBJECTS}/p/a/x", b"abc")
     Marker("work", StepResult((ref,)), {}).commit(store, out, "p")
     assert list(store.list(f"{out}/{FOLDER}"))
+    shards = [json.loads(line) for line in store.get(f"{url}/shards.jsonl").splitlines()]
+    made = {"path": f"made/{OBJECTS}/p/a/x", "size": ref.size, "digest": ref.digest}
+    shards[0]["objects"]["targets"] = made
+    store.put(f"{url}/shards.jsonl", "".join(json.dumps(x) + "\n" for x in shards).encode())
     store.put(ref.path, b"xyz")
     stored = StoredShards(url, store, tmp_path, CacheConfig())
     with pytest.raises(DamagedObjectError, match=FORCE):
-        stored._opened(ref)
+        stored.open("targets", 0)
     assert not list(store.list(f"{out}/{FOLDER}"))
 
 
 def test_a_digest_that_is_none_leads_nowhere(url, tmp_path):
     store = ObjectStore()
     listed = store.get(f"{url}/shards.jsonl").decode()
-    stored = StoredShards(url, store, tmp_path / "cache", CacheConfig())
-    digest = stored._objects[0]["cuts"].digest
+    digest = read_shards(store, url)[0].objects["cuts"].digest
     store.put(f"{url}/shards.jsonl", listed.replace(str(digest), "../../x").encode())
     with pytest.raises(StepError, match=r"shard 0 has '\.\./\.\./x' for a digest"):
         StoredShards(url, store, tmp_path / "cache", CacheConfig())

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from toolkit.processes import memory
+from toolkit.processes import bars
 from toolkit.processes.bars import Bar, without_bars
 
 
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("held", "shown"), [(0, "s]"), (2_340_000_000, "utt/s, 2.3 GB]")])
 def test_a_bar_shows_the_memory_of_the_stage(monkeypatch, held, shown):
-    monkeypatch.setattr(memory, "_held", held)
+    monkeypatch.setattr(bars, "held_bytes", lambda: held)
     terminal = Terminal()
     assert list(Bar(range(3), "features dev", unit="utt", file=terminal)) == [0, 1, 2]
     last = terminal.getvalue().rstrip().rsplit("\r", 1)[-1]

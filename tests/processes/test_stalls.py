@@ -93,7 +93,7 @@ def test_ranks_that_wait_for_the_stalled_one_are_listed_with_it(clock, ranks):
 
 def test_an_old_status_of_the_round_before_makes_no_rank_stalled(clock, ranks):
     for rank in ranks:
-        rank._change(waits=True, limit=LIMIT)
+        rank.wait(LIMIT)
     stalled(ranks)
     ranks[0].idle()
     ranks[2].idle()

@@ -4,14 +4,19 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.dummies import dummy_recording
+from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.monophone import MonophoneConfig
+from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import EmConfig
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
 from toolkit.decode.ctc.posteriors import POSTERIORS
 from toolkit.decode.first_pass import DecodeConfig
+from toolkit.features.gmm_features import load_transforms, save_transforms
+from toolkit.features.store import FeatureStore
 
 
 class Prepared:
@@ -23,7 +28,8 @@ class Prepared:
         names = {"plp/train": speech.cepstra, "plp/copies": speech.cepstra, "lang": speech.lang}
         self.root, self.names = root, names
         em = EmConfig(iterations=2, realign=(1,), gaussians=40, grow_until=1)
-        self.config = SimpleNamespace(mono=MonophoneConfig(em))
+        self.config = SimpleNamespace(mono=MonophoneConfig(em), prior_frames=100)
+        self.settings = {"sat.em": em}
         texts = {**speech.transcripts, "carl-failed": ["AX"]}
         write_cuts(
             [
@@ -36,6 +42,9 @@ class Prepared:
 
     def need(self, name):
         return self.names.get(name, self.root / name)
+
+    def setting(self, name):
+        return self.settings[name]
 
     def make(self, name):
         path = self.root / name
@@ -58,19 +67,23 @@ def test_gmms_are_trained_without_it(run):
 
 def test_copies_are_adapted_without_it(run, speech, monkeypatch):
     from recipes.steps import gmm_features
+    from recipes.steps.gmm import train_mono
 
-    adapted = {}
-
-    def estimate(run, system, first, split, words, out):
-        adapted.update(words)
-
-    monkeypatch.setattr(gmm_features, "estimate_transforms", estimate)
+    train_mono(run)
+    save_transforms(run.root / "mono/fmllr.safetensors", {})
+    run.names |= {"sat": run.root / "mono", "lda_mllt": run.root / "mono"}
     monkeypatch.setattr(gmm_features, "has_copies", lambda run: True)
     monkeypatch.setattr(gmm_features, "copies", lambda run: read_cuts(run.need("data/train.jsonl")))
-    monkeypatch.setattr(gmm_features, "_write_features", lambda *arguments, **options: None)
-    monkeypatch.setattr(gmm_features, "write_normaliser", lambda *arguments: None)
     gmm_features.write_adapted(run, "sat", "lda_mllt")
-    assert adapted == speech.transcripts
+    transforms = load_transforms(run.root / "adapted/copies.safetensors")
+    assert transforms.keys() == {"anna", "bert", "carl"}
+    assert not any(torch.equal(x, torch.eye(*x.shape)) for x in transforms.values())
+    system, expected = GmmSystem.load(run.root / "mono", speech.cepstra), run.root / "expected"
+    em = run.setting("sat.em")
+    adapt_speakers(system, system, speech.transcripts, speech.lang, em, expected, jobs=1)
+    assert (run.root / "adapted/copies.safetensors").read_bytes() == expected.read_bytes()
+    for part in ("train", "copies"):
+        assert sorted(FeatureStore(run.root / "adapted" / part).ids) == sorted(speech.transcripts)
 
 
 def test_speakers_are_adapted_without_it(run, speech, monkeypatch):

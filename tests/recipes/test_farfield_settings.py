@@ -16,7 +16,8 @@ from recipes.farfield_ssl.config import PARTS, PROFILES
 from recipes.steps.settings import HybridConfig
 from tests.dummies import setting_of
 from toolkit.config.settings import apply_overrides
-from toolkit.corpus.manifest import make_cut
+from toolkit.corpus.check.exclusions import write_exclusions
+from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.features.extract import pack_shards
 from toolkit.parallel.config import ParallelError, make_strategy
 from toolkit.pipeline.shards import write_manifests
@@ -48,24 +49,31 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     from recipes.steps import frontend
 
     cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
+    for name in ("DP1", "DP1-raw", "DP1-array"):
+        write_cuts(cuts, tmp_path / f"data/{name}.jsonl")
+    write_exclusions([], tmp_path / "check/excluded.tsv")
     shards = []
 
     def extract(found, config, out, jobs, device):
-        assert device == "cuda"
+        assert (out.name, device) == ("DP1-raw", "cuda")
         shards.append(len(pack_shards(found, config.hours_per_shard)))
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(frontend, "_versions", lambda run: {"DP1-raw": cuts})
-    monkeypatch.setattr(frontend, "_decode", lambda *_: SimpleNamespace(split="DP1-raw", wer=1.0))
-    monkeypatch.setattr(frontend, "record_results", lambda *_: None)
+    monkeypatch.setattr(frontend, "PLACEMENTS", ("DP1",))
+    monkeypatch.setattr(frontend, "enhanced_cuts", lambda arrays, out: arrays)
     monkeypatch.setattr(frontend, "extract", extract)
+    config = PROFILES["mini"]()
     run = SimpleNamespace(
-        config=PROFILES["mini"](),
+        config=config,
+        setting=setting_of(config),
         jobs=2,
         make=tmp_path.joinpath,
         need=tmp_path.joinpath,
+        need_audio=lambda manifest: {},
         device="cuda",
     )
-    frontend.decode_arrays(run, "student_smbr", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        frontend.decode_arrays(run, "student_smbr", tmp_path)
     assert shards == [4]
 
 

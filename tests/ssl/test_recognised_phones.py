@@ -8,8 +8,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.dummies import dummy_recording
 from toolkit.align.store import AlignmentStore
+from toolkit.corpus.manifest import make_cut
+from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
+from toolkit.features.shards import SHARDS, write_manifest
+from toolkit.features.shards import write_shard as write_features
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.denominator import make_denominator
 from toolkit.fsa.numerator import PhoneTimes
@@ -103,18 +108,20 @@ def test_damaged_phones_are_named(rows, unlabelled, tmp_path):
         store.load("anna-00")
 
 
-class Lake(FeatureStore):
-    """Features whose ids are not those of the labelled speech."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.shards = [[f"lake-{name}" for name in shard] for shard in self.shards]
-
-    def _entry(self, name):
-        return super()._entry(name.removeprefix("lake-"))
-
-    def load(self, name):
-        return super().load(name.removeprefix("lake-"))
+def renamed(path, out):
+    """Copy a feature store; the ids are not those of the labelled speech."""
+    store, sizes = FeatureStore(path), []
+    config = FrontendConfig(num_mel_bins=store.dimension)
+    for number, names in enumerate(store.shards):
+        rows = [
+            (make_cut(f"lake-{name}", dummy_recording(0), "", speaker), speaker, store.load(name))
+            for name in names
+            for speaker in [store.speaker(name)]
+        ]
+        written = write_features(out / SHARDS, number, rows, config)
+        sizes.append(dict(zip(("utterances", "frames"), written, strict=True)))
+    write_manifest(out, config, sizes)
+    return FeatureStore(out)
 
 
 @pytest.mark.parametrize("recognised", [18, 4], ids="of 18: {}".format)
@@ -143,17 +150,17 @@ def test_a_network_learns_from_both_kinds_of_speech(
         pieces=PieceConfig(max_frames=20, left_context=2, batch_frames=200),
     )
     found = train_lfmmi(
-        [FeatureStore(speech.cepstra), Lake(unlabelled.cepstra)],
+        [FeatureStore(speech.cepstra), renamed(unlabelled.cepstra, tmp_path / "lake")],
         [aligned, heard],
         system.senones,
         denominator,
         Normaliser.load(system.normaliser),
         config,
-        tmp_path,
+        tmp_path / "model",
     )
     assert found["utterances"] == len(aligned.ids) + len(heard.ids)
     assert -1.5 < found["objective"] < 0
-    assert (tmp_path / "excluded.tsv").read_text() == ""
+    assert (tmp_path / "model" / "excluded.tsv").read_text() == ""
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"alternatives": 0}])

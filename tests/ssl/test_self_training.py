@@ -14,10 +14,10 @@ from toolkit.score.wer import score
 from toolkit.ssl.self_training import (
     Recognised,
     SelfTrainingConfig,
-    _read_texts,
-    _write,
     most_confident,
+    read_texts,
     self_labelled,
+    write_selection,
 )
 from toolkit.train.errors import TrainingDataError
 
@@ -108,8 +108,8 @@ def test_surest():
 
 def test_words_may_hold_what_ends_lines_elsewhere(tmp_path):
     found = [Recognised("u1", 9, "A\u2028B C", 1.0), Recognised("u2", 9, "D\x85", 1.0)]
-    _write(found, found, tmp_path)
-    assert _read_texts(tmp_path / "text") == {"u1": "A\u2028B C", "u2": "D\x85"}
+    write_selection(found, found, tmp_path)
+    assert read_texts(tmp_path / "text") == {"u1": "A\u2028B C", "u2": "D\x85"}
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.49])

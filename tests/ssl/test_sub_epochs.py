@@ -200,10 +200,11 @@ def test_only_needed_windows_are_read(source, normaliser):
         read.append(window),
         load(window, rank, world_size),
     )[1]
-    source = TeacherBatches(data, ChunkBatching(CHUNKS, 0), seed=0)
+    batching = ChunkBatching(CHUNKS, 0)
+    source = TeacherBatches(data, batching, seed=0)
     windows = data.windows(0)
     assert len(windows) > 1
-    last = source._batching.count(windows[-1], 1)
+    last = batching.count(windows[-1], 1)
     list(source.batches(0, start=source.steps(0) - last))
     assert read == [windows[-1]]
 

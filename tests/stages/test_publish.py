@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.opened_files import opened_files
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, outputs_of
 from toolkit.stages.partial import Record
@@ -44,10 +45,11 @@ def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatc
     monkeypatch.setattr(digest, "RACY_AGE", 0)
     known = directory.load_digests()
     publish(directory, build(directory, "new", "model/a", "list", known=known), known)
-    monkeypatch.setattr(digest, "open", None, raising=False)
-    fresh = directory.load_digests()
-    assert fresh.content(directory.root / "model").count == 1
-    assert fresh.content(directory.root / "list").size == 3
+    with opened_files() as opened:
+        fresh = directory.load_digests()
+        assert fresh.content(directory.root / "model").count == 1
+        assert fresh.content(directory.root / "list").size == 3
+    assert [path for path in opened if not path.endswith("digests.json")] == []
 
 
 def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.test_imports import ROOT, graph, modules
 from toolkit.stages import stage_code
-from toolkit.stages.stage_code import Sources, present_sources
+from toolkit.stages.stage_code import Sources, imported_names, present_sources
 
 STEPS = "from toolkit import deep\n\ndef count(run):\n    return helper\n\nhelper = 1\nother = 2\n"
 RUN = """\
@@ -152,7 +152,7 @@ def test_files_that_are_being_edited_count_without_their_imports(project):
 )
 def test_imports_of_every_form_are_found(code, imported):
     code = code if isinstance(code, bytes) else code.encode()
-    assert stage_code._imports(code) == imported
+    assert imported_names(code) == imported
 
 
 NAMED_IN_STRINGS = {
@@ -173,7 +173,7 @@ def test_imports_are_those_that_the_test_of_the_architecture_finds():
     sources, more = Sources(ROOT), set()
     packages = {name for name, path in modules(ROOT).items() if path.stem == "__init__"}
     for name, used in graph(ROOT).items():
-        found = sources._known(stage_code._imports(sources._texts[name])) - {name}
+        found = sources.imports(name) - {name}
         assert used <= found
         more |= {name} if found - used - packages else set()
     assert more == NAMED_IN_STRINGS

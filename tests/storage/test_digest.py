@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.opened_files import on_open
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage import digest as module
 from toolkit.storage.digest import Content, Digests, difference, listing
@@ -22,17 +23,16 @@ def folder(tmp_path):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The paths whose content is read."""
-    found = []
-    opener = open
+    """The names of the files whose content is read, but for the cache of digests."""
+    names = []
 
-    def spy(path, *arguments, **options):
-        found.append(os.path.basename(path))
-        return opener(path, *arguments, **options)
+    def note(path):
+        if not path.endswith("digests.json"):
+            names.append(os.path.basename(path))
 
-    monkeypatch.setattr(module, "open", spy, raising=False)
     monkeypatch.setattr(module, "RACY_AGE", 0)
-    return found
+    with on_open(note):
+        yield names
 
 
 def digests(folder):

@@ -1,10 +1,12 @@
 import errno
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from toolkit.storage import files
+from toolkit.environment import project_root
 from toolkit.storage.files import (
     NO_ROOM,
     create_atomically,
@@ -54,13 +56,23 @@ def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
         file.__exit__(None, None, None)
 
 
-def test_a_process_that_leaves_writing_to_others_writes_only_what_is_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_writes", True)  # and afterwards again
-    files.leave_writing_to_others()
-    write_atomically(tmp_path / "text", "text")
-    write_atomically(tmp_path / "bytes", b"bytes")
-    assert list(tmp_path.iterdir()) == []
-    write_atomically(tmp_path / "own", "own", own=True)
+FOLLOWER = """
+import sys
+from pathlib import Path
+from toolkit.storage.files import leave_writing_to_others, write_atomically
+
+folder = Path(sys.argv[1])
+leave_writing_to_others()
+write_atomically(folder / "text", "text")
+write_atomically(folder / "bytes", b"bytes")
+assert list(folder.iterdir()) == []
+write_atomically(folder / "own", "own", own=True)
+"""
+
+
+def test_a_process_that_leaves_writing_to_others_writes_only_what_is_its_own(tmp_path):
+    subprocess.run([sys.executable, "-c", FOLLOWER, tmp_path], cwd=project_root(), check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
     assert (tmp_path / "own").read_text() == "own"
 
 

@@ -283,3 +283,26 @@ class CtcToy:
 @pytest.fixture
 def ctc_toy():
     return CtcToy()
+
+
+class Interrupter:
+    """A progress callback that interrupts a training after given steps, as if it were killed.
+
+    Steps are counted from 1 over all trainings that report to it. A training reports once more at
+    its end.
+    """
+
+    def __init__(self, *steps):
+        self.steps, self.reports = set(steps), 0
+
+    def __call__(self, done, total):
+        self.reports += 1
+        if self.reports in self.steps:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch):
+    """Make an `Interrupter`; trainings report after every step."""
+    monkeypatch.setattr("toolkit.train.monitor.SECONDS_BETWEEN_REPORTS", 0.0)
+    return Interrupter

@@ -44,13 +44,21 @@ def interrupt(_):
 
 
 @pytest.fixture
-def make_trainer(make_stores, tmp_path):
+def corpus(make_stores):
+    stores = make_stores(LENGTHS)
+    return Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
+
+
+def chunks_of(corpus, window=10_000):
+    return Chunks(corpus, ChunkConfig(frames=8, batch=4, window=window), 3, seed=0)
+
+
+@pytest.fixture
+def make_trainer(corpus, tmp_path):
     def make(name, objective=None, config=CONFIG, dropout=0.3, window=10_000, **options):
-        stores = make_stores(LENGTHS)
-        corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
         torch.manual_seed(1)
         model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, dropout=dropout))
-        chunks = Chunks(corpus, ChunkConfig(frames=8, batch=4, window=window), 3, seed=0)
+        chunks = chunks_of(corpus, window)
         options.setdefault("valid", WholeUtterances(corpus, 3))
         objective = objective or CrossEntropy()
         return model, Trainer(model, objective, chunks, config, tmp_path / name, **options)
@@ -86,9 +94,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(make_trainer, optimizer, win
         assert without_times(resumed.history) == without_times(trainer.history)
         for key, value in weights(model).items():
             assert torch.equal(weights(other)[key], value), (n, key)
-        whole = make_trainer("unused", config=config, window=window)[1]
-        total = sum(whole._steps)
-        assert objective.seen <= total - (n - 1) + 1  # at most one step was done again
+        # at most one step was done again
+        assert objective.seen <= trainer.steps_done() - (n - 1) + 1
 
 
 def test_a_finished_run_is_not_repeated(make_trainer):
@@ -125,7 +132,7 @@ def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(make_trainer, tmp
     objective = StopAt()
     model, trainer = make_trainer("run", objective)
     trainer.run()
-    assert objective.seen == sum(trainer._steps) - 4
+    assert objective.seen == trainer.steps_done() - 4
     assert all(torch.isfinite(value).all() for value in weights(model).values())
 
 
@@ -189,10 +196,10 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
     strategy = Counting()
     _, trainer = make_trainer("run", strategy=strategy)
     trainer.run()
-    assert int(strategy.count) == sum(trainer._steps)
+    assert int(strategy.count) == trainer.steps_done()
 
 
-def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
+def test_each_rank_trains_on_its_part(make_trainer, corpus, tmp_path):
     class Rank(SingleProcess):
         def __init__(self, rank):
             self.rank = rank
@@ -210,8 +217,8 @@ def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
                 path.unlink()
         trainer.run()
         seen.append(objective.seen)
-    _, trainer = make_trainer("alone")
-    assert seen[0] == seen[1] == sum(steps // 2 for steps in trainer._steps)
+    steps = [chunks_of(corpus).steps(epoch) for epoch in range(CONFIG.epochs)]
+    assert seen[0] == seen[1] == sum(number // 2 for number in steps)
     written = {path.name for path in tmp_path.glob("rank1/*")}
     assert written == {"checkpoints"}
 
@@ -234,7 +241,7 @@ def test_a_held_out_loss_that_is_no_number_is_an_error_that_names_its_batch(make
         trainer.run()
 
 
-def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(make_trainer, tmp_path):
+def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_path):
     """Small windows have at least one batch for each rank, so that steps hardly fall with these."""
 
     class Pair(SingleProcess):
@@ -256,11 +263,10 @@ def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(make_trainer, t
             yield from [batch] * (self.steps(epoch, world_size) - start)
 
     def go(strategy, objective):
-        model, trainer = make_trainer("run", objective)
-        data = Rounded(trainer._source)
+        model, data = LstmModel(LstmConfig(12, 5, hidden=8)), Rounded(chunks_of(corpus))
         options = {"strategy": strategy, "valid": None}
-        again = Trainer(model, objective, data, CONFIG, tmp_path / "run", **options)
-        return again, data
+        trainer = Trainer(model, objective, data, CONFIG, tmp_path / "run", **options)
+        return trainer, data
 
     stopped, _ = go(Pair(), StopAt(5, interrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -355,12 +361,15 @@ def test_fp16_scales_the_loss_and_goes_on_with_the_same_losses(make_trainer, mon
 
 def test_without_held_out_data_the_last_weights_are_kept(make_trainer, caplog):
     caplog.set_level("INFO")
-    model, trainer = make_trainer("run", valid=None)
-    kept = {}
-    finish = trainer._finish_epoch
-    trainer._finish_epoch = lambda watch: (kept.update(weights(model)), finish(watch))
+    last = {}
+
+    class Watching(SingleProcess):
+        def end_epoch(self):
+            last.update(weights(self.model))
+
+    model, trainer = make_trainer("run", valid=None, strategy=Watching())
     assert trainer.run()["score"] == 0.0
-    assert torch.equal(kept["output.weight"], weights(model)["output.weight"])
+    assert torch.equal(last["output.weight"], weights(model)["output.weight"])
     assert "kept epoch 3, nothing is held out" in caplog.messages
 
 
@@ -374,7 +383,7 @@ def test_reports(make_trainer, tmp_path, capfd, caplog):
     assert {"loss", "accuracy", "valid_loss", "valid_accuracy", "rate"} <= set(history[0])
     assert history[0]["frames_per_second"] > 0
     assert 0 <= history[0]["data_wait"] < 1
-    assert told[-1] == (sum(trainer._steps),) * 2
+    assert told[-1] == (trainer.steps_done(),) * 2
     assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
     assert capfd.readouterr().err == ""  # no bar where there is no terminal
     assert [r.message for r in caplog.records if r.message.startswith("epoch 3/3")]

@@ -12,7 +12,6 @@ from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.store import load_model
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
-from toolkit.train.objectives import CrossEntropy
 from toolkit.train.specaugment import SpecAugmentConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
@@ -49,36 +48,24 @@ def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
-class KilledError(Exception):
-    pass
-
-
 BLSTM = BlstmConfig(hidden=8, layers=2, dropout=0.2)
 
 
 @pytest.mark.parametrize("change", [{}, {"amp": "bf16", "model": BLSTM}])
-def test_a_run_killed_in_either_phase_ends_with_the_same_bits(toy, tmp_path, monkeypatch, change):
+def test_a_run_killed_in_either_phase_ends_with_the_same_bits(
+    toy, tmp_path, interrupt_after, change
+):
     config = replace(CONFIG, **change)
     headline = train(toy(), tmp_path / "whole", config)
     history = json.loads((tmp_path / "whole/history.json").read_text())
     assert [record["epoch"] for record in history] == [1, 2, 3, 4, 5]
     assert history[2]["rate"] < 1e-2  # that of its last step
     assert history[4]["rate"] == pytest.approx(3e-3)
-    compute, calls = CrossEntropy.__call__, []
-
-    def killed(self, model, batch):
-        if model.training:
-            calls.append(1)
-            if len(calls) in stops:
-                raise KilledError
-        return compute(self, model, batch)
-
-    monkeypatch.setattr(CrossEntropy, "__call__", killed)
     config = replace(config, checkpoint_seconds=0)
-    stops = {7, 18, 27}
-    for _ in stops:
-        with pytest.raises(KilledError):
-            train(toy(), tmp_path / "killed", config)
+    interrupter = interrupt_after(7, 18, 27)
+    for _ in interrupter.steps:
+        with pytest.raises(KeyboardInterrupt):
+            train(toy(), tmp_path / "killed", config, progress=interrupter)
     assert list((tmp_path / "killed/whole/checkpoints").glob("epoch-*"))
     again = train(toy(), tmp_path / "killed", config)
     timed = {"frames_per_second"}

@@ -16,9 +16,9 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.lstm import LstmConfig
+from toolkit.train import monitor
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.loop import Trainer
 from toolkit.train.realignment import train_with_realignment
 
 CONFIG = CrossEntropyConfig(
@@ -62,11 +62,11 @@ def train(speech, tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(train, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained")
-    steps, update = [], Trainer.update
+    reports = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "update", lambda *given: (steps.append(given), update(*given))[1])
-        headline = train(out)
-    return out, headline, len(steps)
+        patch.setattr(monitor, "SECONDS_BETWEEN_REPORTS", 0.0)  # one after each step
+        headline = train(out, progress=lambda done, total: reports.append(done))
+    return out, headline, len(reports)
 
 
 def test_a_round_trains_on_what_the_network_aligned(train, trained, speech, tmp_path):
@@ -91,18 +91,16 @@ def test_a_round_trains_on_what_the_network_aligned(train, trained, speech, tmp_
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_killed_round_continues_to_the_same_bits(train, trained, tmp_path, monkeypatch, share):
-    out, headline, steps = trained
-    update = Trainer.update
-    told = iter(range(round(share * steps)))  # the second half of the steps are the round's
+    out, headline, num_reports = trained
+    reports = iter(range(round(share * num_reports)))  # the second half are the round's
 
-    def dies(trainer, batch):
-        if next(told, None) is None:
+    def interrupt(done, total):
+        if next(reports, None) is None:
             raise KeyboardInterrupt
-        update(trainer, batch)
 
-    monkeypatch.setattr(Trainer, "update", dies)
+    monkeypatch.setattr(monitor, "SECONDS_BETWEEN_REPORTS", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path)
+        train(tmp_path, progress=interrupt)
     assert not (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "rounds/0/model.safetensors").exists() == (share > 0.5)
     monkeypatch.undo()

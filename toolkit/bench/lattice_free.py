@@ -91,6 +91,8 @@ class LatticeFreeSteps:
         model = TdnnfModel(TdnnfConfig(**{**vars(network), **outputs})).train()
         objective = LfmmiObjective(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
         self._trainer = Trainer(model, objective, source, TrainerConfig(), out, device=device)
+        self.model = self._trainer.model
+        """The network that is trained."""
         self._batches = batches_ahead(_endless(source), device)
         self._steps, self._device = steps, device
 
@@ -115,11 +117,12 @@ class CriterionAlone:
         self._batch, self._denominator = steps.next_batch(), steps.denominator
         rows, frames = len(self._batch.ids), int(self._batch.piece_lengths.max())
         pdfs = 1 + int(self._denominator.pdf.max())
-        self._scores = to_device(torch.randn(rows, frames, pdfs), self._batch.inputs.device)
+        self.scores = to_device(torch.randn(rows, frames, pdfs), self._batch.inputs.device)
+        """[N, T, P] the random scores; `run` adds to their gradient."""
 
     def run(self) -> float:
         """Compute value and gradient of one batch, and return its frames."""
-        batch, scores = self._batch, self._scores.requires_grad_()
+        batch, scores = self._batch, self.scores.requires_grad_()
         found = lfmmi(scores, batch.piece_lengths, batch.numerators, self._denominator, LEAK)
         found.objective.sum().backward()
         return float(batch.frames)

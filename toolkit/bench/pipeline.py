@@ -171,7 +171,7 @@ class _Bench:
         parts = RepartitionConfig(hours=max(self.hours / 20, 0.002))
         small = _StepRun(Repartition(parts), plan_repartition(shards, parts), seconds)
         pieces = shards_of(ref for r in self.run(small) for ref in r.outputs)
-        teacher = Teacher.at(self.store, _teacher(self.folder / "teacher"), normaliser)
+        teacher = Teacher.at(self.store, write_teacher(self.folder / "teacher"), normaliser)
         piece = pieces[:1]
         work["targets"] = _StepRun(
             Targets(TargetsConfig(teacher)), plan_shards(piece), 3600 * piece[0].hours
@@ -292,7 +292,8 @@ def _store_seconds(counts: Counts) -> float:
     return counts.calls * LATENCY + (counts.bytes_read + counts.bytes_written) / BANDWIDTH
 
 
-def _teacher(folder: Path) -> Path:
+def write_teacher(folder: Path) -> Path:
+    """Write an untrained BLSTM of the usual size as the teacher; return the folder."""
     import torch
 
     from toolkit.models.blstm import BlstmConfig, BlstmModel

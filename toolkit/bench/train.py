@@ -99,7 +99,7 @@ def benchmark(
             f"whole utterances, {whole.batch_frames} frames, float32": _Steps(
                 config, whole, "fp32", max(1, steps // 4), folder, where
             ),
-            LOOP: _PlainLoop(config, max(1, steps // 4), where),
+            LOOP: UtteranceLoop(config, max(1, steps // 4), where),
             "loader and chunker alone": _Loader(config, 10 * steps),
             LATTICE_FREE: lattice_free,
             CRITERION: CriterionAlone(lattice_free),
@@ -156,7 +156,7 @@ class _Steps:
         device: torch.device,
         cutting: ChunkConfig = ChunkConfig(),  # noqa: B008 - frozen
     ) -> None:
-        chunks = _chunks(config, cutting)
+        chunks = noise_chunks(config, cutting)
         source = chunks
         if whole is not None:
             source = ShuffledUtterances(chunks.windows, whole, config.lookahead, seed=0)
@@ -183,7 +183,7 @@ class _Steps:
         return float(frames)
 
 
-class _PlainLoop:
+class UtteranceLoop:
     """Training on one utterance at a time with torch's LSTM."""
 
     def __init__(self, config: LstmConfig, steps: int, device: torch.device) -> None:
@@ -191,12 +191,14 @@ class _PlainLoop:
         self._lookahead = config.lookahead
         self._lstm = nn.LSTM(config.input_dim, config.hidden, config.layers).to(device)
         self._output = nn.Linear(config.hidden, config.output_dim).to(device)
-        self._parameters = [*self._lstm.parameters(), *self._output.parameters()]
-        self._optimizer = torch.optim.Adam(self._parameters)
+        self.parameters = [*self._lstm.parameters(), *self._output.parameters()]
+        """Those that are trained."""
+        self._optimizer = torch.optim.Adam(self.parameters)
         self._steps = steps
         self._device = device
 
     def run(self) -> float:
+        """Take some steps and return their scored frames."""
         frames = 0
         for name in self._noise.ids[: self._steps]:
             inputs = with_lookahead(stack(self._noise.load(name)), self._lookahead)
@@ -206,7 +208,7 @@ class _PlainLoop:
             loss = functional.cross_entropy(logits, targets.to(self._device))
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            nn.utils.clip_grad_norm_(self._parameters, 5.0)
+            nn.utils.clip_grad_norm_(self.parameters, 5.0)
             self._optimizer.step()
             frames += len(targets)
         return float(frames)
@@ -216,14 +218,15 @@ class _Loader:
     """Loading of batches without training on them."""
 
     def __init__(self, config: LstmConfig, steps: int) -> None:
-        self._batches = _endless(_chunks(config))
+        self._batches = _endless(noise_chunks(config))
         self._steps = steps
 
     def run(self) -> float:
         return float(sum(next(self._batches).frames for _ in range(self._steps)))
 
 
-def _chunks(config: LstmConfig, cutting: ChunkConfig = ChunkConfig()) -> Chunks:  # noqa: B008
+def noise_chunks(config: LstmConfig, cutting: ChunkConfig = ChunkConfig()) -> Chunks:  # noqa: B008
+    """Chunks of the corpus of noise, on which the steps are measured."""
     noise = _Noise(config.input_dim // 3, config.output_dim)
     corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
     return Chunks(corpus, cutting, config.lookahead, seed=0)

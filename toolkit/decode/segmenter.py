@@ -73,6 +73,11 @@ class Segmenter:
         self._features: Tensor | None = None
         self._silence = torch.zeros(0)
 
+    @property
+    def num_buffered_frames(self) -> int:
+        """Frames in memory, of which no segment has been made yet."""
+        return 0 if self._features is None else len(self._features)
+
     def push(self, features: Tensor, silence: Tensor | None = None) -> list[Segment]:
         """Take more frames; return the segments that are complete.
 

@@ -13,7 +13,7 @@ def usable_engine() -> str:
       EngineError: it is kaldifeat, which cannot be imported.
     """
     engine = frontend_engine()
-    if engine == "kaldifeat" and (problem := _kaldifeat_problem()):
+    if engine == "kaldifeat" and (problem := kaldifeat_import_error()):
         raise EngineError(
             f"kaldifeat cannot be imported ({problem}); with {FRONTEND_VARIABLE}=torch features are"
             " computed without it"
@@ -27,7 +27,7 @@ def engine_version(engine: str) -> str:
 
 
 @cache
-def _kaldifeat_problem() -> str:
+def kaldifeat_import_error() -> str:
     """Return why kaldifeat cannot be imported; empty where it can."""
     import torch  # noqa: F401 - before kaldifeat, whose library needs torch's to be loaded
 

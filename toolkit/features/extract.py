@@ -110,7 +110,7 @@ def extract(
 
     out = Path(out)
     # Made here too: an engine that is asked for and missing is better reported than in a worker.
-    _log_engine(Frontend(config.frontend).engine)
+    log_engine(Frontend(config.frontend).engine)
     shards = pack_shards(cuts, config.hours_per_shard)
     digest = partial(_digest, config=config, places=places_of(out), audio=audio or {})
     plans = [_Plan(i, digest(shard), shard) for i, shard in enumerate(shards)]
@@ -166,8 +166,8 @@ def extract(
 
 
 @cache
-def _log_engine(engine: str) -> None:
-    """Log once per process what computes the features."""
+def log_engine(engine: str) -> None:
+    """Log which engine computes the features, once in a process."""
     logger.info("features are computed by %s", engine_version(engine))
 
 

@@ -34,7 +34,7 @@ def engine() -> Engine:
     Raises:
       EngineError: it is k2, which cannot be imported.
     """
-    return _engine(search_engine())
+    return load_engine(search_engine())
 
 
 @contextmanager
@@ -49,7 +49,12 @@ def searching_with(name: str) -> Iterator[None]:
 
 
 @cache
-def _engine(name: str) -> Engine:
+def load_engine(name: str) -> Engine:
+    """Import the engine of a name; there is one instance of it in a process.
+
+    Raises:
+      EngineError: it is k2, which cannot be imported.
+    """
     if name == "native":
         return NativeEngine()
     try:

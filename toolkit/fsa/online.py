@@ -49,6 +49,16 @@ class OnlineSearch:
         """Frames read so far."""
         return int(self._trellis.frames[0])
 
+    @property
+    def arcs_per_frame(self) -> np.ndarray:
+        """[T] arcs of the lattice that are held of each frame so far."""
+        return np.diff(self._trellis.arcs_at[: self.num_frames + 1])
+
+    @property
+    def num_history_nodes(self) -> int:
+        """Nodes of the tree that holds the words of the best paths to all active states."""
+        return self._count - 1
+
     def advance(self, scores: Tensor) -> None:
         """Read the next frames.
 

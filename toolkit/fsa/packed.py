@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from toolkit.fsa.fst import Lattice
+from toolkit.processes.devices import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,7 @@ def pack(lattices: Sequence[Lattice], device: torch.device) -> PackedLattices:
         "pdf": labels[emitting] - 1,
         "frames": frames,
     }
-    parts = _moved(np.concatenate(list(host.values())), device).split(
+    parts = to_device(torch.from_numpy(np.concatenate(list(host.values()))), device).split(
         [len(part) for part in host.values()]
     )
     tensors = dict(zip(host, parts, strict=True))
@@ -87,14 +88,4 @@ def pack(lattices: Sequence[Lattice], device: torch.device) -> PackedLattices:
         **{**tensors, "scores": tensors["scores"].view(torch.float64)},
         sizes=tuple(np.bincount(distance).tolist()),
         num_states=int(states[-1]),
-    )
-
-
-def _moved(numbers: np.ndarray, device: torch.device) -> Tensor:
-    """Copy an array to a device; to a GPU without waiting, from pinned memory."""
-    tensor = torch.from_numpy(numbers)
-    return (
-        tensor.pin_memory().to(device, non_blocking=True)
-        if device.type == "cuda"
-        else tensor.to(device)
     )

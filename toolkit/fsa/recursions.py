@@ -48,8 +48,8 @@ class Steps:
         return zip(*parts, strict=True)
 
 
-def _compiled(tensor: Tensor) -> bool:
-    """Whether a recursion over a tensor runs step by step."""
+def runs_compiled(tensor: Tensor) -> bool:
+    """Whether a recursion over a tensor is the compiled loop, step by step; on the CPU alone."""
     return tensor.device.type == "cpu"
 
 
@@ -68,7 +68,7 @@ def log_sums(steps: Steps, scores: Tensor) -> Tensor:
     multiple = torch.zeros_like(best)
     best.index_fill_(0, steps.begin, 0.0)
     multiple.index_fill_(0, steps.begin, 1.0)
-    if _compiled(scores):
+    if runs_compiled(scores):
         tensors = (steps.source, steps.target, scores, best, multiple)
         _log_sums(*(x.numpy() for x in tensors))
     else:
@@ -93,7 +93,7 @@ def mean_sums(steps: Steps, shares: Tensor, values: Tensor) -> Tensor:
       values: [2A] float64.
     """
     means = shares.new_zeros(steps.num_states)
-    if _compiled(shares):
+    if runs_compiled(shares):
         _mean_sums(*(x.numpy() for x in (steps.source, steps.target, shares, values, means)))
     else:
         _mean_sums_by_frame(steps, shares, values, means)

@@ -125,7 +125,7 @@ class G2p:
         for first in range(0, len(known), BATCH):
             batch = known[first : first + BATCH]
             for word, hypotheses in zip(batch, self._search(batch), strict=True):
-                guesses = _merge(hypotheses)
+                guesses = merge_hypotheses(hypotheses)
                 if guesses:
                     result[word] = guesses[:count]
         return {word: result[word] for word in known if word in result}
@@ -367,7 +367,7 @@ def _distance(a: Pronunciation, b: Pronunciation) -> int:
     return row[-1]
 
 
-def _merge(hypotheses: list[tuple[Pronunciation, float]]) -> list[Guess]:
+def merge_hypotheses(hypotheses: list[tuple[Pronunciation, float]]) -> list[Guess]:
     """Add up the hypotheses of one pronunciation; sort by falling share, then by phones."""
     if not hypotheses:
         return []

@@ -40,7 +40,7 @@ def forward_frame(
     size = cells.shape[2]
     before = np.empty(4 * size, gates.dtype)
     for row in range(cells.shape[1]):
-        _copy(given[frame, row], before)
+        copy_numbers(given[frame, row], before)
         after = gates[frame, row]
         _sigmoids(before[: 2 * size], after[: 2 * size])
         _tanhs(before[2 * size : 3 * size], after[2 * size : 3 * size])
@@ -52,7 +52,7 @@ def forward_frame(
             new[k] = f[k] * old[k] + i[k] * g[k]
         for k in range(size):
             output[k] = o[k] * tanh(new[k])
-        _copy(output, factors[frame + 1, row])
+        copy_numbers(output, factors[frame + 1, row])
 
 
 @njit(cache=True, nogil=True)
@@ -87,7 +87,7 @@ def backward_frame(
         now = gates[frame, row]
         i, f, g, o = now[:size], now[size : 2 * size], now[2 * size : 3 * size], now[3 * size :]
         old, new, rising = cells[frame, row], cells[frame + 1, row], by_cell[row]
-        _copy(back[row], by_output)
+        copy_numbers(back[row], by_output)
         incoming = above[frame, row]
         for k in range(size):
             by_output[k] += incoming[k]
@@ -107,7 +107,7 @@ def backward_frame(
             rising[k] *= f[k]
         for k in range(4 * size):
             by_bias[k] += found[k]
-        _copy(found, by_gates[frame, row])
+        copy_numbers(found, by_gates[frame, row])
 
 
 @njit(cache=True, nogil=True)
@@ -137,7 +137,7 @@ def widened(x: Any) -> Any:
     raise NotImplementedError
 
 
-def _copy(given: Any, into: Any) -> Any:
+def copy_numbers(given: Any, into: Any) -> Any:
     """Copy numbers, from or to bits of bfloat16; for kernels only."""
     raise NotImplementedError
 
@@ -201,7 +201,7 @@ def _bits_widened(x: Any) -> Any:
     return np.uint32(np.uint32(x) << 16).view(np.float32)
 
 
-@overload(_copy)
+@overload(copy_numbers)
 def _copied(given: Any, into: Any) -> Any:
     if isinstance(into.dtype, types.Integer):
         return _to_bits

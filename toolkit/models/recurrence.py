@@ -44,11 +44,11 @@ def replaces_torch(lstm: nn.Module, inputs: Tensor) -> bool:
     if int(torch.__version__.split(".")[0]) < 2 and training:
         return True
     faster = training and lstm.hidden_size >= LARGE and torch.get_num_threads() <= FEW
-    return bfloat16 and (faster or not _has_bfloat16())
+    return bfloat16 and (faster or not onednn_has_bfloat16())
 
 
 @cache
-def _has_bfloat16() -> bool:
+def onednn_has_bfloat16() -> bool:
     """Whether oneDNN computes in bfloat16 on this processor."""
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is None or bool(supported())

@@ -35,10 +35,10 @@ class Asgd(Asynchronous):
         self._make_channel = lambda: Channel(self._streams, len(self.flat), device)
         self._channel = self._make_channel()
         self._exchange = PointToPoint(workers, len(self.flat), self._streams)
-        self._server: ParameterServer | None = None
+        self.server: ParameterServer | None = None
         """The parameter server, of worker 0 alone."""
         if workers.rank == 0:
-            self._server = ParameterServer(
+            self.server = ParameterServer(
                 self.flat.weights(),
                 optimizer,
                 config.parts or workers.world_size,
@@ -56,7 +56,7 @@ class Asgd(Asynchronous):
 
     def _answering(self) -> Answer:
         """Make what answers one worker's pushes."""
-        channel, server = self._make_channel(), self._server
+        channel, server = self._make_channel(), self.server
 
         def answer(gradient: Tensor, rate: float) -> Tensor:
             with channel.stream():
@@ -79,7 +79,7 @@ class Asgd(Asynchronous):
         """
         super().backward(loss, weight)
         gradient = self.flat.gradients()
-        if self._server is None:
+        if self.server is None:
             gradient = self._channel.to_host(gradient)
         self._gradient = gradient if bool(gradient.isfinite().all()) else None
         if self._gradient is not None:
@@ -92,8 +92,8 @@ class Asgd(Asynchronous):
         if self._gradient is None:
             return
         rate = self.optimizer.param_groups[0]["lr"]
-        if self._server is not None:
-            weights = self._server.add(self._gradient, rate)
+        if self.server is not None:
+            weights = self.server.add(self._gradient, rate)
         else:
             reply = self._exchange.request(0, self._gradient, rate)
             weights = self._channel.to_device(reply)
@@ -107,28 +107,28 @@ class Asgd(Asynchronous):
     def end_epoch(self) -> None:
         """See `Strategy`: apply the gradients left over; all continue from the same weights."""
         super().end_epoch()
-        if self._server is not None:
-            self._server.flush()
+        if self.server is not None:
+            self.server.flush()
         self._broadcast_weights()
 
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: on worker 0, the parameter server's optimizer and pending gradients."""
         own = super().rank_state()
-        return own if self._server is None else {**own, "accumulator": self._server.state()}
+        return own if self.server is None else {**own, "accumulator": self.server.state()}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
         super().load_state(state, own)
-        if self._server is not None:
+        if self.server is not None:
             if state:
-                self._server.load_state(own[0]["accumulator"])
-            self._server.set_weights(self.flat.weights())
+                self.server.load_state(own[0]["accumulator"])
+            self.server.set_weights(self.flat.weights())
         self._broadcast_weights()
 
     def _broadcast_weights(self) -> None:
         """Broadcast the server's weights to all workers (all)."""
         weights = self.flat.weights()
-        if self._server is not None:
-            weights.copy_(self._server.weights())
+        if self.server is not None:
+            weights.copy_(self.server.weights())
         self.workers.broadcast(weights)
         self.flat.set_weights(weights)

@@ -93,6 +93,10 @@ class StoredShards:
                 if not self._copy(ref).exists():
                     self._pool.submit(self._fetch_ahead, ref)
 
+    def close(self) -> None:
+        """Wait for what is being fetched ahead, and end the threads."""
+        self._pool.shutdown()
+
     def _copy(self, ref: ObjectRef) -> Path:
         return self._folder / str(ref.digest)
 

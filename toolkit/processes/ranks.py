@@ -45,6 +45,12 @@ def connect() -> "Connection":
     return _connection
 
 
+def disconnect() -> None:
+    """Leave the other ranks, as the interpreter does at its end; `os._exit` would not."""
+    if _connection is not None:
+        _connection.watchdog.stop()
+
+
 @contextmanager
 def single_process() -> Iterator[None]:
     """Make this process the only rank (world size 1) inside the `with` block.

@@ -100,7 +100,7 @@ class RecognisedScorer(NeuralScorer):
     @cached_property
     def store(self) -> RecognisedStore:
         """See `RecognisedStore`."""
-        return RecognisedStore(self.features, _read_texts(self.texts))
+        return RecognisedStore(self.features, read_texts(self.texts))
 
 
 def recognise_and_align(
@@ -161,7 +161,7 @@ def recognise_and_align(
         lines = path.read_text(encoding="utf-8").splitlines()
         found += [Recognised(**json.loads(line)) for line in lines]
     kept = most_confident(found, config)
-    _write(found, kept, out)
+    write_selection(found, kept, out)
     aligned = 0.0
     for offset in range(LOW_RATE_FACTOR):
         own = RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
@@ -197,7 +197,7 @@ def self_labelled(
       senones: the senones of the network.
     """
     stores = [AlignmentStore(out / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
-    return RecognisedStore(features, _read_texts(out / TEXT)), OffsetAlignments(stores, senones)
+    return RecognisedStore(features, read_texts(out / TEXT)), OffsetAlignments(stores, senones)
 
 
 def most_confident(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Recognised]:
@@ -268,7 +268,8 @@ class _Recogniser:
         return words, word_confidences(words, sampled_words(lattice, self.weights, self.samples))
 
 
-def _write(found: Sequence[Recognised], kept: Sequence[Recognised], out: Path) -> None:
+def write_selection(found: Sequence[Recognised], kept: Sequence[Recognised], out: Path) -> None:
+    """Write `confidence.tsv`, a line per utterance, and `text`, the words of the selected ones."""
     names = {one.utterance for one in kept}
     lines = ["utterance\tframes\tconfidence\tkept\ttext\n"]
     lines += [
@@ -280,6 +281,7 @@ def _write(found: Sequence[Recognised], kept: Sequence[Recognised], out: Path) -
     write_atomically(out / TEXT, "".join(f"{one.utterance} {one.text}\n" for one in kept))
 
 
-def _read_texts(path: Path) -> dict[str, str]:
+def read_texts(path: Path) -> dict[str, str]:
+    """Read the `text` of `write_selection`: words by utterance."""
     lines = path.read_text(encoding="utf-8").split("\n")  # alone: words may have other line ends
     return {name: text for name, _, text in (line.partition(" ") for line in lines if line)}

@@ -89,6 +89,10 @@ class Sources:
         modules = sorted(self._closure(self._known(imported)))
         return StageCode(used, {name: self._digests[name] for name in modules})
 
+    def imports(self, module: str) -> set[str]:
+        """Return the modules of the project that a module imports or names in strings."""
+        return self._known(imported_names(self._texts[module]))
+
     def _add(self, name: str, path: Path) -> None:
         if not path.name.startswith(".") and path.is_file():
             self._stamps[path] = _stamp(path)
@@ -112,7 +116,7 @@ class Sources:
         while waiting:
             if (name := waiting.pop()) not in found:
                 found.add(name)
-                waiting += self._known(_imports(self._texts[name]))
+                waiting += self.imports(name)
         return found
 
 
@@ -130,7 +134,7 @@ def present_sources(folder: Path) -> Sources:
 
 
 @cache
-def _imports(text: bytes) -> frozenset[str]:
+def imported_names(text: bytes) -> frozenset[str]:
     """Return the modules, and names in them, that code imports, inside functions too, or names.
 
     A name that ends in a dot stands for all modules below it, as in `import_module` of an f-string.
@@ -169,14 +173,14 @@ def _used(text: bytes, function: str) -> tuple[str, set[str]]:
         for name in _bound(statement):
             bound.setdefault(name, []).append(statement)
     if function not in bound:
-        return digest_bytes(text)[:DIGITS], set(_imports(text))
+        return digest_bytes(text)[:DIGITS], set(imported_names(text))
     lines = text.splitlines(keepends=True)
     chosen: dict[int, list[bytes]] = {}
     waiting, imported = [function], set[str]()
     while waiting:
         for statement in bound.pop(name := waiting.pop(), ()):
             source = lines[statement.lineno - 1 : statement.end_lineno]
-            imported |= _imports(b"".join(source))
+            imported |= imported_names(b"".join(source))
             if not isinstance(statement, ast.Import | ast.ImportFrom):
                 decorators = getattr(statement, "decorator_list", [])
                 parts = [node for node in ast.iter_child_nodes(statement) if node not in decorators]

@@ -1,6 +1,8 @@
 import contextlib
 import gzip
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -10,7 +12,6 @@ from hypothesis import strategies as st
 from toolkit.align.ctm import CtmEntry, read_ctm
 from toolkit.align.kaldi import alignments
 from toolkit.align.kaldi.alignments import (
-    _states_of,
     export_alignments,
     import_alignments,
     import_phone_times,
@@ -139,7 +140,11 @@ def test_states_follow_each_other_as_the_hmm_allows(spans, low_rate):
         at += gap
         entries.append(CtmEntry("u", "1", at * seconds, frames * seconds, phone))
         at += frames
-    states = _states_of(entries, topology, at + 4).tolist()
+    with TemporaryDirectory() as folder:
+        system, out = Path(folder, "system"), Path(folder, "ali")
+        topology.save(system / "topology.json")
+        assert import_phone_times(entries, system, {"u": at + 4}, out) == 1
+        states = loaded(out)["u"]
     assert len(states) == at + 4
     for a, b in pairwise(states):
         phone = topology.phone_of_state_id[a]

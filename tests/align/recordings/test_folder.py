@@ -3,9 +3,9 @@
 import itertools
 import random
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +14,14 @@ import torch
 from click.testing import CliRunner
 
 from toolkit.align.ctm import read_ctm, write_ctm
-from toolkit.align.recordings import folder
 from toolkit.align.recordings.aligner import Aligner
 from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle
-from toolkit.align.recordings.folder import align_folder
+from toolkit.align.recordings.folder import align_folder, estimate_speaker_transforms
+from toolkit.align.recordings.passes import RecordingCepstra, Task
 from toolkit.cli import main
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.gmm_features import GmmFrontend
+from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 from toolkit.hmm.gmm import Gmm, GmmStatistics
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -294,35 +295,44 @@ def test_results_do_not_depend_on_jobs(bundle, corpus, tmp_path):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
-def test_statistics_are_let_go_with_the_last_recording_of_a_speaker(monkeypatch):
-    class Statistics:
-        alive = 0
+def fmllr_statistics(seed):
+    """Statistics of 600 frames of two dimensions, enough for a transform."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, 50, 3, generator=generator, dtype=torch.float64)
+    linear = 100 * torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    return FmllrStatistics(600.0, linear, 10 * x.transpose(1, 2) @ x)
 
-        def __init__(self, name):
-            Statistics.alive += 1
-            self.names = [name]
 
-        def __del__(self):
-            Statistics.alive -= 1
-
-        def add(self, other):
-            self.names += other.names
-
-    most = []
-
-    def computed(names):
-        for name in names:
-            yield Statistics(name) if name != "a-failed" else None
-            most.append(Statistics.alive)
-
-    monkeypatch.setattr(folder, "estimate_fmllr", lambda total: (total.names, 0.0))
+def test_statistics_are_released_with_the_last_recording_of_a_speaker():
     names = ["a-1", "a-2", "b-1", "a-failed", "c-1", "d-1", "e-1", "b-2", "f-1"]
-    extracted = [SimpleNamespace(task=SimpleNamespace(speaker=name[0])) for name in names]
-    assert folder._transforms(extracted, computed(names)) == {
-        **{"a": ["a-1", "a-2"], "b": ["b-1", "b-2"]},
-        **{"c": ["c-1"], "d": ["d-1"], "e": ["e-1"], "f": ["f-1"]},
-    }
-    assert max(most) < 4
+    alive, num_alive = set(), []
+
+    def accumulated(number):
+        statistics = fmllr_statistics(number)
+        alive.add(number)
+        weakref.finalize(statistics, alive.discard, number)
+        return statistics
+
+    def statistics_of_recordings():
+        for number, name in enumerate(names):
+            yield None if name == "a-failed" else accumulated(number)
+            num_alive.append(len(alive))
+
+    recordings = [
+        RecordingCepstra(Task(number, name, Path(name), ("BED",), speaker=name[0]))
+        for number, name in enumerate(names)
+    ]
+    transforms = estimate_speaker_transforms(recordings, statistics_of_recordings())
+    numbers = {"a": [0, 1], "b": [2, 7], "c": [4], "d": [5], "e": [6], "f": [8]}
+    assert transforms.keys() == numbers.keys()
+    for speaker, (first, *others) in numbers.items():
+        total = fmllr_statistics(first)
+        for number in others:
+            total.add(fmllr_statistics(number))
+        expected, gain = estimate_fmllr(total)
+        assert gain > 0
+        assert torch.equal(transforms[speaker], expected)
+    assert max(num_alive) < 4
 
 
 def test_speakers_are_adapted_to(bundle, corpus, tmp_path):

@@ -127,7 +127,7 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
     monkeypatch.setattr(throughput, "make_optimizer", make)
     readers = ReaderConfig(2, readers=0, buffer=2)
     with torch_threads(2):
-        throughput._measure(Setting(records, readers, str(tmp_path), training, seconds=0.01))
+        throughput.measure_here(Setting(records, readers, str(tmp_path), training, seconds=0.01))
         assert torch.get_num_threads() == 2
     dtype = torch.bfloat16 if training.amp == "bf16" else torch.float32
     assert set(seen) == {(training.threads or 2, dtype)}

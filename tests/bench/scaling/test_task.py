@@ -5,7 +5,7 @@ import torch
 
 from toolkit.align.store import Outcome, write_shard
 from toolkit.bench.scaling import task
-from toolkit.bench.scaling.task import make_task
+from toolkit.bench.scaling.task import frames_of, make_task
 from toolkit.features import shards
 from toolkit.features.augment import original_id
 from toolkit.features.frontend import FrontendConfig
@@ -15,6 +15,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.tree import Tree
+from toolkit.parallel.simulator.task import FrameTask
 
 FRAMES = 30  # of an utterance, at 10 ms
 ORIGINALS = 40
@@ -67,8 +68,7 @@ def utterances(run, frames):
 
 
 def test_copies_of_held_out_utterances_are_left_out(run):
-    task = make_task(run)
-    trained, aside = utterances(run, task._train), utterances(run, task._valid)
+    trained, aside = (utterances(run, frames) for frames in frames_of(run))
     assert len(aside) == ORIGINALS // 10
     assert not {original_id(name) for name in trained} & set(aside)
     assert all(original_id(name) == name for name in aside if name != "u07_sp0.9")
@@ -77,18 +77,28 @@ def test_copies_of_held_out_utterances_are_left_out(run):
 
 
 def test_targets_belong_to_the_frames(run):
-    task = make_task(run)
+    train, _ = frames_of(run)
     topology = Topology.load(run / "sat" / "topology.json").at_low_rate()
-    phones = Senones.load(run / "senones").phone_of_pdf[task._train.targets]
-    assert len(task._train.inputs) == len(phones)
+    phones = Senones.load(run / "senones").phone_of_pdf[train.targets]
+    assert len(train.inputs) == len(phones)
     first = [topology.phones[phone - 1] for phone in phones[: FRAMES // 3]]
     assert first == ["SIL"] * 3 + ["A"] * 4 + ["B"] * 3  # 10 frames of each; centres at 1, 4, ...
 
 
 def test_utterances_are_chosen_from_all_speakers_by_the_seed(run, monkeypatch):
     monkeypatch.setattr(task, "MOST_FRAMES", 20 * FRAMES // 3)
-    chosen = [utterances(run, make_task(run, seed)._train) for seed in (0, 0, 1)]
+    chosen = [utterances(run, frames_of(run, seed)[0]) for seed in (0, 0, 1)]
     assert [len(names) for names in chosen] == [20, 20, 20]
     assert chosen[0] == chosen[1] != chosen[2]
     store = FeatureStore(run / "fbank" / "train")
     assert len({store.speaker(name) for name in chosen[0]}) > 2
+
+
+def test_the_task_is_trained_and_evaluated_on_these_frames(run, monkeypatch):
+    monkeypatch.setattr(task, "MOST_FRAMES", 20 * FRAMES // 3)
+    made, expected = make_task(run, seed=1), FrameTask(*frames_of(run, seed=1), seed=1)
+    weights = expected.initial()
+    assert torch.equal(made.initial(), weights)
+    gradients = (x.gradients(weights[None], [0], x.frames) for x in (made, expected))
+    assert torch.equal(*gradients)
+    assert made.evaluate(weights) == expected.evaluate(weights)

@@ -1,4 +1,5 @@
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -59,12 +60,16 @@ def test_parts_add_up_to_the_whole_in_any_order(batches, random):
 
 
 def test_memory_is_bounded_by_the_number_of_contexts():
-    statistics = TreeStatistics(3)
-    states = torch.arange(6)
-    for _ in range(200):
-        statistics.accumulate(states, states, states, torch.ones(6, 3))
+    statistics, states, x = TreeStatistics(300), torch.arange(6), torch.ones(6, 300)
+    tracemalloc.start()
+    try:
+        for _ in range(200):
+            statistics.accumulate(states, states, states, x)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert len(statistics) == 6
-    assert len(statistics._sums) <= 12
+    assert held < 20 * 601 * 8  # bytes; a row of sums for each context, and room for as many
     assert statistics.frames == 1200
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.utils import vector_to_parameters
 
 from toolkit.parallel.simulator.sequence_task import (
     CHUNK,
@@ -10,12 +9,16 @@ from toolkit.parallel.simulator.sequence_task import (
     SpeechLikeConfig,
     speech_like_frames,
 )
+from toolkit.parallel.simulator.task import Frames
+
+TRAIN, VALID = speech_like_frames(
+    SpeechLikeConfig(frames=1030, valid_frames=256, phones=5, dimension=4)
+)
 
 
 @pytest.fixture(scope="module")
 def task():
-    config = SpeechLikeConfig(frames=1030, valid_frames=256, phones=5, dimension=4)
-    return SequenceTask(*speech_like_frames(config), hidden=6, seed=3)
+    return SequenceTask(TRAIN, VALID, hidden=6, seed=3)
 
 
 def test_gradients_are_those_of_the_joint_minibatch_at_each_ones_weights(task):
@@ -33,23 +36,23 @@ def test_a_gradient_is_the_slope_of_the_loss(task):
     direction = torch.randn(task.size, generator=torch.Generator().manual_seed(0))
     slope = task.gradients(task.initial()[None], [0], 4 * CHUNK)[0] @ direction
 
-    def loss(weights):
-        vector_to_parameters(weights, task._parameters)
-        chosen = task._chosen(0, 4)
-        logits = task._model(task._inputs[chosen]).flatten(0, 1).double()
-        return torch.nn.functional.cross_entropy(logits, task._targets[chosen].flatten())
-
-    ahead, behind = (loss(task.initial() + sign * 1e-3 * direction) for sign in (1, -1))
-    assert float((ahead - behind).detach() / 2e-3) == pytest.approx(float(slope), rel=0.02)
+    first_frames = CHUNK * task.sample_indices(0, 4)[:, None]
+    frames = (first_frames + torch.arange(CHUNK)).flatten()
+    minibatch = Frames(TRAIN.inputs[frames], TRAIN.targets[frames])
+    judge = SequenceTask(TRAIN, minibatch, hidden=6)
+    ahead, behind = (
+        judge.evaluate(task.initial() + sign * 1e-2 * direction)[0] for sign in (1, -1)
+    )
+    assert (ahead - behind) / 2e-2 == pytest.approx(float(slope), rel=0.02)
 
 
 def test_an_epoch_has_every_chunk_once_in_an_order_of_its_own(task):
     assert task.frames == 64 * CHUNK  # of 1030 frames
-    orders = [[int(n) for n in task._chosen(first, 64)] for first in (0, 64)]
+    orders = [[int(n) for n in task.sample_indices(first, 64)] for first in (0, 64)]
     assert all(sorted(order) == list(range(64)) for order in orders)
     assert orders[0] != orders[1]
-    assert task._chosen(60, 8).tolist() == orders[0][60:] + orders[1][:4]
-    assert task.reseeded(4)._chosen(0, 64).tolist() != orders[0]
+    assert task.sample_indices(60, 8).tolist() == orders[0][60:] + orders[1][:4]
+    assert task.reseeded(4).sample_indices(0, 64).tolist() != orders[0]
 
 
 def test_context_helps_to_classify_speech_like_frames():

@@ -38,19 +38,20 @@ def test_gradients_are_autograds(task, shared):
     weights = weights[:1] if shared else weights
     got = task.gradients(weights, [4, 0, 31], frames=8)
     for row, number in enumerate([4, 0, 31]):
-        chosen = task._chosen(number * 8, 8)
+        chosen = task.sample_indices(number * 8, 8)
         own = weights[0 if shared else row]
         assert torch.allclose(got[row], by_autograd(task, frames, own, chosen), atol=1e-6)
 
 
 def test_every_epoch_sees_every_frame_once_in_another_order(task):
     epochs = [
-        torch.cat([task._chosen(e * 1000 + i, 50) for i in range(0, 1000, 50)]) for e in (0, 1)
+        torch.cat([task.sample_indices(e * 1000 + i, 50) for i in range(0, 1000, 50)])
+        for e in (0, 1)
     ]
     for epoch in epochs:
         assert torch.equal(epoch.sort().values, torch.arange(1000))
     assert not torch.equal(*epochs)
-    across = task._chosen(990, 20)
+    across = task.sample_indices(990, 20)
     assert torch.equal(across, torch.cat([epochs[0][990:], epochs[1][:10]]))
 
 
@@ -58,10 +59,10 @@ def test_another_seed_draws_other_weights_and_another_order(task):
     other = task.reseeded(4)
     assert other.size == task.size
     assert not torch.equal(other.initial(), task.initial())
-    assert not torch.equal(other._chosen(0, 50), task._chosen(0, 50))
+    assert not torch.equal(other.sample_indices(0, 50), task.sample_indices(0, 50))
     again = other.reseeded(3)
     assert torch.equal(again.initial(), task.initial())
-    assert torch.equal(again._chosen(0, 50), task._chosen(0, 50))
+    assert torch.equal(again.sample_indices(0, 50), task.sample_indices(0, 50))
 
 
 def test_it_can_be_learned_but_not_perfectly(task):

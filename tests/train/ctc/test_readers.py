@@ -1,6 +1,7 @@
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -162,16 +163,21 @@ def test_another_process_reads_the_longest_first_and_ends(records):
 class Pool:
     """Works at once, and counts how much was worked ahead of what was taken."""
 
+    started = None
+    """The last one."""
+
     def __init__(self, *args, initargs, **kwargs):
         _, records, pad_to, _ = initargs
         self.read = BatchReader(module.Records(records), pad_to, None)
-        self.submitted = self.cancelled = 0
+        self.submitted, self.held = 0, WeakSet()
+        Pool.started = self
 
     def submit(self, function, group):
         assert function is module.read_batch
         future = Future()
         future.set_result(self.read(group))
         self.submitted += 1
+        self.held.add(future)
         return future
 
     def shutdown(self, cancel_futures):
@@ -182,14 +188,15 @@ def test_the_buffer_is_bounded(records, monkeypatch):
     monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
     data = source(records, batch=1, readers=3, buffer=4)
     for taken, _ in enumerate(data.batches(0), start=1):
-        assert data._pool.submitted == taken + 3  # with those of the next epoch
+        pool = Pool.started
+        assert pool.submitted == taken + 3  # with those of the next epoch
     assert taken == 11
     assert all(same(a, b) for a, b in zip(data.batches(1), source(records, batch=1).batches(1),
                                           strict=True))  # fmt: skip
-    assert data._pool.submitted == 22 + 3
+    assert pool.submitted == 22 + 3
     next(data.batches(0))  # the three of epoch 2 are of no use now
-    assert data._pool.submitted == 25 + 4
-    assert len(data._buffer) == 3
+    assert pool.submitted == 25 + 4
+    assert len(pool.held) == 3
 
 
 def test_a_killed_reader_is_an_error_with_a_way_out(records, monkeypatch):

@@ -23,8 +23,8 @@ def transitions(ctc_toy, out):
     seen = []
 
     class Counted(Machine):
-        def _go(self, target):
-            super()._go(target)
+        def go_to(self, target):
+            super().go_to(target)
             seen.append(self.transitions[-1])
 
     with pytest.MonkeyPatch.context() as patch:
@@ -37,8 +37,8 @@ def kill_at(ctc_toy, out, place):
     """Train in a process of its own that kills itself right after its transition `place`."""
 
     class Deadly(Machine):
-        def _go(self, target):
-            super()._go(target)
+        def go_to(self, target):
+            super().go_to(target)
             if len(self.transitions) > place:
                 os.kill(os.getpid(), signal.SIGKILL)
 

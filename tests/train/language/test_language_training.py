@@ -13,7 +13,6 @@ from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.errors import TrainingError
 from toolkit.train.language import training
-from toolkit.train.language.objective import NextWord
 from toolkit.train.language.training import NeuralLmConfig, train_neural_lm
 
 FILLERS = ["LA", "LI", "LO"]
@@ -40,8 +39,8 @@ CONFIG = NeuralLmConfig(
 )
 
 
-def train(out, config=CONFIG, count=90):
-    return train_neural_lm(lambda: planted(count, 1), VOCABULARY, config, out)
+def train(out, config=CONFIG, count=90, **options):
+    return train_neural_lm(lambda: planted(count, 1), VOCABULARY, config, out, **options)
 
 
 def test_it_learns_what_a_trigram_cannot(tmp_path):
@@ -69,27 +68,12 @@ def test_it_learns_what_a_trigram_cannot(tmp_path):
     assert either[0].sum() > either[1].sum() + 2
 
 
-class Killed(NextWord):
-    """The objective, interrupted in its n-th training batch."""
-
-    left = 0
-
-    def __call__(self, model, batch):
-        Killed.left -= model.training
-        if Killed.left < 0:
-            raise KeyboardInterrupt
-        return super().__call__(model, batch)
-
-
 @pytest.mark.parametrize("steps", [1, 5, 10])
-def test_a_killed_training_ends_with_the_same_bits(tmp_path, monkeypatch, steps):
+def test_a_killed_training_ends_with_the_same_bits(tmp_path, interrupt_after, steps):
     whole = train(tmp_path / "whole")
-    monkeypatch.setattr(training, "NextWord", Killed)
-    Killed.left = steps
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "killed")
+        train(tmp_path / "killed", progress=interrupt_after(steps))
     assert not (tmp_path / "killed/model.safetensors").exists()
-    monkeypatch.undo()
     resumed = train(tmp_path / "killed")
     assert resumed["perplexity"] == whole["perplexity"]
     weights = [tmp_path / name / "model.safetensors" for name in ("whole", "killed")]
@@ -113,15 +97,14 @@ def test_the_best_epoch_is_kept(tmp_path, monkeypatch):
         assert torch.equal(lm.model.state_dict()[name], value)
 
 
-def test_a_finished_training_is_not_repeated_and_another_is_not_continued(tmp_path, monkeypatch):
-    first = train(tmp_path)
-    monkeypatch.setattr(training, "NextWord", None)
-    assert train(tmp_path) == first
-    monkeypatch.undo()
-    monkeypatch.setattr(training, "NextWord", Killed)
-    Killed.left = 3
+def test_a_finished_training_is_not_repeated_and_another_is_not_continued(
+    tmp_path, interrupt_after
+):
+    first, reports = train(tmp_path), interrupt_after()
+    assert train(tmp_path, progress=reports) == first
+    assert reports.reports == 0
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "other")
+        train(tmp_path / "other", progress=interrupt_after(3))
     with pytest.raises(TrainingError, match="initial_rate"):
         train(tmp_path / "other", replace(CONFIG, initial_rate=1e-4))
 

@@ -70,38 +70,29 @@ def test_learns_the_phones_and_leaves_a_network_of_one_head(planted, config, tmp
 
 @pytest.mark.long
 @pytest.mark.parametrize("regularised", [{}, TWO_VIEWS], ids=["one view", "two views"])
-def test_a_killed_run_ends_with_the_same_bits(planted, config, regularised, tmp_path, monkeypatch):
-    class KilledError(Exception):
-        pass
-
+def test_a_killed_run_ends_with_the_same_bits(
+    planted, config, regularised, tmp_path, interrupt_after
+):
     config = replace(config, epochs=3, checkpoint_seconds=0, average_epochs=2, **regularised)
-    headline = planted().train(tmp_path / "whole", config)
-    called = LfmmiObjective.__call__
-    for call in (3, 25, 40):
-        calls = []
-
-        def until(self, model, batch, call=call, calls=calls):
-            calls.append(1)
-            if len(calls) == call:
-                raise KilledError
-            return called(self, model, batch)
-
-        monkeypatch.setattr(LfmmiObjective, "__call__", until)
-        with pytest.raises(KilledError):
-            planted().train(tmp_path / f"{call}", config)
-        monkeypatch.setattr(LfmmiObjective, "__call__", called)
-        assert list((tmp_path / f"{call}/checkpoints").iterdir())
-        if call == 25:
+    reports = interrupt_after()
+    headline = planted().train(tmp_path / "whole", config, progress=reports)
+    half = reports.reports // 2
+    for step in (3, half, reports.reports - 3):
+        killed = tmp_path / f"{step}"
+        with pytest.raises(KeyboardInterrupt):
+            planted().train(killed, config, progress=interrupt_after(step))
+        assert list((killed / "checkpoints").iterdir())
+        if step == half:
             with pytest.raises(TrainingError, match="leak"):
-                planted().train(tmp_path / f"{call}", replace(config, leak=0.2))
+                planted().train(killed, replace(config, leak=0.2))
             other = planted()
             other.denominator = replace(other.denominator, weight=2 * other.denominator.weight)
             with pytest.raises(TrainingError, match="denominator"):
-                other.train(tmp_path / f"{call}", config)
-        continued = planted().train(tmp_path / f"{call}", config)
+                other.train(killed, config)
+        continued = planted().train(killed, config)
         assert continued["objective"] == headline["objective"]
-        assert history(tmp_path / f"{call}") == history(tmp_path / "whole")
-        folders = [tmp_path / name for name in (f"{call}", "whole")]
+        assert history(killed) == history(tmp_path / "whole")
+        folders = [killed, tmp_path / "whole"]
         assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1
 
 

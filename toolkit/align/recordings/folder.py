@@ -121,7 +121,7 @@ def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
         speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
         if (job.bundle / INDEPENDENT).is_dir():
             statistics = run("adapt", adapt, [(e, speakers[e.task.speaker]) for e in usable])
-            for name, matrix in _transforms(usable, statistics).items():
+            for name, matrix in estimate_speaker_transforms(usable, statistics).items():
                 speakers[name] = SpeakerAdaptation(speakers[name].mean, as_tuples(matrix))
         aligned = iter(list(run("align", align, [(e, speakers[e.task.speaker]) for e in usable])))
     return [
@@ -139,12 +139,19 @@ def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]
     return {n: tuple((total / max(1, frames)).tolist()) for n, (total, frames) in sums.items()}
 
 
-def _transforms(
+def estimate_speaker_transforms(
     extracted: Sequence[RecordingCepstra], statistics: Iterable[FmllrStatistics | None]
 ) -> dict[str, Tensor]:
-    """The fMLLR transform of each speaker with a recording that could be aligned.
+    """Estimate the fMLLR transform of each speaker with a recording that could be aligned.
 
-    Statistics of half a megabyte are held of the speakers with recordings to come, and of no other.
+    A speaker's statistics take half a megabyte and are released after the last recording.
+
+    Args:
+      extracted: the recordings, each with its speaker.
+      statistics: of each recording; None: it could not be aligned.
+
+    Returns:
+      [D, D+1] by speaker.
     """
     left = Counter(found.task.speaker for found in extracted)
     sums, transforms = SpeakerStatistics({}), {}

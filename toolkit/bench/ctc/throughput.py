@@ -56,12 +56,17 @@ def measure(setting: Setting) -> Measurement | None:
     """Train with a setting in a process of its own; None where it does not fit into memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
-            return process.submit(_measure, setting).result()
+            return process.submit(measure_here, setting).result()
         except (BrokenProcessPool, MemoryError):
             return None
 
 
-def _measure(setting: Setting) -> Measurement:
+def measure_here(setting: Setting) -> Measurement:
+    """Train with a setting in this process.
+
+    Raises:
+      MemoryError: it does not fit into the memory of the GPU.
+    """
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -20,7 +20,8 @@ VARIABLE = "KALDI_DECODER_PYTHON"
 # Seconds to wait for an answer: graphs are built arc by arc, which is slow.
 TIMEOUT = 300.0
 
-_CHECK = "import kaldi_decoder, kaldifst"
+CHECK = "import kaldi_decoder, kaldifst"
+"""What the other interpreter must be able to do."""
 
 
 class FasterDecoder(PeerProcess):
@@ -37,7 +38,7 @@ class FasterDecoder(PeerProcess):
 
     def __init__(self, graph: Fst, scores: Sequence[Tensor], folder: Path) -> None:
         python = os.environ.get(VARIABLE, sys.executable)
-        check = [python, "-I", "-c", _CHECK]
+        check = [python, "-I", "-c", CHECK]
         try:
             subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT, check=True)
         except (OSError, subprocess.SubprocessError) as error:

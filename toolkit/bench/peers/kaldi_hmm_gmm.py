@@ -22,13 +22,14 @@ VARIABLE = "KALDI_HMM_GMM_PYTHON"
 # Seconds to wait for an answer.
 TIMEOUT = 120.0
 
-_CHECK = """
+CHECK = """
 from importlib.metadata import version
 for pinned in {pinned!r}:
     name, required = pinned.split("==")
     if version(name) != required:
         raise SystemExit(name + " " + version(name) + " is installed")
 """
+"""What the other interpreter must be able to do."""
 
 
 class KaldiHmmGmm(PeerProcess):
@@ -60,7 +61,7 @@ class KaldiHmmGmm(PeerProcess):
                 f"kaldi-hmm-gmm: not installed. In a fresh Python 3.10 environment {install},"
                 f" then set {VARIABLE} to that environment's Python"
             )
-        check = [python, "-I", "-c", _CHECK.format(pinned=PINNED)]
+        check = [python, "-I", "-c", CHECK.format(pinned=PINNED)]
         try:
             subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT, check=True)
         except (OSError, subprocess.SubprocessError) as error:

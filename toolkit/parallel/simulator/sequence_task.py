@@ -103,7 +103,7 @@ class SequenceTask:
         for index, number in enumerate(minibatches):
             if index == 0 or len(weights) > 1:
                 vector_to_parameters(weights[index], self._parameters)
-            chosen = self._chosen(number * chunks, chunks)
+            chosen = self.sample_indices(number * chunks, chunks)
             logits = self._model(self._inputs[chosen])
             targets = self._targets[chosen].flatten()
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets)
@@ -120,17 +120,25 @@ class SequenceTask:
         loss = nn.functional.cross_entropy(logits, targets)
         return float(loss), float((logits.argmax(dim=1) == targets).double().mean())
 
-    def _chosen(self, first: int, number: int) -> Tensor:
-        """Return the indices of a minibatch's chunks; every epoch has its own permutation."""
-        total, found = len(self._targets), []
-        while number:
+    def sample_indices(self, first: int, count: int) -> Tensor:
+        """Return the chunks of a minibatch; every epoch has its own permutation.
+
+        Args:
+          first: chunks before it, over all epochs.
+          count: its number of chunks.
+
+        Returns:
+          [count] indices of training chunks.
+        """
+        total, parts = len(self._targets), []
+        while count:
             epoch, place = divmod(first, total)
             if self._order is None or self._order[0] != epoch:
                 self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(total)
-            here = self._order[1][place : place + number]
-            found.append(here)
-            first, number = first + len(here), number - len(here)
-        return torch.from_numpy(np.concatenate(found))
+            here = self._order[1][place : place + count]
+            parts.append(here)
+            first, count = first + len(here), count - len(here)
+        return torch.from_numpy(np.concatenate(parts))
 
 
 class _Lstm(nn.Module):

@@ -133,7 +133,9 @@ class FrameTask:
 
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
         """See `Task`."""
-        chosen = torch.stack([self._chosen(number * frames, frames) for number in minibatches])
+        chosen = torch.stack(
+            [self.sample_indices(number * frames, frames) for number in minibatches]
+        )
         x, targets = self._train.inputs[chosen], self._train.targets[chosen]  # [K, B, D], [K, B]
         weights = weights.expand(len(chosen), -1)
         layers = self._layers(weights)
@@ -173,12 +175,22 @@ class FrameTask:
             for i, inputs in enumerate(self._sizes[:-1])
         ]
 
-    def _chosen(self, start: int, frames: int) -> Tensor:
-        """Return the frame indices of a minibatch; every epoch has its own permutation."""
-        epoch, first = divmod(start, self.frames)
+    def sample_indices(self, first: int, count: int) -> Tensor:
+        """Return the frames of a minibatch; every epoch has its own permutation.
+
+        Args:
+          first: samples before it, over all epochs.
+          count: its number of samples.
+
+        Returns:
+          [count] indices of training frames.
+        """
+        epoch, place = divmod(first, self.frames)
         if self._order is None or self._order[0] != epoch:
             order = np.random.default_rng([self._seed, epoch]).permutation(self.frames)
             self._order = epoch, torch.from_numpy(order)
-        here = self._order[1][first : first + frames]
-        missing = frames - len(here)
-        return torch.cat([here, self._chosen(start + len(here), missing)]) if missing else here
+        here = self._order[1][place : place + count]
+        missing = count - len(here)
+        if not missing:
+            return here
+        return torch.cat([here, self.sample_indices(first + len(here), missing)])

@@ -138,13 +138,14 @@ class Machine:
     def _visit(self, *states: State) -> Iterator[State]:
         """Go from Training through states and back."""
         for state in states:
-            self._go(state)
+            self.go_to(state)
             if state is State.SAVING:
                 self._saved = self.step
             yield state
-        self._go(State.TRAINING)
+        self.go_to(State.TRAINING)
 
-    def _go(self, target: State) -> None:
+    def go_to(self, target: State) -> None:
+        """Make and record a transition."""
         assert target in EDGES[self.current], f"no transition from {self.current} to {target}"
         logger.debug("iteration %d: %s -> %s", self.step, self.current.value, target.value)
         self.transitions.append(Transition(self.step, self.current, target))
