@@ -144,8 +144,23 @@ def test_transcripts_of_another_encoding_are_refused(root, recordings, tmp_path,
     text = tmp_path / "data" / "text"
     word = {"cp1252": "größe", "cp1251": "мама"}[encoding]
     text.write_bytes(text.read_text().replace("cat", word).encode(encoding))
-    with pytest.raises(ManifestError, match=r"transcripts are not UTF-8, first .*iconv"):
+    with pytest.raises(ManifestError, match=r"40 of 40 utterances are not UTF-8, first .*iconv"):
         make_from_data(root, "archive", tmp_path / "data", "kaldi")
+
+
+def test_a_few_transcripts_that_are_not_utf8_are_left_out(root, recordings, tmp_path):
+    write_kaldi(tmp_path / "data", recordings, range(8))
+    text = tmp_path / "data" / "text"
+    lines = text.read_text().replace("cat", "größe").encode().split(b"\n")
+    lines[3] = lines[3].replace("ö".encode(), b"\xc3")
+    text.write_bytes(b"\n".join(lines))
+    told = remarks(root, "archive", tmp_path / "data")
+    assert f"caution: 1 not-utf8, left out, first u03: {text}:4: `u03 the gr\\xc3ße`" in told
+    assert "iconv" not in told
+    _, config = config_of(root, "archive")
+    splits = kaldi.manifests(config.corpus, config.corpus.root)
+    faults = [cut.id for cuts in splits.values() for cut in cuts if "fault" in (cut.custom or {})]
+    assert faults == ["u03"]
 
 
 def test_text_of_the_language_model_is_read_beforehand(root, corpus):

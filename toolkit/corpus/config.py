@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.corpus.readers import reader_exists, reader_names
+from toolkit.storage.lines import MAX_FAULTY, MIN_FAULTY
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class CheckConfig:
     """Frames of 10 ms that a phone takes at least: the emitting states of its HMM."""
     max_seconds: float | None = None
     """Longer training utterances are excluded; None: no limit."""
-    max_excluded: float = 0.2
+    max_excluded: float = MAX_FAULTY
     """Largest share of a split's utterances that may be excluded ..."""
-    min_excluded: int = 20
+    min_excluded: int = MIN_FAULTY
     """... unless no more than this many are: a tiny corpus may lose more than the share."""
     listed: int = 5
     """Utterances that report.txt names per kind of error or warning and split, at most; of notes it

@@ -14,7 +14,8 @@ from lhotse.cut import Cut
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import Audio, FaultyText, pair
+from toolkit.storage.lines import is_faulty, shown
 from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ def read_cut_file(path: Path) -> list[MonoCut]:
             speaker = None if supervision is None else supervision.speaker
             speakers.setdefault(name, ("" if speaker is None else str(speaker), place))
             if supervision is not None and supervision.text is not None:
-                texts.append((name, str(supervision.text)))
+                text = str(supervision.text)
+                texts.append((name, _faulty(text, place) if is_faulty(text) else text))
     if copies:
         logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
     found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
@@ -96,10 +98,17 @@ def read_cut_file(path: Path) -> list[MonoCut]:
     return found
 
 
+def _faulty(text: str, place: str) -> FaultyText:
+    return FaultyText(f"{place}: {shown(text)}")
+
+
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
     """Yield the cuts, with their file and line."""
     opened = gzip.open if path.name.endswith(".gz") else open
-    with reading(path, ManifestError, ADVICE), opened(path, "rt", encoding="utf-8") as file:
+    with (
+        reading(path, ManifestError, ADVICE),
+        opened(path, "rt", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             if line.strip():

@@ -14,8 +14,10 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, pair
-from toolkit.storage.reading import quoted, regular
+from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, pair
+from toolkit.storage.encoding import printable
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.reading import quoted, reading
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (
@@ -50,6 +52,8 @@ class Row:
     """Line number in the file, from 1."""
     values: Mapping[str, str]
     """By the names of `COLUMNS`; columns that the table lacks are not in it."""
+    fault: str = ""
+    """File, line and bytes of a line that is not UTF-8."""
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")
@@ -75,7 +79,7 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
       Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: a column is missing, the file is not UTF-8, or a line does not fit its header.
+      ManifestError: a column is missing, the file is not text, or a line does not fit its header.
     """
     folder = path.absolute().parent
     rows = [_as_on_disk(row, folder) for row in read_rows(path)]
@@ -100,7 +104,7 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
         if not row["speaker"]
     }
     cuts = pair(
-        [(id, row["text"]) for id, row in rows],
+        [(id, FaultyText(row.fault) if row.fault else row["text"]) for id, row in rows],
         [(id, _audio(row, recordings, path)) for id, row in rows],
         lambda id, _: speakers[id],
         str(path),
@@ -114,13 +118,13 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
 def _as_on_disk(row: Row, folder: Path) -> Row:
     """Return the row with the name of its audio file as the file system has it."""
     name = row["audio"]
-    if not name or os.path.exists(folder / name):
+    if not name or row.fault or os.path.exists(folder / name):
         return row
     slashes = name.replace("\\", "/")
     forms = (unicodedata.normalize(form, slashes) for form in ("NFC", "NFD"))
     names = [below + one for below in ("", CLIPS) for one in (slashes, *forms)]
     found = next((one for one in names if os.path.exists(folder / one)), name)
-    return Row(row.line, {**row.values, "audio": found})
+    return Row(row.line, {**row.values, "audio": found}, row.fault)
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -129,7 +133,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
       ManifestError: as `read_table`.
     """
-    text = _decode(path)
+    counts = LineCounts()
+    text = _decode(path, counts)
+    if counts.zero_bytes:
+        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
     first = io.StringIO(text, newline="").readline()
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
@@ -151,8 +158,14 @@ def read_rows(path: Path) -> Iterator[Row]:
                         f"{len(header)} columns; put a text with {_NAMES[delimiter]} in "
                         "quotation marks"
                     )
-                values = {role: cell for role, cell in zip(header, cells, strict=True) if role}
-                yield Row(reader.line_num, values)
+                values = {
+                    role: printable(cell) for role, cell in zip(header, cells, strict=True) if role
+                }
+                fault = ""
+                if faulty := [cell for cell in cells if is_faulty(cell)]:
+                    advice = f"; {counts.advice}" if counts.advice else ""
+                    fault = f"{path}:{reader.line_num}: {shown(faulty[0])}{advice}"
+                yield Row(reader.line_num, values, fault)
     except csv.Error as error:
         raise ManifestError(
             f"{path}:{reader.line_num}: {error}; is a quotation mark open or not doubled?"
@@ -165,38 +178,15 @@ _PART = re.compile(r"\w[\w.-]*")
 _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 
-def _decode(path: Path) -> str:
-    try:
-        data = regular(path).read_bytes()
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:1000]:
-        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}:{_advice(data, path)}") from error
-
-
-def _advice(data: bytes, path: Path) -> str:
-    """Say where a table is not UTF-8, and what to do."""
-    wrong, right = [], 0
-    for number, line in enumerate(data.split(b"\n"), 1):
+def _decode(path: Path, counts: LineCounts) -> str:
+    """Read the table; bytes that are not UTF-8 become surrogates, see `toolkit.storage.lines`."""
+    with reading(path, ManifestError, "is it a file, and may you read it?"):
         try:
-            right += not line.decode("utf-8").isascii()
-        except UnicodeDecodeError:
-            wrong.append(number)
-    if right:
-        some = ", ".join(map(str, wrong[:10])) + (", ..." if len(wrong) > 10 else "")
-        return (
-            f"{wrong[0]} is not UTF-8, as other lines are: two encodings are mixed; save the table"
-            f" in UTF-8 and type these lines' letters again: {some}"
-        )
-    return (
-        f"{wrong[0]} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
-        f"`iconv -f cp1252 -t utf-8 {path} > {path.with_name('utf8.csv')}` (cp1251 for Cyrillic "
-        "letters; the paths in it are relative to its folder)"
-    )
+            return "\n".join(line for _, line in decoded_lines(path, counts))
+        except UnicodeDecodeError as error:
+            raise ManifestError(
+                f"{path}: damaged {error.encoding}: save it as CSV in UTF-8"
+            ) from error
 
 
 def _unquote(field: str) -> str:
@@ -265,6 +255,8 @@ def _part(row: Row, path: Path) -> str:
 
 
 def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
+    if row.fault:
+        return Audio(row["audio"], fault=(NOT_UTF8, row.fault))
     if not row["audio"]:
         return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
     file, recording = str(path.absolute().parent / row["audio"]), recordings[row["audio"]]

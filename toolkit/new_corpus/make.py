@@ -11,19 +11,18 @@ from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_table
 from toolkit.lang.language import show_letters, survey_language
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import read_sentences
+from toolkit.lang.text import check_sentences, read_sentences
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
 from toolkit.new_corpus.survey import choose_parts, survey
 from toolkit.new_corpus.templates import Settings
-
-NOT_UTF8 = "\ufffd"
-"""Stands in texts for bytes that are not UTF-8."""
+from toolkit.storage.lines import too_many
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,10 @@ def make_from_data(
     parts, left_out = {"table": _tables, "kaldi": kaldi, "cuts": _cut_files}[reader](data)
     _check_encoding(parts, data)
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
-    if lm_text is not None and next(read_sentences(lm_text, LetterNormaliser()), None) is None:
-        raise ManifestError(f"{lm_text}: the language model's text has no word in it")
+    if lm_text is not None:
+        check_sentences(lm_text)
+        if next(read_sentences(lm_text, LetterNormaliser()), None) is None:
+            raise ManifestError(f"{lm_text}: the language model's text has no word in it")
     found = survey(parts, corpus, left_out)
     chosen = _choose_lexicon(texts, lexicon)
     hours = round(found.hours["train"], 2) or 0.01
@@ -138,13 +139,13 @@ def _used(names: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
-    """Refuse transcripts that were not UTF-8: their letters would be lost one by one."""
-    broken = [cut for cuts in parts.values() for cut in cuts if NOT_UTF8 in text_of(cut)]
-    if broken:
+    """Refuse a corpus of which too many lines are not UTF-8; a few are findings."""
+    cuts = [cut for found in parts.values() for cut in found]
+    broken = [cut for cut in cuts if (cut.custom or {}).get("fault") == NOT_UTF8]
+    if too_many(len(broken), len(cuts)):
         raise ManifestError(
-            f"{data}: {len(broken)} transcripts are not UTF-8, first {broken[0].id}: "
-            f"{text_of(broken[0])!r}; convert the file, for example with "
-            "`iconv -f cp1252 -t utf-8 text > text.new` (cp1251 for Cyrillic letters)"
+            f"{data}: {len(broken)} of {len(cuts)} utterances are not UTF-8, first "
+            f"{broken[0].id}: {broken[0].custom['fault_detail']}"
         )
 
 

@@ -214,6 +214,12 @@ KINDS: dict[str, Kind] = {
         "some words are not in the lexicon; those with letters get guessed pronunciations",
         "add frequent ones to the lexicon, write numbers out: see oov.tsv",
     ),
+    "not-utf8": Kind(
+        ERROR,
+        "all",
+        "line with bytes that are not UTF-8, shown as \\xNN",
+        "type the letters of these lines again, in UTF-8",
+    ),
 }
 """Kinds by name, in the order of the report."""
 

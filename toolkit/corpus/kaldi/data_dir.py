@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lhotse import MonoCut
@@ -18,8 +19,10 @@ from toolkit.corpus.manifest import (
     speaker_of,
     text_of,
 )
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, pair
+from toolkit.storage.encoding import printable
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
 from toolkit.storage.reading import reading
 from toolkit.storage.whitespace import key_and_rest
 
@@ -59,12 +62,17 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
         known = _by_id(recordings)
-        audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
+        audio = [
+            (line.id, _faulty_audio(line) if line.fault else _segment(line.id, line.rest, known))
+            for line in _all_lines(folder / "segments")
+        ]
     named = (folder / "utt2spk").is_file()
     speakers, others = _speakers(folder / "utt2spk") if named else ({}, {})
-    cuts = pair(
-        _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
-    )
+    texts = [
+        (line.id, FaultyText(line.fault) if line.fault else line.rest)
+        for line in _all_lines(folder / "text")
+    ]
+    cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
     lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
     lacking += ": it is a speaker of its own"
     for cut in cuts:
@@ -91,7 +99,13 @@ def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Aud
     The channels are those of the file reco2file_and_channel beside it, if there is one.
     """
     channels = _channels(path.parent / "reco2file_and_channel")
-    recordings = [(id, _recording(path, id, rest, run_pipe)) for id, rest in _lines(path)]
+    recordings = [
+        (
+            line.id,
+            _faulty_audio(line) if line.fault else _recording(path, line.id, line.rest, run_pipe),
+        )
+        for line in _all_lines(path)
+    ]
     return [(id, dataclasses.replace(audio, channel=channels.get(id))) for id, audio in recordings]
 
 
@@ -103,19 +117,45 @@ def _channels(path: Path) -> dict[str, str]:
     return {id: fields[1] for id, fields in rows if len(fields) > 1}
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
+@dataclass(frozen=True)
+class _Line:
+    """A line of a data directory's file."""
+
+    id: str
+    """Its first word."""
+    rest: str
+    """What follows."""
+    fault: str = ""
+    """File, line and bytes of a line that is not UTF-8."""
+
+
+def _all_lines(path: Path) -> list[_Line]:
     """Split every line that is not blank at its first white space, which is ASCII's.
 
     The mark with which editors of Windows begin files is no part of the first id.
     """
-    pairs = []
+    counts = LineCounts()
     with reading(path, ManifestError, "is it a file, and may you read it?"):
-        content = path.read_text(encoding="utf-8-sig", errors="replace")
-    for line in content.split("\n"):
+        numbered = list(decoded_lines(path, counts))
+    advice = f"; {counts.advice}" if counts.advice else ""
+    lines = []
+    for number, line in numbered:
         id, rest = key_and_rest(line)
-        if id:
-            pairs.append((id, rest))
-    return pairs
+        if is_faulty(line):
+            fault = f"{path}:{number}: {shown(line)}{advice}"
+            lines.append(_Line(printable(id).replace("\0", "\\x00"), printable(rest), fault))
+        elif id:
+            lines.append(_Line(id, rest))
+    return lines
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """Read the lines as `_all_lines` does, without those that are not UTF-8."""
+    return [(line.id, line.rest) for line in _all_lines(path) if not line.fault]
+
+
+def _faulty_audio(line: _Line) -> Audio:
+    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
 def _recording(scp: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
