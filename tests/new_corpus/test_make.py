@@ -173,6 +173,30 @@ def test_text_of_the_language_model_is_read_beforehand(root, corpus):
     assert not (root / "recipes" / "mine").exists()
 
 
+def test_paths_of_another_machine(root, corpus, tmp_path):
+    data = tmp_path / "data"
+    write_kaldi(data, "/home/ann/speech", range(8))
+    with pytest.raises(ManifestError, match=r"--map-path /home/ann/speech=NEW"):
+        make_from_data(root, "mine", data, "kaldi")
+    mappings = (f"/home/ann={corpus.parent}",)
+    make_from_data(root, "mine", data, "kaldi", map_paths=mappings)
+    _, config = config_of(root, "mine")
+    assert config.corpus.map_paths == mappings
+    splits = kaldi.manifests(config.corpus, config.corpus.root)
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
+    path = corpus / "table.csv"
+    path.write_text(path.read_text().replace("\n0", "\n/home/ann/speech/0"))
+    made = make_from_data(root, "tables", path, "table", map_paths=mappings)
+    assert not any("missing-audio" in line for line in made.remarks)
+    found = read_table(path, mappings)["train"]
+    for cut in found:
+        source = cut.recording.sources[0]
+        source.source = source.source.replace(str(corpus.parent), "/home/ann")
+    CutSet.from_cuts(found).to_file(tmp_path / "cuts.jsonl")
+    made = make_from_data(root, "cuts", tmp_path / "cuts.jsonl", "cuts", map_paths=mappings)
+    assert not any("missing-audio" in line for line in made.remarks)
+
+
 def test_one_kaldi_directory(root, recordings, tmp_path):
     write_kaldi(tmp_path / "all", recordings, range(8))
     make_from_data(root, "mine", tmp_path / "all", "kaldi")

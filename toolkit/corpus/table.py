@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lhotse import MonoCut
@@ -17,6 +17,7 @@ from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, pair
 from toolkit.storage.encoding import printable
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import quoted, reading
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -59,16 +60,16 @@ class Row:
         return self.values.get(name, "")
 
 
-def read_table(path: Path) -> dict[str, list[MonoCut]]:
+def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     """Read a table into cuts by part; "train" is the part of a table without a split column.
 
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds), `channel`
       and `split` are not; see `COLUMNS` for other spellings. Further columns are ignored.
     - A line with a channel of a file of several is a fault: channels are not read, and their mean
       is of several speakers.
-    - Relative paths start from the table's folder. Where there is no such file, one is taken whose
-      name has other Unicode normal forms, or / for \\, or one in the folder `clips` beside the
-      table, where Common Voice has it.
+    - Paths are mapped by `path_map`; relative ones start from the table's folder. Where there is no
+      such file, one is taken whose name has other Unicode normal forms, or / for \\, or one in the
+      folder `clips` beside the table, where Common Voice has it.
     - Without `speaker`, or where it is empty, utterances are one speaker's, named after the file,
       with a warning of the check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
@@ -82,7 +83,7 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
       ManifestError: a column is missing, the file is not text, or a line does not fit its header.
     """
     folder = path.absolute().parent
-    rows = [_as_on_disk(row, folder) for row in read_rows(path)]
+    rows = [_as_on_disk(_mapped(row, path_map), folder) for row in read_rows(path)]
     if not rows:
         raise ManifestError(f"{path} has no utterance: there is no line below the first")
     ids, recordings = _ids(rows, path), _recordings(rows)
@@ -115,6 +116,11 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
     return cuts
 
 
+def _mapped(row: Row, path_map: PathMap) -> Row:
+    audio = map_path(row["audio"], path_map)
+    return row if audio == row["audio"] else replace(row, values={**row.values, "audio": audio})
+
+
 def _as_on_disk(row: Row, folder: Path) -> Row:
     """Return the row with the name of its audio file as the file system has it."""
     name = row["audio"]
@@ -124,7 +130,7 @@ def _as_on_disk(row: Row, folder: Path) -> Row:
     forms = (unicodedata.normalize(form, slashes) for form in ("NFC", "NFD"))
     names = [below + one for below in ("", CLIPS) for one in (slashes, *forms)]
     found = next((one for one in names if os.path.exists(folder / one)), name)
-    return Row(row.line, {**row.values, "audio": found}, row.fault)
+    return replace(row, values={**row.values, "audio": found})
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -59,6 +59,7 @@ def make_from_data(
     lexicon: str | None = None,
     lm_text: Path | None = None,
     pipes: Path | None = None,
+    map_paths: tuple[str, ...] = (),
 ) -> NewCorpus:
     """Write the recipe of a corpus that an existing reader can read into the checkout.
 
@@ -70,6 +71,7 @@ def make_from_data(
       lexicon: as in `make_empty`; by default chosen to suit the transcripts.
       lm_text: as in `make_empty`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
+      map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
@@ -77,11 +79,11 @@ def make_from_data(
       TextError: the language model's text cannot be read.
     """
     data = data.absolute()
-    corpus = CorpusConfig(reader, data)
+    corpus = CorpusConfig(reader, data, map_paths=map_paths)
     if pipes is not None:
         corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
-    kaldi = partial(_kaldi_parts, pipes=corpus.pipes)
-    parts, left_out = {"table": _tables, "kaldi": kaldi, "cuts": _cut_files}[reader](data)
+    read = {"table": _tables, "kaldi": _kaldi_parts, "cuts": _cut_files}[reader]
+    parts, left_out = read(data, corpus)
     _check_encoding(parts, data)
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None:
@@ -97,31 +99,32 @@ def make_from_data(
     return NewCorpus(tuple(written), (*about, *cautions(found)))
 
 
-def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     if path.is_dir():
         kaldi = next(chain(path.glob("wav.scp"), path.glob("*/wav.scp")), None)
         hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else "such as table.csv"
         raise ManifestError(f"{path} is a folder: name the table in it, {hint}")
-    return read_table(path), []
+    return read_table(path, corpus.map_paths), []
 
 
-def _cut_files(root: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _cut_files(root: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the files of cuts that a recipe needs; return the names of the other parts too."""
     files = cut_files(root)
     used, left_out = _used(sorted(files))
-    return {name: read_cut_file(files[name]) for name in used}, left_out
+    return {name: read_cut_file(files[name], corpus.map_paths) for name in used}, left_out
 
 
-def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _kaldi_parts(folder: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the data directories that a recipe needs; return the names of the others too."""
     if folder.is_file():
         raise ManifestError(
             f"{folder} is a file: --from-kaldi takes the folder with wav.scp, text and utt2spk; "
             "a table is given by --from-csv"
         )
-    run_pipe = PipeRunner(pipes) if pipes is not None else None
+    run_pipe = PipeRunner(corpus.pipes) if corpus.pipes is not None else None
+    read = partial(read_kaldi_dir, run_pipe=run_pipe, path_map=corpus.map_paths)
     if (folder / "wav.scp").is_file():
-        return {"train": read_kaldi_dir(folder, run_pipe)}, []
+        return {"train": read(folder)}, []
     names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
     if not names:
         raise ManifestError(
@@ -129,7 +132,7 @@ def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoC
             "Kaldi data directories"
         )
     used, left_out = _used(names)
-    return {name: read_kaldi_dir(folder / name, run_pipe) for name in used}, left_out
+    return {name: read(folder / name) for name in used}, left_out
 
 
 def _used(names: list[str]) -> tuple[list[str], list[str]]:

@@ -12,8 +12,8 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.encoding import printable
@@ -101,7 +101,7 @@ def decoded_lines(path: Path, counts: LineCounts | None = None) -> Iterator[tupl
             yield number, line
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
+def _lines(file: BufferedIOBase) -> Iterator[str]:
     first = file.readline()
     for mark, encoding in _MARKS:
         if first.startswith(mark):

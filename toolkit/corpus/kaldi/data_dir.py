@@ -23,6 +23,7 @@ from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, pair
 from toolkit.storage.encoding import printable
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import reading
 from toolkit.storage.whitespace import key_and_rest
 
@@ -36,10 +37,14 @@ RunPipe = Callable[[str, str], Audio]
 """(recording id, shell command) -> the audio it writes."""
 
 
-def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCut]:
+def read_kaldi_dir(
+    folder: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[MonoCut]:
     """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
 
-    - A relative path in wav.scp is looked for from `folder` and each folder above it.
+    - A path in wav.scp is mapped by `path_map`; a relative one is looked for from `folder` and
+      each folder above it.
+    - Lines that are not UTF-8 are faults of their utterances.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
       refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - Lines may be in any order.
@@ -58,7 +63,7 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     for name in ("wav.scp", "text"):
         if not (folder / name).is_file():
             raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
-    recordings = read_scp(folder / "wav.scp", run_pipe)
+    recordings = read_scp(folder / "wav.scp", run_pipe, path_map)
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
         known = _by_id(recordings)
@@ -93,7 +98,9 @@ def _speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return speakers, others
 
 
-def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
+def read_scp(
+    path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[tuple[str, Audio]]:
     """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
 
     The channels are those of the file reco2file_and_channel beside it, if there is one.
@@ -102,7 +109,9 @@ def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Aud
     recordings = [
         (
             line.id,
-            _faulty_audio(line) if line.fault else _recording(path, line.id, line.rest, run_pipe),
+            _faulty_audio(line)
+            if line.fault
+            else _recording(path, line.id, line.rest, run_pipe, path_map),
         )
         for line in _all_lines(path)
     ]
@@ -158,15 +167,17 @@ def _faulty_audio(line: _Line) -> Audio:
     return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
-def _recording(scp: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
+def _recording(
+    scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
+) -> Audio:
     folder = scp.parent
     if not source:
         return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(locate(folder, source)), recording_id=id)
+        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
-        path = str(locate(folder, decoded))
+        path = str(locate(folder, map_path(decoded, path_map)))
         return Audio(path, recording_id=id, note=("replaced-pipe", f"{path} for `{source}`"))
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
@@ -181,13 +192,14 @@ def locate(folder: Path, name: str) -> Path:
 
 
 def _decoded_file(command: str) -> str | None:
-    """Return the FILE of a command that only decodes it with flac or sph2pipe."""
+    """Return the FILE of a command that only decodes it with flac or sph2pipe, wherever that is."""
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
-        program, *arguments = shlex.split(command[:-1])
+        path, *arguments = shlex.split(command[:-1])
     except ValueError:
         return None
+    program = os.path.basename(path)
     if program == "sph2pipe" and arguments[:2] == ["-f", "wav"]:
         del arguments[:2]
     options = {argument for argument in arguments if argument.startswith("-")}
