@@ -38,6 +38,21 @@ def test_phones_may_depend_on_their_place(config, tmp_path):
     assert lang.lexicon["<UNK>"] == [("SPN",)]
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_probabilities_of_the_lexicon_are_used(config, tmp_path, marked):
+    made = config(position_dependent=marked)
+    weighted = LEXICON.replace("bat B", "bat 0.25 B").replace("tab T", "tab\t1\tT")
+    made.lexicon.write_text(weighted.replace("act AE", "act 0.5 0.2 1.5 0.5 AE"))
+    prepare_lang(made, TEXTS, {"ACT": 1}, tmp_path / "lang")
+    lang = Lang.load(tmp_path / "lang")
+    first = {word: lang.pronunciation_weights(word)[0] for word in lang.vocabulary}
+    assert {word: found.pronunciation for word, found in first.items()} == {
+        **{"ACT": 0.5, "BAT": 0.25, "CAB": 1.0, "TAB": 1.0}
+    }
+    assert (first["ACT"].silence_after, first["ACT"].silence_before) == (0.2, 1.5)
+    assert len(lang.probabilities.entries) == 3
+
+
 def test_vocabulary_guesses_and_report(config, tmp_path):
     weights = {"ACT": 3, "AT": 9, "TACT": 1, "TABAC": 5}
     out = tmp_path / "lang"

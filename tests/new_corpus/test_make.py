@@ -89,6 +89,19 @@ def test_a_lexicon_of_ones_own_and_a_long_alphabet(root, corpus):
     assert set(letters) < set(config.check.alphabet)
 
 
+def test_a_dictionary_of_kaldi(root, corpus):
+    folder = corpus / "dict"
+    folder.mkdir()
+    (folder / "lexiconp.txt").write_text("!SIL 1 SIL\nthe 0.5 D a1\nthe 1 D a\ncat 1 K a2 t\n")
+    (folder / "silence_phones.txt").write_text("SIL SPN\n")
+    (folder / "optional_silence.txt").write_text("SIL\n")
+    (folder / "nonsilence_phones.txt").write_text("D\na a1 a2\nK\nt\n")
+    made = make_from_data(root, "mine", corpus / "table.csv", "table", lexicon=str(folder))
+    assert any(line.startswith(f"lexicon: {folder}; 33% of 240 words") for line in made.remarks)
+    _, config = config_of(root, "mine")
+    assert config.lang.lexicon == folder
+
+
 def write_kaldi(folder, recordings, speakers):
     folder.mkdir(parents=True)
     ids = [f"{number:02d}" for number in range(40) if number % 8 in speakers]

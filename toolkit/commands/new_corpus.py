@@ -38,7 +38,9 @@ from toolkit.config.parameters import FOLDER, KEPT, MAP_PATH
 @click.option(
     "--lexicon",
     metavar="SOURCE",
-    help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon file. "
+    help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon: "
+    "lexicon.txt, lexiconp.txt, a dictionary of the Montreal Forced Aligner, Kaldi's dict or lang "
+    "folder. "
     "Default: cmudict if the transcripts look English, else graphemes.",
 )
 @click.option(
@@ -79,9 +81,10 @@ def new_corpus(
         raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
     if map_paths and not given:
         raise click.UsageError("--map-path needs --from-csv, --from-kaldi or --from-cuts")
-    if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).is_file():
+    if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).exists():
         raise click.BadParameter(
-            f"{lexicon!r} is neither cmudict nor graphemes nor a file", param_hint="--lexicon"
+            f"{lexicon!r} is neither cmudict nor graphemes nor a file or folder",
+            param_hint="--lexicon",
         )
     root = find_checkout(Path.cwd())
     check_name(name, root)

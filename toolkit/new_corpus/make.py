@@ -14,9 +14,9 @@ from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_table
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.language import show_letters, survey_language
 from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.text import check_sentences, read_sentences
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
@@ -161,10 +161,12 @@ class _LexiconChoice:
 
 def _choose_lexicon(texts: list[str], lexicon: str | None) -> _LexiconChoice:
     own = None if lexicon in (None, "cmudict", "graphemes") else lexicon
-    language = survey_language(texts, Lexicon.read(Path(own)) if own else None)
+    dictionary = read_dictionary(Path(own)) if own else None
+    language = survey_language(texts, dictionary.lexicon if dictionary else None)
     share = f"{language.known_share:.0%} of {language.words} words"
-    if own:
-        remark = f"{share} are in it, the others get predicted pronunciations"
+    if dictionary is not None:
+        notes = "".join(f"; {note}" for note in dictionary.notes)
+        remark = f"{share} are in it, the others get predicted pronunciations{notes}"
     elif lexicon is not None:
         remark = f"{share} are in the English lexicon"
     else:

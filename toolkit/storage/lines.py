@@ -7,7 +7,6 @@ A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded.
 
 import codecs
 import gzip
-import io
 import logging
 import re
 from collections.abc import Iterator
@@ -105,9 +104,9 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
     first = file.readline()
     for mark, encoding in _MARKS:
         if first.startswith(mark):
-            file.seek(0)
-            for line in io.TextIOWrapper(file, encoding, newline="\n"):
-                yield line.rstrip("\r\n")
+            text = (first + file.read()).decode(encoding)
+            for line in text.removesuffix("\n").split("\n"):
+                yield line.rstrip("\r")
             return
     if first:
         yield first.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
