@@ -111,10 +111,10 @@ def test_recordings_of_files_that_differ_in_their_suffix_have_ids_of_their_own(t
     assert found == ["a.wav", "a.flac", "a.wav", "b_c"]
 
 
-def test_own_ids_and_one_speaker_for_all(table):
+def test_own_ids_and_recordings_as_speakers(table):
     (a, b) = read_table(table("id,audio,text\nu 1,a.wav,A\nu2,b.wav,B\n"))["train"]
     assert (a.id, b.id) == ("u_1", "u2")
-    assert speaker_of(a) == speaker_of(b) == "mine"
+    assert (speaker_of(a), speaker_of(b)) == ("a", "b")
     assert "mine.csv has no column called speaker" in a.custom["no_speaker"]
 
 
@@ -122,7 +122,7 @@ def test_an_empty_speaker_is_warned_of_and_normal_forms_make_no_other(table):
     path = table("audio,text,speaker\na.wav,A,Bj\u00f6rn\nb.wav,B,Bjo\u0308rn\nc.wav,C,\n")
     (a, b, c) = read_table(path)["train"]
     assert speaker_of(a) == speaker_of(b) == "Bj\u00f6rn"
-    assert speaker_of(c) == "mine"
+    assert speaker_of(c) == "c"
     assert "mine.csv:4" in c.custom["no_speaker"]
     assert "no_speaker" not in a.custom
 

@@ -91,11 +91,11 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
                 texts.append((name, _faulty(text, place) if is_faulty(text) else text))
     if copies:
         logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
-    found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
+    found = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
     for one in found:
         speaker, place = speakers[one.id]
         if not speaker:
-            mark_no_speaker(one, f"{place} names none; all such utterances are one speaker's")
+            mark_no_speaker(one, f"{place} names none")
     return found
 
 

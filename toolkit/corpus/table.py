@@ -70,8 +70,8 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     - Paths are mapped by `path_map`; relative ones start from the table's folder. Where there is no
       such file, one is taken whose name has other Unicode normal forms, or / for \\, or one in the
       folder `clips` beside the table, where Common Voice has it.
-    - Without `speaker`, or where it is empty, utterances are one speaker's, named after the file,
-      with a warning of the check. Unicode's normal form makes no other speaker.
+    - Without `speaker`, or where it is empty, the recording is the speaker, with a warning of the
+      check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
       table has them.
     - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
@@ -94,13 +94,11 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
 
 
 def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path) -> list[MonoCut]:
-    speakers = {
-        id: unicodedata.normalize("NFC", row["speaker"]) or path.stem for id, row in reversed(rows)
-    }
+    speakers = {id: unicodedata.normalize("NFC", row["speaker"]) for id, row in reversed(rows)}
     unnamed = {
-        id: f"{path}:{row.line} names none; all such lines are one speaker's"
+        id: f"{path}:{row.line} names none"
         if "speaker" in row.values
-        else f"{path} has no column called speaker: all its lines are one speaker's"
+        else f"{path} has no column called speaker"
         for id, row in rows
         if not row["speaker"]
     }

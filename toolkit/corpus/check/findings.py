@@ -142,7 +142,7 @@ KINDS: dict[str, Kind] = {
     "no-speaker": Kind(
         WARNING,
         "none",
-        "utterance without a speaker",
+        "utterance without a speaker: its recording counts as one",
         "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
         "speaker",
     ),

@@ -51,8 +51,8 @@ def read_kaldi_dir(
     - An utterance on one channel of a file of several, as reco2file_and_channel or a fifth column
       of segments says, is a fault: channels are not read, and their mean is of several speakers.
     - A segment's end of -1 is the end of the recording.
-    - An utterance that utt2spk lacks, or names without a speaker, is a speaker of its own, as is
-      Kaldi's custom, with a warning of the check. Of two speakers the first is kept, likewise.
+    - The speaker of an utterance that utt2spk lacks, or names without a speaker, is its recording,
+      with a warning of the check. Of two speakers the first is kept, likewise.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -79,7 +79,6 @@ def read_kaldi_dir(
     ]
     cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
     lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
-    lacking += ": it is a speaker of its own"
     for cut in cuts:
         if cut.id not in speakers:
             mark_no_speaker(cut, lacking)
