@@ -12,8 +12,8 @@ def describe(found: Survey) -> list[str]:
     lines = [f"{found.utterances} utterances in {found.corpus.root}", f"splits: {splits}"]
     if found.unnamed:
         lines.append(
-            f"speakers: {found.unnamed} of {found.utterances} utterances name none; the recording of"
-            " an utterance counts as its speaker"
+            f"speakers: {found.unnamed} of {found.utterances} utterances name none; the recording "
+            "of an utterance counts as its speaker"
         )
     if found.held_out:
         names = " and ".join(found.held_out)
