@@ -22,6 +22,8 @@ from toolkit.lang.tables import UNKNOWN
 
 LEAST = 0.01
 """Replaces probabilities and factors of 0, as the Montreal Forced Aligner does."""
+EXTRA_QUESTIONS = "extra_questions.txt"
+"""Of a dict or lang folder; the language stage copies it to lang/."""
 EVEN = 0.5
 """Probability of silence where a dictionary does not give it, as in Kaldi."""
 
@@ -36,6 +38,8 @@ class Dictionary:
     """Of the pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()
     """What was changed, and which probabilities are used."""
+    extra_questions: Path | None = None
+    """Kaldi's sets of phones for trees to ask for."""
 
 
 def read_dictionary(path: Path, strip_stress: bool = False) -> Dictionary:
@@ -55,7 +59,8 @@ def read_dictionary(path: Path, strip_stress: bool = False) -> Dictionary:
         return _read_file(path, strip_stress)
     if (path / "silence_phones.txt").is_file():
         found = read_dict(path)
-        return Dictionary(found.lexicon, found.probabilities, found.notes)
+        questions = _existing(path / EXTRA_QUESTIONS)
+        return Dictionary(found.lexicon, found.probabilities, found.notes, questions)
     if not (path / "words.txt").is_file():
         raise KaldiDictError(
             f"{path} is neither Kaldi's dict folder (silence_phones.txt, lexicon.txt) nor its lang "
@@ -67,7 +72,12 @@ def read_dictionary(path: Path, strip_stress: bool = False) -> Dictionary:
     for word, phones in lang.lexicon.pairs():
         if word != UNKNOWN:
             lexicon.add(word, without_positions(phones) if marked else phones)
-    return Dictionary(lexicon, notes=notes)
+    questions = _existing(path / "phones" / EXTRA_QUESTIONS)
+    return Dictionary(lexicon, notes=notes, extra_questions=questions)
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.is_file() else None
 
 
 def _read_file(path: Path, strip_stress: bool) -> Dictionary:

@@ -8,13 +8,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from toolkit.lang.config import LangConfig
-from toolkit.lang.dictionary import Dictionary, read_dictionary
+from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.letters import normaliser
 from toolkit.lang.lexicon import Lexicon, with_positions
 from toolkit.lang.probabilities import Entry
+from toolkit.lang.text import read_lines
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
 
@@ -88,6 +89,9 @@ def prepare_lang(
         )
     lang = dataclasses.replace(lang, normaliser=config.normaliser, probabilities=probabilities)
     lang.save(out)
+    if dictionary.extra_questions is not None:
+        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions))
+        write_atomically(out / EXTRA_QUESTIONS, "".join(lines))
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")
         for word, guess in guesses.items():
