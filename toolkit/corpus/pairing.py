@@ -31,6 +31,16 @@ class Audio:
     """Name of the channel that holds the utterance; a fault in a file of several."""
 
 
+@dataclass(frozen=True)
+class FaultyText:
+    """A transcript that is not UTF-8, for the check to report."""
+
+    detail: str
+    """File, line and the line with its bytes."""
+
+
+NOT_UTF8 = "not-utf8"
+"""Fault of an utterance whose line in a text or table is not UTF-8."""
 UNREAD_CHANNEL = "unread-channel"
 """Fault of an utterance on one channel of a file of several. The mean of all channels would have
 the speakers of the others in it."""
@@ -44,7 +54,7 @@ def channel_index(name: str) -> int | None:
 
 
 def pair(
-    texts: Iterable[tuple[str, str]],
+    texts: Iterable[tuple[str, str | FaultyText]],
     audio: Iterable[tuple[str, Audio]],
     speaker: Callable[[str, Path | None], str],
     where: str,
@@ -59,7 +69,7 @@ def pair(
     """
     audio = list(audio)
     named = {item.path for _, item in audio if item.channel is not None}
-    texts_by_id: dict[str, list[str]] = {}
+    texts_by_id: dict[str, list[str | FaultyText]] = {}
     audio_by_id: dict[str, list[Audio]] = {}
     for id, text in texts:
         texts_by_id.setdefault(id, []).append(text)
@@ -83,7 +93,7 @@ def pair(
 
 def _cut(
     id: str,
-    text: str | None,
+    text: str | FaultyText | None,
     item: Audio,
     speaker: str,
     where: str,
@@ -93,6 +103,8 @@ def _cut(
     """Make the cut of one utterance; `named` are the files of which a channel is named."""
     recording_id = item.recording_id or id
     fault = item.fault
+    if isinstance(text, FaultyText):
+        fault, text = fault or (NOT_UTF8, text.detail), ""
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
     else:
