@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_headers import declared_samples, ogg_end, wav_pieces
+from toolkit.corpus.audio_headers import SHORTEN, declared_samples, ogg_end, wav_pieces
 from toolkit.corpus.mp3 import mp3_pieces
 from toolkit.corpus.splice import Piece, splice
 from toolkit.storage.reading import regular
@@ -209,6 +209,11 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
     pieces = None
     if head in WAV_MAGIC:
         pieces = wav_pieces(content)
+    elif head == b"NIST" and SHORTEN in content.read(1024):
+        raise soundfile.SoundFileRuntimeError(
+            "compressed by shorten, which is not read here: convert it by `sph2pipe -f wav y.sph"
+            " y.wav`, or give `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
+        )
     elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
         pieces = mp3_pieces(content)
     content.seek(0)

@@ -16,6 +16,8 @@ _PLAIN = (1, 3, 6, 7, 0xFFFE)
 """WAV's formats of samples of one size: integers, floats, A-law, µ-law, and extensible ones."""
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 """Bytes of a sample by AU's encoding."""
+SHORTEN = b"embedded-shorten"
+"""In the header of a SPHERE file: its samples are compressed by shorten."""
 _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 
 
@@ -85,6 +87,16 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     riff += b"data" + struct.pack("<I", size)
     begin = b"RIFF" + struct.pack("<I", len(riff) + size) + riff
     return (begin, *((first, min(end, total)) for first, end in spans))
+
+
+def is_shortened(path: Path | str) -> bool:
+    """Whether a file is a SPHERE file compressed by shorten, which libsndfile does not decode."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1024)
+    except (OSError, ValueError):
+        return False
+    return head.startswith(b"NIST_1A") and SHORTEN in head
 
 
 def ogg_end(path: Path | str) -> Literal["", "open", "chained"]:
