@@ -12,7 +12,14 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_headers import SHORTEN, declared_samples, ogg_end, wav_pieces
+from toolkit.corpus.audio_headers import (
+    SHORTEN,
+    au_pieces,
+    caf_pieces,
+    declared_samples,
+    ogg_end,
+    wav_pieces,
+)
 from toolkit.corpus.mp3 import mp3_pieces
 from toolkit.corpus.splice import Piece, splice
 from toolkit.storage.reading import regular
@@ -209,6 +216,10 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
     pieces = None
     if head in WAV_MAGIC:
         pieces = wav_pieces(content)
+    elif head in (b".snd", b"dns."):
+        pieces = au_pieces(content)
+    elif head == b"caff":
+        pieces = caf_pieces(content)
     elif head == b"NIST" and SHORTEN in content.read(1024):
         raise soundfile.SoundFileRuntimeError(
             "compressed by shorten, which is not read here: convert it by `sph2pipe -f wav y.sph"
