@@ -216,7 +216,7 @@ def test_a_reader_to_fill_in(root, corpus):
     splits = manifests(CorpusConfig(dev_speakers=1, test_speakers=1), corpus)
     cuts = {cut.id: cut for part in splits.values() for cut in part}
     assert sorted(splits) == ["dev", "test", "train"]
-    assert (len(cuts), text_of(cuts["s0-00"])) == (40, "THE CAT")
+    assert (len(cuts), text_of(cuts["s0-00"])) == (40, "The cat")
     assert [id for id, cut in cuts.items() if "fault" in (cut.custom or {})] == ["s7-07"]
     with pytest.raises(ManifestError, match=r"say in local/mine\.py"):
         manifests(CorpusConfig(), root)

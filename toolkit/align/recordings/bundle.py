@@ -110,7 +110,7 @@ def extend_lang(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang
     lexicon = Lexicon({word: list(found) for word, found in lang.lexicon.items()})
     for word, pronunciations in more.items():
         lexicon[word] = list(pronunciations)
-    return Lang(lexicon, lang.phones, word_table(lexicon), lang.normaliser)
+    return Lang(lexicon, lang.phones, word_table(lexicon), lang.normaliser, tags=lang.tags)
 
 
 @dataclass(frozen=True)
