@@ -19,7 +19,7 @@ from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.score.results import (
     collect_results,
     markdown_table,
@@ -76,8 +76,12 @@ def write_transcripts(split: str, found: Sequence[MonoCut], policy: TextPolicy) 
     rewrite_texts(found, replace(policy, tags="drop") if noise else policy)
 
 
-def write_corpus(run: Run, policy: TextPolicy) -> dict[str, float]:
-    """Write a manifest per split, transcripts by a text policy, and the splits' roles."""
+def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]:
+    """Write a manifest per split, transcripts by a text policy, and the splits' roles.
+
+    Without a policy transcripts are taken as they are, in upper case.
+    """
+    policy = policy or TextPolicy(UPPER_CASE)
     corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
     for split, found in parts.items():

@@ -55,7 +55,8 @@ class Characters:
         """Index of the space, the only symbol outside words."""
         self._ids = {capital: i for i, capital in enumerate(self._capitals[: self.separator])}
         for letter in self._capitals[1 : self.separator]:
-            if len(letter) != 1 or letter in WHITE_SPACE or letter == separator:
+            is_space = letter in WHITE_SPACE if self._as_given else letter.isspace()
+            if len(letter) != 1 or is_space or letter == separator:
                 raise UnitsError(f"{letter!r} is no letter")
         if len(self._ids) < self.separator:
             raise UnitsError("a letter is among the units twice")
