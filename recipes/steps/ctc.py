@@ -38,7 +38,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.policy import UPPER_CASE, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
 from toolkit.models.store import load_model
@@ -71,7 +71,8 @@ def check_letters(run: Run) -> dict[str, float]:
     """
     train = read_cuts(run.need(f"data/{splits(run).train}.jsonl"))
     words = {word for cut in train for word in split_words(text_of(cut))}
-    return check_audio(run, {word: len(word) for word in sorted(words)})
+    lexicon = {word: len(word) for word in sorted(words)}
+    return check_audio(run, lexicon, run.config.normaliser == AS_GIVEN)
 
 
 def prepare_units(run: Run) -> dict[str, float]:

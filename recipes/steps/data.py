@@ -101,13 +101,17 @@ def cuts(run: Run, split: str) -> list[MonoCut]:
     return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
 
 
-def check_audio(run: Run, lexicon: Mapping[str, int]) -> dict[str, float]:
+def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[str, float]:
     """Check all splits with the smallest number of phones by word.
 
-    Every file is decoded for it; their digests tell later which audio has changed.
+    Every file is decoded for it; their digests tell later which audio has changed. As given, words
+    may have all characters that those of the lexicon have.
     """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
     out, config = run.make("check"), run.config.check
+    if as_given:
+        letters = set(config.alphabet).union(*lexicon)
+        config = replace(config, alphabet="".join(sorted(letters)))
     found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember)
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")

@@ -14,6 +14,7 @@ from toolkit.corpus.manifest import iter_cuts, text_of
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.policy import AS_GIVEN
 from toolkit.lang.prepare import prepare_lang, source_lexicon, text_policy
 from toolkit.stages.run import Run
 from toolkit.storage.whitespace import split_words
@@ -42,8 +43,9 @@ def check_splits(run: Run) -> dict[str, float]:
     """Check all splits; utterances that cannot be used are excluded."""
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
-    lexicon = source_lexicon(lexicon_config(run), words).shortest()
-    return check_audio(run, lexicon)
+    config = lexicon_config(run)
+    lexicon = source_lexicon(config, words).shortest()
+    return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
 def prepare_language(run: Run) -> dict[str, float]:

@@ -42,6 +42,7 @@ def train_for_words(run: Run, vocabulary: Collection[str], policy: TextPolicy) -
     text = sources.text
     if sources.arpa is not None:  # then the n-grams do not read the text
         need_user_files(run, text)
+    policy = policy.with_lexicon(frozenset(vocabulary))
     transcripts = [words for _, words in sorted(transcripts_of(run, "train").items())]
 
     def sentences() -> Iterator[list[str]]:

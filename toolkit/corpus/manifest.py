@@ -21,6 +21,7 @@ from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.files import open_atomically
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import NATURAL, reading, validated
+from toolkit.storage.whitespace import single_spaced
 
 HELD_OUT = "held_out"
 """Marks, in `custom`, the cuts of a split that was taken out of the training data."""
@@ -131,7 +132,7 @@ def make_cut(
         custom["fault"], custom["fault_detail"] = fault
     if note is not None:
         custom["note"], custom["note_detail"] = note
-    text = " ".join(text.split())
+    text = single_spaced(text)
     supervision = SupervisionSegment(id, recording.id, 0.0, duration, text=text, speaker=speaker)
     return MonoCut(
         id=id,

@@ -10,7 +10,7 @@ from toolkit.corpus.tags import Tags, tags_in
 from toolkit.lang.letters import NORMALISERS, UnknownNormaliserError, normaliser
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import Normaliser, in_upper_case
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.whitespace import single_spaced, split_words
 
 AS_GIVEN = "as-given"
 """Words are what stands between ASCII white space, byte for byte."""
@@ -31,6 +31,7 @@ _FOREIGN_LETTERS = str.maketrans(
     | {"ħ": "h", "Ħ": "H", "ı": "i"}
 )
 _FOREIGN = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
+_NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
 _TEXT_EDGES = re.compile(r"^[^\w']+|[^\w']+$")
@@ -152,7 +153,7 @@ class TextPolicy:
         if self.id == AS_GIVEN:
             return split_words(text)
         if self.id == UPPER_CASE:
-            return split_words(text.upper())
+            return text.upper().split()
         rules = normaliser(self.id)
         text = self._simplified(text, counts)
         if not _HAS_DIGIT.search(text):
@@ -170,14 +171,17 @@ class TextPolicy:
         if self.tags == "noise":
             text = self.without_tags(text, None, f" {UNKNOWN} ")
             pieces = [self._written(piece) for piece in text.split(f" {UNKNOWN} ")]
-            return f" {UNKNOWN} ".join(pieces).strip()
+            return single_spaced(f" {UNKNOWN} ".join(pieces))
         return self._written(self.without_tags(text))
 
     def _written(self, text: str) -> str:
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
         if self.id == UPPER_CASE:
-            return text.upper()
+            return " ".join(text.upper().split())
+        if self.tags == "keep":
+            for match in tags_in(text, round_brackets=True):
+                text = text.replace(match.group(), match.group().translate(_NO_BRACKETS))
         return normaliser(self.id).transcript(self._simplified(text, TextCounts()).upper())
 
     def found_tags(self, text: str) -> list[str]:
