@@ -1,6 +1,7 @@
 """The CTC recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
@@ -40,8 +41,11 @@ class Config:
     """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
     normaliser: Rules | None = field(default=None, metadata=older_runs(None))
-    """Rules that turn transcripts and text into words: English, or letters of any alphabet. None:
-    transcripts are taken as they are, and the language model's text is English."""
+    """Rules that turn transcripts and text into words: English, letters of any alphabet, or
+    as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
+    and the language model's text is English."""
+    tags: Literal["drop", "keep"] | None = field(default=None, metadata=older_runs(None))
+    """What becomes of tags in brackets, such as [laughter]; see `LangConfig.tags`."""
     units: UnitsConfig = UnitsConfig()
     """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()

@@ -16,7 +16,7 @@ from recipes.steps import gmm
 from recipes.steps.bundle import write_aligner, write_bundles
 from recipes.steps.chain import train_chain
 from recipes.steps.combination import combine_systems
-from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
+from recipes.steps.data import get_corpus, hybrid_policy, list_results, show_results, write_corpus
 from recipes.steps.decoding import compile_network_graph
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import (
@@ -61,7 +61,7 @@ def get_audio(run: Run) -> dict[str, float] | None:
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
     """One line per utterance with its normalised text; the next stage checks for faults."""
-    return write_corpus(run, run.setting("lang.normaliser"))
+    return write_corpus(run, hybrid_policy(run))
 
 
 @recipe.stage(3, "Check the data")

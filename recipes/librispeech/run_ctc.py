@@ -19,6 +19,7 @@ from recipes.steps.ctc import (
     prepare_units,
     sweep_widths,
     train,
+    transcript_policy,
     write_all_records,
     write_tta_page,
 )
@@ -42,7 +43,7 @@ def get_audio(run: Run) -> dict[str, float] | None:
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
     """One line per utterance; the next stage checks for faults."""
-    return write_corpus(run, run.config.normaliser)
+    return write_corpus(run, transcript_policy(run))
 
 
 @recipe.stage(3, "Check the data")

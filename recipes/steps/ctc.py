@@ -23,8 +23,8 @@ from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.repeats import TrainingPlan, train_by_plan
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
-from toolkit.corpus.letters import is_tag
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
+from toolkit.corpus.tags import is_tag
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.ctc.evaluation import EvaluationPlan
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
@@ -38,6 +38,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
 from toolkit.models.store import load_model
@@ -45,11 +46,22 @@ from toolkit.processes import ranks
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
+from toolkit.storage.whitespace import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
 
 RESCORED = "decode/ctc_lstm_lm"
 """The folder of the search whose lists the LSTM language model has rescored."""
 logger = logging.getLogger(__name__)
+
+
+def transcript_policy(run: Run) -> TextPolicy:
+    """Return the policy by which the recipe writes transcripts."""
+    return TextPolicy(run.config.normaliser or UPPER_CASE, run.config.tags)
+
+
+def lm_policy(run: Run) -> TextPolicy:
+    """Return the policy of the language model's text."""
+    return TextPolicy(run.config.normaliser or EnglishText.id, run.config.tags)
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -58,8 +70,9 @@ def check_letters(run: Run) -> dict[str, float]:
     Words of held-out transcripts may be unknown.
     """
     train = read_cuts(run.need(f"data/{splits(run).train}.jsonl"))
-    words = {word for cut in train for word in text_of(cut).split()}
-    return check_audio(run, {word: len(word) for word in sorted(words)})
+    words = {word for cut in train for word in split_words(text_of(cut))}
+    lexicon = {word: len(word) for word in sorted(words)}
+    return check_audio(run, lexicon, run.config.normaliser == AS_GIVEN)
 
 
 def prepare_units(run: Run) -> dict[str, float]:
@@ -68,15 +81,16 @@ def prepare_units(run: Run) -> dict[str, float]:
     train = transcripts[splits(run).train]
     if run.config.units.model is not None:
         run.need_outside(run.config.units.model)
-    units = make_units(run.config.units, [text for _, text in sorted(train.items())])
+    recorded = None if run.config.normaliser is None else transcript_policy(run)
+    units = make_units(run.config.units, [text for _, text in sorted(train.items())], recorded)
     units.save(run.make("units"))
-    words = {word for text in train.values() for word in text.split()}
-    rules = run.config.normaliser or EnglishText.id
+    words = {word for text in train.values() for word in split_words(text)}
+    policy = lm_policy(run)
     if run.config.normaliser is None and lm.arpa is None:
         _tell_what_is_not_english(words)
-    words |= most_frequent(word_weights(lm, rules) or {}, run.config.dictionary_size)
+    words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
-    found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune, rules=rules)
+    found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune, policy=policy)
     return {"units": units.size, "words": len(words)} | found
 
 
@@ -227,7 +241,7 @@ def decode(run: Run) -> dict[str, float]:
         data,
         splits(run).tune,
         units,
-        run.need("words.txt").read_text(encoding="utf-8").split(),
+        split_words(run.need("words.txt").read_text(encoding="utf-8")),
         run.need("lm/lm.arpa"),
         f"{run.setting('lm.order')}gram",
         run.config.decode,
@@ -263,7 +277,7 @@ def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, Back
     if width is None:
         widths = run.need(f"{decoded}/widths.json").read_text(encoding="utf-8")
         width = json.loads(widths)[-1]["width"]
-    words = run.need("words.txt").read_text(encoding="utf-8").split()
+    words = split_words(run.need("words.txt").read_text(encoding="utf-8"))
     config = replace(run.setting("decode.words"), width=width)
     decoder = WordsDecoder(load_units(run.need("units")), words, lm, config)
     return decoder.tuned(tuned["lm_weight"], tuned["word_bonus"]), lm
@@ -288,7 +302,7 @@ def sweep_widths(run: Run) -> dict[str, float]:
     split = next(
         split
         for split in splits(run).decoded  # development splits come first
-        if any(text_of(cut).split() for cut in cuts(run, split))
+        if any(split_words(text_of(cut)) for cut in cuts(run, split))
     )
     decoder, _ = tuned_search(run, run.config.decode.words.width)
     data = split_data(run, split, run.need(f"posteriors/{split}"))

@@ -33,6 +33,7 @@ from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result
 from toolkit.score.wer import score
 from toolkit.stages.run import Run
+from toolkit.storage.whitespace import split_words
 
 NAME = "ctc"
 PLAIN = "words"
@@ -64,7 +65,7 @@ def write_bundle(run: Run) -> dict[str, float]:
         run.need("ctc"),
         run.need("features/normaliser.json"),
         load_units(run.need("units")),
-        run.need("words.txt").read_text(encoding="utf-8").split(),
+        split_words(run.need("words.txt").read_text(encoding="utf-8")),
         run.need("lm/lm.arpa"),
         neural,
     )
@@ -104,7 +105,7 @@ def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
     return Card(
         NAME,
         f"CTC {kind}",
-        words=len(run.need("words.txt").read_text(encoding="utf-8").split()),
+        words=len(split_words(run.need("words.txt").read_text(encoding="utf-8"))),
         **training_speech(run),
         lm=lm,
         wer=wer,

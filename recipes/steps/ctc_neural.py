@@ -1,18 +1,25 @@
 """The LSTM language model of the CTC recipe: training, and rescoring with it."""
 
-from recipes.steps.ctc import RESCORED, rescored_search, split_data, tuned_search, write_times
+from recipes.steps.ctc import (
+    RESCORED,
+    lm_policy,
+    rescored_search,
+    split_data,
+    tuned_search,
+    write_times,
+)
 from recipes.steps.data import splits
 from recipes.steps.neural_lm import train_for_words
 from toolkit.decode.ctc.rescoring import rescore_ctc
-from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.stages.run import Run
+from toolkit.storage.whitespace import split_words
 
 
 def train_lstm_lm(run: Run) -> dict[str, float]:
     """Train on the language model's text and the transcripts, for the words of the dictionary."""
-    words = run.need("words.txt").read_text(encoding="utf-8").split()
-    return train_for_words(run, words, run.config.normaliser or EnglishText.id)
+    words = split_words(run.need("words.txt").read_text(encoding="utf-8"))
+    return train_for_words(run, words, lm_policy(run))
 
 
 def rescore(run: Run) -> dict[str, float]:

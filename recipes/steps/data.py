@@ -13,11 +13,13 @@ from local import fetch, manifests
 from recipes.steps.run_page import show_page
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.check.check import check
+from toolkit.corpus.check.findings import is_train
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.letters import normaliser
+from toolkit.lang.dictionary import read_dictionary
+from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.score.results import (
     collect_results,
     markdown_table,
@@ -55,13 +57,35 @@ def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
     return parts
 
 
-def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
-    """Write a manifest per split, texts normalised by `rules` if given, and the splits' roles."""
+def hybrid_policy(run: Run) -> TextPolicy:
+    """Return the policy by which a hybrid recipe writes transcripts.
+
+    As given, tags stay that the lexicon has, so that its file is an input of the stage.
+    """
+    policy = TextPolicy(run.setting("lang.normaliser"), run.setting("lang.tags"))
+    if policy.id != AS_GIVEN or not isinstance(run.setting("lang.lexicon"), Path):
+        return policy
+    path = run.setting("lang.lexicon")
+    need_user_files(run, path)
+    return policy.with_lexicon(read_dictionary(path, policy=policy).lexicon)
+
+
+def write_transcripts(split: str, found: Sequence[MonoCut], policy: TextPolicy) -> None:
+    """Write the transcripts of a split by a policy; tags are noise in the training data alone."""
+    noise = policy.tags == "noise" and not is_train(split)
+    rewrite_texts(found, replace(policy, tags="drop") if noise else policy)
+
+
+def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]:
+    """Write a manifest per split, transcripts by a text policy, and the splits' roles.
+
+    Without a policy transcripts are taken as they are, in upper case.
+    """
+    policy = policy or TextPolicy(UPPER_CASE)
     corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
     for split, found in parts.items():
-        if rules is not None:
-            rewrite_texts(found, normaliser(rules).transcript)
+        write_transcripts(split, found, policy)
         write_cuts(found, path_below(data, f"{split}.jsonl"))
     Splits.of(parts, corpus).save(data / "splits.json")
     return {split: len(found) for split, found in parts.items()}
@@ -77,13 +101,17 @@ def cuts(run: Run, split: str) -> list[MonoCut]:
     return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
 
 
-def check_audio(run: Run, lexicon: Mapping[str, int]) -> dict[str, float]:
+def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[str, float]:
     """Check all splits with the smallest number of phones by word.
 
-    Every file is decoded for it; their digests tell later which audio has changed.
+    Every file is decoded for it; their digests tell later which audio has changed. As given, words
+    may have all characters that those of the lexicon have.
     """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
     out, config = run.make("check"), run.config.check
+    if as_given:
+        letters = set(config.alphabet).union(*lexicon)
+        config = replace(config, alphabet="".join(sorted(letters)))
     found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember)
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")

@@ -37,7 +37,7 @@ def make_denominators(
     words = Lang.load(lang)
     lm = lattice_lm_config(run)
     texts = {"train": transcripts_of(run, "train")}
-    prepare_lm(lm, texts, words.vocabulary, out, rules=words.normaliser)
+    prepare_lm(lm, texts, words.vocabulary, out, policy=words.policy)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser = normaliser or features / "normaliser.json"
     made: dict[str, float] = {}

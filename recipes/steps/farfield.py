@@ -4,16 +4,15 @@ from pathlib import Path
 
 from local.farfield import sets as farfield_sets
 from local.farfield.cuts import CLEAN_SETS
-from recipes.steps.data import cuts, need_user_files, read_corpus
+from recipes.steps.data import cuts, hybrid_policy, need_user_files, read_corpus, write_transcripts
 from recipes.steps.features import decoded_features, extract_changed, extract_fbank
 from recipes.steps.gmm import align_system
 from recipes.steps.network import decode_network, targets
 from recipes.steps.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
-from toolkit.corpus.manifest import read_cuts, rewrite_texts, write_cuts
+from toolkit.corpus.manifest import read_cuts, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.store import FeatureStore
-from toolkit.lang.letters import normaliser
 from toolkit.stages.run import Run
 from toolkit.storage.names import path_below
 
@@ -27,10 +26,10 @@ def make_rooms(run: Run) -> dict[str, float]:
 
 def write_manifests(run: Run) -> dict[str, float]:
     """Write a manifest per set, and the roles of the sets."""
-    rewrite = normaliser(run.setting("lang.normaliser")).transcript
+    policy = hybrid_policy(run)
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
     for name, found in sets.items():
-        rewrite_texts(found, rewrite)
+        write_transcripts(name, found, policy)
         write_cuts(found, path_below(data, f"{name}.jsonl"))
     Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")
     return {name: len(found) for name, found in sets.items()}

@@ -12,6 +12,7 @@ from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
 from toolkit.storage.places import places_of
+from toolkit.storage.whitespace import split_words
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
@@ -95,7 +96,7 @@ def transcripts(utterances: Iterable[MonoCut], features: Path) -> dict[str, list
     Those that failed are told of when the features are extracted, and are left out here.
     """
     store = FeatureStore(features)
-    return {cut.id: text_of(cut).split() for cut in utterances if cut.id in store}
+    return {cut.id: split_words(text_of(cut)) for cut in utterances if cut.id in store}
 
 
 def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> None:

@@ -32,6 +32,7 @@ from toolkit.lang.pronunciation_counts import estimate_probabilities
 from toolkit.processes.workers import shared_workers
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
+from toolkit.storage.whitespace import split_words
 
 
 def train_mono(run: Run, split: str = "train") -> dict[str, float]:
@@ -210,7 +211,7 @@ def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]
 def write_probabilities(run: Run, system: str, out: Path) -> dict[str, float]:
     """Write the lexicon with probabilities estimated on a system's alignments."""
     plain = Lang.load(run.need("lang"))
-    words = {cut.id: text_of(cut).split() for cut in cuts(run, "train")}
+    words = {cut.id: split_words(text_of(cut)) for cut in cuts(run, "train")}
     topology = Senones.load(run.need(system)).topology
     counts = count_pronunciations(run.need("ali"), words, plain, topology)
     found = estimate_probabilities(counts, plain.lexicon)

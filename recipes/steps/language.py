@@ -14,8 +14,10 @@ from toolkit.corpus.manifest import iter_cuts, text_of
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.prepare import prepare_lang, source_lexicon
+from toolkit.lang.policy import AS_GIVEN
+from toolkit.lang.prepare import prepare_lang, source_lexicon, text_policy
 from toolkit.stages.run import Run
+from toolkit.storage.whitespace import split_words
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ def lexicon_config(run: Run) -> LangConfig:
     """Return the settings of the lexicon that words are looked up in, without the vocabulary's."""
     config = LangConfig(
         lexicon=run.setting("lang.lexicon"),
+        normaliser=run.setting("lang.normaliser"),
         stress=run.setting("lang.stress"),
         strip_stress=run.setting("lang.strip_stress"),
     )
@@ -40,16 +43,18 @@ def lang_config(run: Run) -> LangConfig:
 def check_splits(run: Run) -> dict[str, float]:
     """Check all splits; utterances that cannot be used are excluded."""
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
-    words = {w for path in manifests for cut in iter_cuts(path) for w in text_of(cut).split()}
-    lexicon = source_lexicon(lexicon_config(run), words).shortest()
-    return check_audio(run, lexicon)
+    words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
+    config = lexicon_config(run)
+    lexicon = source_lexicon(config, words).shortest()
+    return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
 def prepare_language(run: Run) -> dict[str, float]:
     """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
     lang = lang_config(run)
     need_user_files(run, lang.words_file)
-    text = word_weights(lm_sources(run), lang.normaliser)
+    known = () if lang.lexicon == "graphemes" else source_lexicon(lang)
+    text = word_weights(lm_sources(run), text_policy(lang, known))
     found = prepare_lang(lang, texts(run), text, run.make("lang"))
     if "left_out" in found:
         logger.info(
@@ -67,6 +72,6 @@ def train_language_models(run: Run) -> dict[str, float]:
     """
     lang = Lang.load(run.need("lang"))
     larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
-    own = {"tune": splits(run).tune, "rules": lang.normaliser}
+    own = {"tune": splits(run).tune, "policy": lang.policy}
     prepare_lm(larger, texts(run), lang.vocabulary, run.make("rescoring"), **own)
     return prepare_lm(small, texts(run), lang.vocabulary, run.make("lm"), **own)

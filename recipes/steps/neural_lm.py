@@ -16,7 +16,7 @@ from recipes.steps.systems import (
 from toolkit.decode.rescoring.system import rescore_system
 from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
-from toolkit.lang.letters import normaliser
+from toolkit.lang.policy import LmText, TextPolicy
 from toolkit.lang.text import read_sentences
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import shared_workers
@@ -27,28 +27,28 @@ from toolkit.train.language.training import train_neural_lm
 def train_lstm_lm(run: Run) -> dict[str, float]:
     """Train on the language model's text and the transcripts, for the words of `lang/`."""
     lang = Lang.load(run.need("lang"))
-    return train_for_words(run, lang.vocabulary, lang.normaliser)
+    return train_for_words(run, lang.vocabulary, lang.policy)
 
 
-def train_for_words(run: Run, vocabulary: Collection[str], rules_id: str) -> dict[str, float]:
+def train_for_words(run: Run, vocabulary: Collection[str], policy: TextPolicy) -> dict[str, float]:
     """Train on the language model's text and the transcripts of the training data.
 
     Args:
       run: the run of the stage.
       vocabulary: the recogniser's words.
-      rules_id: id of the normaliser of text and transcripts (see `toolkit.lang.letters`).
+      policy: how text and transcripts become words.
     """
     sources = lm_sources(run)
     text = sources.text
     if sources.arpa is not None:  # then the n-grams do not read the text
         need_user_files(run, text)
+    policy = policy.with_lexicon(frozenset(vocabulary))
     transcripts = [words for _, words in sorted(transcripts_of(run, "train").items())]
 
     def sentences() -> Iterator[list[str]]:
-        rules = normaliser(rules_id)
         if text is not None:
-            yield from read_sentences(text, rules)
-        yield from filter(None, map(rules.words, transcripts))
+            yield from read_sentences(text, LmText(policy))
+        yield from filter(None, map(policy.words, transcripts))
 
     out, config = run.make("lstm_lm"), run.config.lstm_lm
     return train_neural_lm(sentences, vocabulary, config, out, run.device, run.progress)

@@ -92,13 +92,6 @@ def test_training_parts_are_merged_and_others_keep_their_names():
     splits = assemble(parts, CorpusConfig())
     assert list(splits) == ["train", "dev-clean", "test-clean"]
     assert [cut.id for cut in splits["train"]] == ["a-0", "a-1", "a-2", "b-0", "b-1", "b-2"]
-    assert text_of(splits["train"][0]) == "A WORD"
-
-
-def test_text_keeps_its_case_when_asked():
-    splits = assemble(
-        {"train": utterances(["a"]), "dev": utterances(["b"])}, CorpusConfig(upper_case=False)
-    )
     assert text_of(splits["train"][0]) == "a word"
 
 

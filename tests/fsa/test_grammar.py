@@ -17,6 +17,7 @@ from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.renormalise import ngrams as words_of_ngrams
+from toolkit.lang.tables import SymbolTable
 
 WORDS = "<eps> 0\nA 1\nB 2\nC 3\n<UNK> 4\n#0 5\n<s> 6\n</s> 7\n"
 NAMES = {1: "A", 2: "B", 3: "C"}
@@ -114,6 +115,14 @@ def scored(fst, length):
     found = transductions(plain, length + 1)
     assert all(read == wrote for read, wrote in found)
     return {read: score for (read, _), score in found.items()}
+
+
+def test_a_model_in_the_other_case_is_refused(files):
+    arpa, table = files
+    listed = SymbolTable.read(table)
+    other = SymbolTable.of(w if w.startswith(("<", "#")) else w.swapcase() for w in listed)
+    with pytest.raises(GrammarError, match=r"none of its words.*spell words alike"):
+        grammar_acceptor(arpa, other)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, None])

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from toolkit.lang.config import Rules
 from toolkit.lang.letters import NORMALISERS, LetterNormaliser, UnknownNormaliserError, normaliser
+from toolkit.lang.policy import AS_GIVEN
 from toolkit.lang.text import Normaliser
 
 
@@ -80,7 +81,7 @@ def test_tags_and_digits_stay_in_a_transcript():
 
 def test_unknown_rules():
     assert type(normaliser("english-upper-2")) is Normaliser
-    assert {*NORMALISERS} == {*get_args(Rules)}
+    assert {*NORMALISERS, AS_GIVEN} == {*get_args(Rules)}
     known = "'english-upper-1' and 'english-upper-2' and 'letters-upper-1'"
     with pytest.raises(UnknownNormaliserError, match=known):
         normaliser("klingon-1")

@@ -10,6 +10,7 @@ from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
 from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.perplexity import perplexity
+from toolkit.lang.policy import TextPolicy
 
 TEXTS = {"train": {"b": "A b", "a": "b, a c", "e": ""}, "dev": {"d": "a q"}}
 TRAIN = [["B", "A", "C"], ["A", "B"]]
@@ -103,9 +104,10 @@ def test_no_weights_without_text():
 def test_words_of_another_alphabet(tmp_path):
     (tmp_path / "text.txt").write_text("Да, нет.\nда\n")
     config = NgramConfig(text=tmp_path / "text.txt", order=2)
+    letters = TextPolicy("letters-upper-1")
     assert word_weights(config) == {}
-    assert word_weights(config, "letters-upper-1") == {"ДА": 2, "НЕТ": 1}
+    assert word_weights(config, letters) == {"ДА": 2, "НЕТ": 1}
     texts = {"train": {"a": "нет"}, "dev": {"b": "Да!"}}
-    found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, rules="letters-upper-1")
+    found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, policy=letters)
     assert (found["1-grams"], found["oov_percent_dev"]) == (5, 0.0)
     assert "ДА НЕТ" in (tmp_path / "lm.arpa").read_text()

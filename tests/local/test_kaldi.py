@@ -6,7 +6,8 @@ import pytest
 from local import kaldi
 from toolkit.corpus.check.check import check
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.corpus.manifest import ManifestError, read_cuts, write_cuts
+from toolkit.corpus.manifest import ManifestError, read_cuts, rewrite_texts, write_cuts
+from toolkit.lang.policy import TextPolicy
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def test_a_corpus_full_of_faults_is_read_checked_and_left_usable(root, audio, tr
     splits = kaldi.manifests(CorpusConfig("kaldi"), root)
     paths = {split: tmp_path / f"{split}.jsonl" for split in splits}
     for split, cuts in splits.items():
+        rewrite_texts(cuts, TextPolicy())
         write_cuts(cuts, paths[split])
     headline = check(paths, {"ONE": 3, "TWO": 2}, tmp_path / "check", CheckConfig())
     findings = json.loads((tmp_path / "check" / "report.json").read_text())["findings"]

@@ -21,7 +21,7 @@ def test_a_clean_corpus_has_none():
         ("um 12 Uhr", "digits", "1 transcript with digits, first b: '12' (fix: write numbers"),
         ("१२ बजे", "digits", "first b: '१२'"),
         ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: they are UTF-8 that"),
-        ("so [lachen]", "event-tags", "first b: '[lachen]' (fix: delete them"),
+        ("so [lachen]", "tag", "1 tag, first b: '[lachen]' (fix: nothing"),
         ("бiлого", "mixed-alphabets", "first b: 'бiлого' (fix: type the letters that look alike"),
     ],
 )

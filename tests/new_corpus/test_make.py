@@ -266,7 +266,7 @@ def test_a_reader_to_fill_in(root, corpus):
     splits = manifests(CorpusConfig(dev_speakers=1, test_speakers=1), corpus)
     cuts = {cut.id: cut for part in splits.values() for cut in part}
     assert sorted(splits) == ["dev", "test", "train"]
-    assert (len(cuts), text_of(cuts["s0-00"])) == (40, "THE CAT")
+    assert (len(cuts), text_of(cuts["s0-00"])) == (40, "The cat")
     assert [id for id, cut in cuts.items() if "fault" in (cut.custom or {})] == ["s7-07"]
     with pytest.raises(ManifestError, match=r"say in local/mine\.py"):
         manifests(CorpusConfig(), root)
@@ -310,3 +310,40 @@ def test_files_are_in_the_projects_style(root, corpus):
         command = [ruff, *arguments, "--no-cache", *files]
         done = subprocess.run(command, capture_output=True, text=True, cwd=root)
         assert done.returncode == 0, done.stdout
+
+
+def test_text_is_taken_as_given_where_the_lexicon_has_it_so(root, corpus):
+    path = corpus / "table.csv"
+    path.write_text(path.read_text().replace("The cat, said he, is here.", "saN san dr. {LG} (3"))
+    lexicon = corpus / "own.txt"
+    lexicon.write_text("saN S\nsan S A\ndr. D\n{LG} L\n(3 T\n")
+    made = make_from_data(root, "given", path, "table", str(lexicon))
+    assert any(
+        "text: as-given; as they stand 200 of 200 words are in the lexicon" in line
+        and "without punctuation 120 of 160" in line
+        for line in made.remarks
+    )
+    assert not any("with digits" in line or "tag" in line for line in made.remarks)
+    _, config = config_of(root, "given")
+    assert config.lang == LangConfig(lexicon, "as-given")
+    assert set(config.check.alphabet) >= set("saNdr.{LG}(3")
+
+
+@pytest.mark.parametrize("place", ["data/local/dict", "data/train/local/dict", "data/dict"])
+def test_the_dictionary_beside_kaldi_directories_is_the_lexicon(root, corpus, place):
+    data, dictionary = corpus / "data/train", corpus / place
+    data.mkdir(parents=True)
+    dictionary.mkdir(parents=True)
+    ids = [f"s{number % 8}-{number:02d}" for number in range(40)]
+    for name, values in {
+        "wav.scp": [f"{corpus}/{id[3:]}.wav" for id in ids],
+        "text": ["the cat"] * 40,
+        "utt2spk": [id[:2] for id in ids],
+    }.items():
+        lines = (f"{id} {value}\n" for id, value in zip(ids, values, strict=True))
+        (data / name).write_text("".join(lines))
+    (dictionary / "lexicon.txt").write_text("!SIL SIL\nthe D\ncat K\n")
+    made = make_from_data(root, "kaldis", data, "kaldi")
+    assert any("text: as-given; as they stand 80 of 80 words" in line for line in made.remarks)
+    _, config = config_of(root, "kaldis")
+    assert config.lang == LangConfig(dictionary / "lexicon.txt", "as-given")

@@ -10,6 +10,8 @@ import soundfile
 
 from tests.dummies import setting_of
 from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.manifest import read_cuts, text_of
+from toolkit.lang.config import LangConfig
 
 
 class Recorder:
@@ -97,3 +99,46 @@ def test_lattices_have_the_language_model_of_the_transcripts_or_of_the_text(tmp_
     expected = NgramConfig(order=1, text=books if text == "lm" else None)
     assert lattice_lm_config(run) == expected
     assert run.needed == ([books] if text == "lm" else [])
+
+
+class WithTags(FromKaldi):
+    """The same, with tags in the transcripts, some of which the lexicon has."""
+
+    def __init__(self, root, normaliser, tags):
+        super().__init__(root)
+        text = (self.data / "text").read_text().replace(" w", " so [noise] {LG} w")
+        (self.data / "text").write_text(text)
+        (root / "lexicon").write_text("so S O\nw W\n{LG} L\n")
+        self.config.lang = LangConfig(root / "lexicon", normaliser, tags)
+
+    def make(self, name):
+        folder = self.data.parent / f"{name}-out"
+        folder.mkdir()
+        return folder
+
+    def need_outside(self, path, whole=False):
+        self.needed.append(path)
+        return path
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "tags", "train", "dev", "recorded"),
+    [
+        ("english-upper-2", None, "SO W", "SO W", "[noise] {LG}"),
+        ("english-upper-2", "noise", "SO <UNK> <UNK> W", "SO W", "[noise] {LG}"),
+        ("english-upper-2", "keep", "SO NOISE LG W", "SO NOISE LG W", None),
+        ("as-given", None, "so {LG} w", "so {LG} w", "[noise]"),
+        ("as-given", "keep", "so [noise] {LG} w", "so [noise] {LG} w", None),
+    ],
+)
+def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
+    """Trained as the noise phone, tags are <UNK> in the training data alone."""
+    from recipes.steps.data import hybrid_policy, write_corpus
+
+    run = WithTags(tmp_path, normaliser, tags)
+    write_corpus(run, hybrid_policy(run))
+    for split, text in {"train": train, "dev": dev}.items():
+        written = read_cuts(tmp_path / f"data-out/{split}.jsonl")
+        assert {text_of(cut) for cut in written} == {text}
+        assert {(cut.custom or {}).get("tags") for cut in written} == {recorded}
+    assert (tmp_path / "lexicon" in run.needed) == (normaliser == "as-given")

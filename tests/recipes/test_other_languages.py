@@ -4,6 +4,8 @@ import pytest
 
 from recipes.librispeech.run_ctc import recipe
 from tests.recipes.small_recipe import noise
+from toolkit.corpus.manifest import iter_cuts, text_of
+from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units
 
 GREEK = ("Το κλειδί, χθες!", "Ο γιατρός τραγούδησε.", "Έβαψε την κουζίνα;", "Είδε το άλογο.")
@@ -55,6 +57,25 @@ def test_characters_of_another_alphabet(run, tmp_path):
     units = load_units(tmp_path / "exp/units")
     assert set(units.symbols[1:-2]) == set("".join(GREEK).lower()) - set(" ,;!.ς")
     assert units.decode(units.encode("ΓΙΑΤΡΌΣ")) == "ΓΙΑΤΡΌΣ"
+
+
+@pytest.mark.parametrize("sentences", [("dr. saN 3", "san 97.4 / i.e.", "dr. Dr.", "f_g m\u00a0m")])
+def test_text_as_given(run, sentences, tmp_path):
+    """Words of transcripts, dictionary, n-grams and units are those that were written."""
+    words = {word for text in sentences for word in text.split(" ")}
+    (tmp_path / "lm.txt").write_text("<s> dr. saN 97.4 </s>\nDr. 98 <unk>\n", encoding="utf-8")
+    code, said = run(
+        "normaliser=as-given", f"lm.text={tmp_path / 'lm.txt'}", "check.max_excluded=1"
+    )
+    assert code == 0, said
+    assert "bad-characters" not in (tmp_path / "exp/check/report.txt").read_text(encoding="utf-8")
+    manifest = iter_cuts(tmp_path / "exp/data/train.jsonl")
+    assert {text_of(cut) for cut in manifest} == set(sentences)
+    listed = (tmp_path / "exp/words.txt").read_text(encoding="utf-8").split("\n")
+    assert {*listed} - {""} == words
+    assert {*read_arpa(tmp_path / "exp/lm/lm.arpa").vocabulary} == {*words, "<s>", "</s>", "<UNK>"}
+    units = load_units(tmp_path / "exp/units")
+    assert [units.decode(units.encode(text)) for text in sentences] == [*sentences]
 
 
 def test_without_the_rules_transcripts_stay_as_they_are(run, tmp_path):

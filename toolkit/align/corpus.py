@@ -19,6 +19,7 @@ from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment
 from toolkit.fsa.frame_rows import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
+from toolkit.storage.whitespace import split_words
 
 
 class AlignmentFailuresError(ToolkitError):
@@ -116,7 +117,7 @@ def _align_shard(
     if path.exists() and table.exists():
         return table
     compiler = TrainingGraphCompiler(Lang.load(lang), senones)
-    words = {u: tuple(text_of(scorer.store.cut(u)).split()) for u in ids}
+    words = {u: tuple(split_words(text_of(scorer.store.cut(u)))) for u in ids}
     frames: dict[str, int] = {}
 
     def score(utterance: str, pdfs: Tensor) -> FrameScores:

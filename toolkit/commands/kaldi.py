@@ -156,8 +156,11 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
+@click.option(
+    "--as-given", is_flag=True, help="Keep words as they are written; without it in upper case."
+)
 @OUT
-def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
+def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
 
     FOLDER is either of the two. OUT becomes a lang folder as a recipe's language stage writes it;
@@ -169,11 +172,13 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
     """
     from toolkit.lang.kaldi.dict_dir import read_dict
     from toolkit.lang.kaldi.lang_dir import read_lang
+    from toolkit.lang.policy import AS_GIVEN, TextPolicy
 
+    policy = TextPolicy(AS_GIVEN) if as_given else TextPolicy()
     if (folder / "words.txt").is_file():
-        lang, notes = read_lang(folder)
+        lang, notes = read_lang(folder, policy)
     else:
-        found = read_dict(folder)
+        found = read_dict(folder, policy)
         lang, notes = found.lang(position_dependent), found.notes
     lang.save(out)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {len(lang.real_phones)} phones")

@@ -41,8 +41,6 @@ class CorpusConfig:
     """With hold_out="utterances", the share of utterances that dev gets, and test gets."""
     hours: float | None = None
     """At most this many hours of training speech, by whole utterances drawn evenly; None: all."""
-    upper_case: bool = True
-    """Turn transcripts to upper case, as the CMU lexicon has its words."""
     allow_pipes: bool = False
     """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything: allow them only
     in data of your own."""

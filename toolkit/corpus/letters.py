@@ -1,17 +1,11 @@
-"""Signs of transcripts whose words are not said, or whose letters are not what they look like."""
+"""Signs of transcripts whose letters are not what they look like."""
 
 import re
 import unicodedata
 
-_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC"})
 """Alphabets that share the looks of letters such as A, O and i."""
-
-
-def is_tag(word: str) -> bool:
-    """Whether a word is in brackets, as events are that are heard and not said: [laughter]."""
-    return _TAG.fullmatch(word) is not None
 
 
 def word_of_two_alphabets(text: str) -> str | None:

@@ -3,9 +3,10 @@
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
@@ -20,6 +21,7 @@ from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.files import open_atomically
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import NATURAL, reading, validated
+from toolkit.storage.whitespace import single_spaced
 
 HELD_OUT = "held_out"
 """Marks, in `custom`, the cuts of a split that was taken out of the training data."""
@@ -29,6 +31,8 @@ OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
 CHANNEL_NAME = "channel_name"
 """Holds, in `custom`, what the corpus calls the cut's channel: A, B, 1, ..."""
+TAGS = "tags"
+"""Holds, in `custom`, the tags of the transcript as it was written, which are not words of it."""
 TOLERANCE_SECONDS = 0.01
 """A segment that ends at most a frame past its recording is trimmed without a word: its end was
 rounded."""
@@ -136,7 +140,7 @@ def make_cut(
         custom["fault"], custom["fault_detail"] = fault
     if note is not None:
         custom["note"], custom["note_detail"] = note
-    text = " ".join(text.split())
+    text = single_spaced(text)
     supervision = SupervisionSegment(
         id, recording.id, 0.0, duration, channel or 0, text=text, speaker=speaker
     )
@@ -175,10 +179,23 @@ def text_of(cut: MonoCut) -> str:
     return cut.supervisions[0].text
 
 
-def rewrite_texts(cuts: Iterable[MonoCut], rewrite: Callable[[str], str]) -> None:
-    """Change the transcripts of `cuts`."""
+class Writing(Protocol):
+    """How transcripts are written: a text policy."""
+
+    def transcript(self, text: str) -> str:
+        """Return the text for a manifest."""
+
+    def found_tags(self, text: str) -> list[str]:
+        """Return the tags that are no words of it."""
+
+
+def rewrite_texts(cuts: Iterable[MonoCut], policy: Writing) -> None:
+    """Write the transcripts of `cuts` by a text policy, and record the tags that they had."""
     for cut in cuts:
-        cut.supervisions[0].text = rewrite(text_of(cut))
+        text = text_of(cut)
+        cut.supervisions[0].text = policy.transcript(text)
+        if tags := policy.found_tags(text):
+            cut.custom = {**(cut.custom or {}), TAGS: " ".join(dict.fromkeys(tags))}
 
 
 def speaker_of(cut: MonoCut) -> str:

@@ -8,7 +8,7 @@ from itertools import chain
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.manifest import HELD_OUT, ManifestError, speaker_of, text_of
+from toolkit.corpus.manifest import HELD_OUT, ManifestError, speaker_of
 
 
 def matches(name: str, patterns: str) -> bool:
@@ -60,11 +60,7 @@ def assemble(
     test.update({"test": held_out["test"]} if "test" in held_out else {})
     if corpus.hours is not None:
         train = cap_hours(train, corpus.hours)
-    splits = {name: _sorted(cuts) for name, cuts in {"train": train, **dev, **test}.items()}
-    if corpus.upper_case:
-        for cut in (cut for cuts in splits.values() for cut in cuts):
-            cut.supervisions[0].text = text_of(cut).upper()
-    return splits
+    return {name: _sorted(cuts) for name, cuts in {"train": train, **dev, **test}.items()}
 
 
 def hold_out(

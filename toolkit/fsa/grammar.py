@@ -42,6 +42,12 @@ def grammar_acceptor(
         model = read_arpa(arpa)
     except ArpaError as error:
         raise GrammarError(f"no grammar can be made of this file: {error}") from error
+    real = {*model.vocabulary} - {START, END, UNKNOWN}
+    if real and not any(word in table for word in real):
+        raise GrammarError(
+            f"{arpa}: none of its words, such as {max(real)!r}, is in "
+            f"{'the lexicon' if given else words_table}; spell words alike in both"
+        )
     ids = np.array([table.get(word, -1) for word in model.vocabulary])
     backoff = table["#0"]
     for reserved in (EPSILON, backoff):

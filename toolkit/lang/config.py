@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from toolkit.config.settings import older_runs
+from toolkit.corpus.tags import Tags
 
-Rules = Literal["english-upper-2", "english-upper-1", "letters-upper-1"]
-"""The ids of `toolkit.lang.letters.NORMALISERS`."""
+Rules = Literal["english-upper-2", "english-upper-1", "letters-upper-1", "as-given"]
+"""The ids of `toolkit.lang.policy.TextPolicy` that a recipe may choose."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,13 @@ class LangConfig:
     PyPI package of this name, which is English; "graphemes" pronounces words by their letters,
     which suits languages that are spelled nearly as they are spoken."""
     normaliser: Rules = "english-upper-2"
-    """Rules that turn written text into words: English, or letters of any alphabet; those of
-    english-upper-1 leave apostrophes that quote at their words."""
+    """Rules that turn written text into words: English, letters of any alphabet, or as-given: what
+    stands between white space, in its case, with digits and symbols. Those of english-upper-1 leave
+    apostrophes that quote at their words."""
+    tags: Tags | None = field(default=None, metadata=older_runs(None))
+    """Tags in brackets, such as [laughter] and <long pause>: "drop" leaves them out of transcripts
+    and texts; "noise" trains them as the noise phone; "keep" reads them as words. None drops them
+    too, but round brackets only around an event, as in (cough), and with as-given never."""
     stress: bool = False
     """Keep the stress digits of cmudict (AH0, AH1, AH2 as different phones)."""
     strip_stress: bool = field(default=False, metadata=older_runs(False))
@@ -60,6 +66,9 @@ class LangConfig:
         if self.normaliser not in get_args(Rules):
             known = " or ".join(map(repr, get_args(Rules)))
             raise ValueError(f"normaliser is {self.normaliser!r}, must be {known}")
+        if self.tags not in (None, *get_args(Tags)):
+            known = " or ".join(map(repr, get_args(Tags)))
+            raise ValueError(f"tags is {self.tags!r}, must be {known}")
         if self.words == "lexicon" and self.lexicon == "graphemes":
             raise ValueError("words=lexicon needs a lexicon: spelling can pronounce every word")
         if self.vocabulary_size is not None and self.vocabulary_size < 0:

@@ -12,6 +12,7 @@ from toolkit.lang.lexicon import (
     read_entries,
     without_positions,
 )
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.probabilities import (
     LEXICON_FILE,
     EntryProbabilities,
@@ -33,7 +34,7 @@ class Dictionary:
     """Words with their pronunciations, phones without positions."""
 
     lexicon: Lexicon
-    """Words as the normalisers write them."""
+    """Words as the text policy spells them."""
     probabilities: LexiconProbabilities | None = None
     """Of the pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()
@@ -42,7 +43,9 @@ class Dictionary:
     """Kaldi's sets of phones for trees to ask for."""
 
 
-def read_dictionary(path: Path, strip_stress: bool = False) -> Dictionary:
+def read_dictionary(
+    path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
+) -> Dictionary:
     """Read a dictionary.
 
     Args:
@@ -51,14 +54,15 @@ def read_dictionary(path: Path, strip_stress: bool = False) -> Dictionary:
         phones/align_lexicon.txt, without positions). `silprob.txt` beside lexiconp_silprob.txt is
         read too.
       strip_stress: of a file, see `read_entries`.
+      policy: how words are spelled; by default in upper case.
 
     Raises:
       LexiconError, KaldiDictError: names file and line.
     """
     if not path.is_dir():
-        return _read_file(path, strip_stress)
+        return _read_file(path, strip_stress, policy)
     if (path / "silence_phones.txt").is_file():
-        found = read_dict(path)
+        found = read_dict(path, policy)
         questions = _existing(path / EXTRA_QUESTIONS)
         return Dictionary(found.lexicon, found.probabilities, found.notes, questions)
     if not (path / "words.txt").is_file():
@@ -66,7 +70,7 @@ def read_dictionary(path: Path, strip_stress: bool = False) -> Dictionary:
             f"{path} is neither Kaldi's dict folder (silence_phones.txt, lexicon.txt) nor its lang "
             "folder (words.txt, phones/align_lexicon.txt)"
         )
-    lang, notes = read_lang(path)
+    lang, notes = read_lang(path, policy)
     marked = lang.position_dependent
     lexicon = Lexicon()
     for word, phones in lang.lexicon.pairs():
@@ -80,11 +84,11 @@ def _existing(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _read_file(path: Path, strip_stress: bool) -> Dictionary:
+def _read_file(path: Path, strip_stress: bool, policy: TextPolicy | None) -> Dictionary:
     lexicon = Lexicon()
     entries: dict[tuple[str, Pronunciation], EntryProbabilities] = {}
     lines = with_numbers = 0
-    for number, word, numbers, phones in read_entries(path, strip_stress):
+    for number, word, numbers, phones in read_entries(path, strip_stress, policy):
         lexicon.add(word, phones)
         lines += 1
         with_numbers += bool(numbers)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from toolkit.storage.whitespace import split_words
+
 logger = logging.getLogger(__name__)
 MOST_COLUMNS = 4
 """Of a pronunciation: its probability, that of silence after it, and the factors of silence before
@@ -91,10 +93,10 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
 def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
     """Split a line; `tabbed` are its parts between tabs where these separate columns."""
     if len(tabbed) > 2 and len(tabbed) - 2 <= MOST_COLUMNS:
-        fields = [*tabbed[1:-1], *tabbed[-1].split()]
+        fields = [*tabbed[1:-1], *split_words(tabbed[-1])]
         columns = len(tabbed) - 2
         return _Fields(number, tabbed[0], fields, columns, columns, closed=True)
-    word, *fields = line.split()
+    word, *fields = split_words(line)
     leading = 0
     while leading < min(MOST_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
         leading += 1

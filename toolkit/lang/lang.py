@@ -3,9 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from toolkit.corpus.tags import Tags
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.probabilities import (
     EntryProbabilities,
     LexiconProbabilities,
@@ -42,9 +45,20 @@ class Lang:
     words: SymbolTable
     """<eps> 0, words, <UNK>, #0, <s>, </s>."""
     normaliser: str = Normaliser.id
-    """Id of the normaliser that turned written text into the words."""
+    """Id of the text policy that turned written text into the words."""
     probabilities: LexiconProbabilities | None = None
     """Of pronunciations and of silence around them; None: all are equally likely."""
+    tags: Tags | None = None
+    """What the text policy does with tags."""
+
+    @property
+    def policy(self) -> TextPolicy:
+        """The policy that turns written text into the words.
+
+        Raises:
+          UnknownNormaliserError: this version does not have it.
+        """
+        return TextPolicy(self.normaliser, self.tags, self.lexicon)
 
     @classmethod
     def of(cls, lexicon: Lexicon) -> "Lang":
@@ -114,6 +128,8 @@ class Lang:
         for name, lines in (("disambig", self.disambig_symbols), ("vocab", self.vocabulary)):
             write_atomically(folder / f"{name}.txt", "".join(f"{line}\n" for line in lines))
         settings = {"normaliser": self.normaliser}
+        if self.tags is not None:
+            settings["tags"] = self.tags
         write_atomically(folder / "lang.json", json.dumps(settings, indent=1) + "\n")
         if self.probabilities is not None:
             self.probabilities.save(folder)
@@ -128,13 +144,14 @@ class Lang:
           LangError: the files do not belong together.
         """
         folder = Path(folder)
-        normaliser = read_normaliser_id(folder)
+        normaliser, tags = _read_policy(folder)
         lang = cls(
             Lexicon.load(folder / "lexicon.txt"),
             SymbolTable.read(folder / "phones.txt"),
             SymbolTable.read(folder / "words.txt"),
             normaliser,
             LexiconProbabilities.load(folder),
+            tags,
         )
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
         absent += [word for word in sorted(lang.lexicon) if word not in lang.words]
@@ -147,12 +164,16 @@ class Lang:
         return lang
 
 
-def read_normaliser_id(folder: Path) -> str:
-    """Read only the normaliser's id of a saved `Lang`.
+def _read_policy(folder: Path) -> tuple[str, Tags | None]:
+    """Read the id of the text policy and what it does with tags.
 
     Raises:
       LangError: lang.json cannot be read.
     """
-    path = Path(folder) / "lang.json"
+    path = folder / "lang.json"
     with reading(path, LangError, "run the language stage again", "not readable"):
-        return read_json(path, {"normaliser": str})["normaliser"]
+        settings = read_json(path, {"normaliser": str})
+        tags = settings.get("tags")
+        if tags not in (None, *get_args(Tags)):
+            raise ValueError(f"'tags' is {tags!r}")
+        return settings["normaliser"], tags

@@ -4,11 +4,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from string import ascii_uppercase
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.lexicon import Lexicon, Pronunciation
+from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.text import in_upper_case
 
 ENGLISH_SHARE = 0.85
 """Share of word tokens in the English lexicon that makes a text English. An English
@@ -33,7 +38,7 @@ class Language:
     known_share: float
     """Share of the tokens that are in the lexicon."""
     letters: dict[str, int]
-    """Letters and marks, in upper case, with their counts."""
+    """Letters and marks, in upper case, or all characters as given, with their counts."""
 
     @property
     def english(self) -> bool:
@@ -48,41 +53,102 @@ class Language:
         return "".join(sorted({*self.letters, *more})) + "'"
 
 
-def survey_language(texts: Iterable[str], lexicon: Lexicon | None = None) -> Language:
+def survey_language(
+    texts: Iterable[str], lexicon: Lexicon | None = None, policy: TextPolicy | None = None
+) -> Language:
     """Count the words and letters of transcripts.
 
     Args:
       texts: as written.
       lexicon: in which words are looked up; by default cmudict.
+      policy: how text becomes words; by default words of letters. As given, there may be any number
+        of characters.
 
     Raises:
       LanguageError: no words; words that are not separated by spaces; or too many letters for an
         alphabet.
     """
-    rules = LetterNormaliser()
+    policy = policy or TextPolicy(LetterNormaliser.id)
+    as_given = policy.id == AS_GIVEN
     known = Lexicon.from_cmudict() if lexicon is None else lexicon
     tokens: Counter[str] = Counter()
     for text in texts:
-        tokens.update(rules.words(text))
+        tokens.update(word for word in policy.words(text) if word != UNKNOWN)
     total = sum(tokens.values())
     if not total:
         raise LanguageError("the transcripts have no word in them")
     letters: Counter[str] = Counter()
     for word, count in tokens.items():
-        for letter in word.replace("'", ""):
+        for letter in word if as_given else word.replace("'", ""):
             letters[letter] += count
-    if sum(letters.values()) > LONGEST_WORDS * total:
+    if not as_given and sum(letters.values()) > LONGEST_WORDS * total:
         raise LanguageError(
             f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: "
             "separate the words by spaces (a segmenter for your language does it)"
         )
-    if len(letters) > MOST_LETTERS:
+    if not as_given and len(letters) > MOST_LETTERS:
         raise LanguageError(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
             "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"
         )
     found = sum(count for word, count in tokens.items() if word in known)
     return Language(total, found / total, dict(sorted(letters.items())))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many words of transcripts a lexicon has, under a text policy."""
+
+    known: int
+    words: int
+
+    @property
+    def share(self) -> float:
+        """The share of the words that it has."""
+        return self.known / (self.words or 1)
+
+
+def choose_policy(
+    texts: Iterable[str], lexicon: Path, prefer_as_given: bool = False
+) -> tuple[TextPolicy, dict[str, Coverage]]:
+    """Choose whether words of a lexicon are taken as given, or as letters in upper case.
+
+    As given are transcripts that have a larger share of their words in the lexicon as they stand.
+    If the shares are equal, that is chosen too where upper case would make one word of several that
+    are pronounced differently, as in transliterations in which n and N are different sounds.
+
+    Args:
+      texts: transcripts as written.
+      lexicon: a dictionary, see `toolkit.lang.dictionary.read_dictionary`.
+      prefer_as_given: take equal shares for as-given, for text that somebody has normalised.
+
+    Returns:
+      The policy, with the lexicon, and what the lexicon has of the words by policy id.
+    """
+    texts = list(texts)
+    coverage: dict[str, Coverage] = {}
+    policies = {}
+    entries: dict[str, Lexicon] = {}
+    for id in (AS_GIVEN, LetterNormaliser.id):
+        entries[id] = known = read_dictionary(lexicon, policy=TextPolicy(id)).lexicon
+        policies[id] = TextPolicy(id, lexicon=known)
+        words = [word for text in texts for word in policies[id].words(text)]
+        coverage[id] = Coverage(sum(word in known for word in words), len(words))
+    given, folded = (found.share for found in coverage.values())
+    as_given = given > folded
+    if given == folded > 0:
+        as_given = prefer_as_given or _merges_words(entries[AS_GIVEN])
+    return policies[AS_GIVEN if as_given else LetterNormaliser.id], coverage
+
+
+def _merges_words(lexicon: Lexicon) -> bool:
+    """Whether words with different pronunciations are one in upper case."""
+    spoken: dict[str, set[Pronunciation]] = {}
+    for word, pronunciations in lexicon.items():
+        known = spoken.setdefault(in_upper_case(word), set(pronunciations))
+        if known != set(pronunciations):
+            return True
+    return False
 
 
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:

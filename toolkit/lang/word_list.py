@@ -6,13 +6,14 @@ from pathlib import Path
 
 from toolkit.lang.lang import LangError
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import Normaliser
+from toolkit.lang.text import WordRules
 from toolkit.storage.lines import TextLines
+from toolkit.storage.whitespace import split_words
 
 _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
-def read_words(path: Path, rules: Normaliser) -> set[str]:
+def read_words(path: Path, rules: WordRules) -> set[str]:
     """Read the words of a file, gzipped or not, normalised.
 
     A line is a word, a word with what a lexicon or a table of counts has behind it, or a count and
@@ -25,7 +26,7 @@ def read_words(path: Path, rules: Normaliser) -> set[str]:
     words: set[str] = set()
     lines = TextLines(LangError)
     for _, line in lines.read(path):
-        fields = line.split()
+        fields = split_words(line)
         if not fields or line.startswith((";;;", "#")):
             continue
         counted = len(fields) == 2 and fields[0].isdecimal()
@@ -38,6 +39,6 @@ def read_words(path: Path, rules: Normaliser) -> set[str]:
     return words
 
 
-def possible_words(lexicon: Lexicon, rules: Normaliser) -> Collection[str]:
+def possible_words(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
     """Return the words of a lexicon that texts can have once they are normalised."""
     return [word for word in lexicon if rules.words(word) == [word]]

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 from lhotse import MonoCut
 
 from toolkit.corpus.check.findings import ERROR, KINDS
-from toolkit.corpus.letters import is_garbled, is_tag, word_of_two_alphabets
+from toolkit.corpus.letters import is_garbled, word_of_two_alphabets
 from toolkit.corpus.manifest import NO_SPEAKER, OTHER_SPEAKER, audio_of, speaker_of, text_of
+from toolkit.lang.policy import TextPolicy
 from toolkit.storage.path_map import suggestion
+from toolkit.storage.whitespace import split_words
 
 REMEDIES = {
-    "digits": "write numbers out as they are said: a word without letters has no pronunciation",
+    "digits": "write numbers out as they are said: a word with digits that the lexicon lacks has no"
+    " pronunciation",
     "garbled letters": "they are UTF-8 that some program took for Latin-1 and saved again: export"
     " them anew, as UTF-8",
 }
@@ -21,7 +24,7 @@ SAME_TIME = 1e-3
 """Seconds by which two times of a recording may differ, as they are rounded."""
 
 
-def find_faults(*splits: Iterable[MonoCut]) -> dict[str, str]:
+def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
     """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
 
     The kinds are some of `toolkit.corpus.check.findings.KINDS`, those of `REMEDIES`,
@@ -29,6 +32,7 @@ def find_faults(*splits: Iterable[MonoCut]) -> dict[str, str]:
 
     Args:
       splits: the cuts of each split; of those with the same id in a split only the first is used.
+      policy: how their text becomes words.
     """
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
@@ -39,7 +43,7 @@ def find_faults(*splits: Iterable[MonoCut]) -> dict[str, str]:
         copies: Counter[str] = Counter()
         for cut in split:
             copies[cut.id] += 1
-            for kind, detail in _faults(cut, copies[cut.id]):
+            for kind, detail in _faults(cut, copies[cut.id], policy or TextPolicy()):
                 counts[kind] += 1
                 first.setdefault(kind, f"{cut.id}: {detail}" if detail else cut.id)
         owners.update(copies.keys())
@@ -60,7 +64,7 @@ def find_faults(*splits: Iterable[MonoCut]) -> dict[str, str]:
     return texts | _like_speakers(cuts) | _without_end(cuts)
 
 
-def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
+def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
     """Yield (kind, detail) of one utterance, the `copy`-th with its id."""
     custom, text = cut.custom or {}, text_of(cut)
     if copy > 1:
@@ -75,13 +79,17 @@ def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
         yield "no-speaker", custom[NO_SPEAKER]
     if OTHER_SPEAKER in custom:
         yield "two-speakers", custom[OTHER_SPEAKER]
-    digits = [word for word in text.split() if any(map(_is_digit, word))]
+    digits = [
+        word
+        for word in split_words(text)
+        if any(map(_is_digit, word)) and policy.lexicon_key(word) not in policy.lexicon
+    ]
     if digits:
         yield "digits", repr(digits[0])
     if word := next(filter(is_garbled, text.split()), None):
         yield "garbled letters", repr(word)
-    if word := next(filter(is_tag, text.split()), None):
-        yield "event-tags", repr(word)
+    if tags := policy.found_tags(text):
+        yield "tag", repr(tags[0])
     if word := word_of_two_alphabets(text):
         yield "mixed-alphabets", repr(word)
 

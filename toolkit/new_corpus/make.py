@@ -15,14 +15,18 @@ from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_table
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.language import show_letters, survey_language
+from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
 from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.text import check_sentences, read_sentences
+from toolkit.lang.policy import TextPolicy
+from toolkit.lang.text import Normaliser, check_sentences, read_sentences
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
 from toolkit.new_corpus.survey import choose_parts, survey
 from toolkit.new_corpus.templates import Settings
 from toolkit.storage.lines import too_many
+
+DICTIONARIES = ("local/dict", "dict", "local/dict_nosp")
+"""Where Kaldi's recipes have dictionary directories, in or beside their data directories."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,9 @@ def make_empty(
       lexicon: "cmudict" (the default), "graphemes" or a file.
       lm_text: text for the language model, instead of the training transcripts.
     """
-    settings = Settings(lexicon=lexicon or "cmudict", lm_text=lm_text)
+    lexicon = lexicon or "cmudict"
+    normaliser = Normaliser.id if lexicon == "cmudict" else LetterNormaliser.id
+    settings = Settings(lexicon=lexicon, normaliser=normaliser, lm_text=lm_text)
     reader = write_reader(root, name)
     return NewCorpus((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
 
@@ -90,11 +96,21 @@ def make_from_data(
         check_sentences(lm_text)
         if next(read_sentences(lm_text, LetterNormaliser()), None) is None:
             raise ManifestError(f"{lm_text}: the language model's text has no word in it")
-    found = survey(parts, corpus, left_out)
-    chosen = _choose_lexicon(texts, lexicon)
+    kaldi_lexicon = _kaldi_lexicon(data) if reader == "kaldi" else None
+    if lexicon is None and kaldi_lexicon is not None:
+        lexicon = str(kaldi_lexicon)
+    policy, about_text = None, []
+    if lexicon not in (None, "cmudict", "graphemes"):
+        prepared = reader == "kaldi" and _normalised_by_kaldi(data)
+        policy, coverage = choose_policy(texts, Path(lexicon), prepared)
+        about_text = [_text_remark(policy, coverage)]
+    found = survey(parts, corpus, left_out, policy)
+    chosen = _choose_lexicon(texts, lexicon, policy)
     hours = round(found.hours["train"], 2) or 0.01
-    settings = Settings(found.corpus, hours, chosen.lexicon, chosen.alphabet, lm_text)
-    about = [*describe(found), chosen.remark]
+    settings = Settings(
+        found.corpus, hours, chosen.lexicon, chosen.normaliser, chosen.alphabet, lm_text
+    )
+    about = [*describe(found), chosen.remark, *about_text]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
     return NewCorpus(tuple(written), (*about, *cautions(found)))
 
@@ -155,14 +171,40 @@ def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
 @dataclass(frozen=True)
 class _LexiconChoice:
     lexicon: str
+    normaliser: str
     alphabet: str
     remark: str
 
 
-def _choose_lexicon(texts: list[str], lexicon: str | None) -> _LexiconChoice:
-    own = None if lexicon in (None, "cmudict", "graphemes") else lexicon
-    dictionary = read_dictionary(Path(own)) if own else None
-    language = survey_language(texts, dictionary.lexicon if dictionary else None)
+def _normalised_by_kaldi(folder: Path) -> bool:
+    """Whether Kaldi's dict or lang directory is beside the data, whose text was prepared then."""
+    places = (root / name for root in (folder, folder.parent) for name in ("lang", "lang_nosp"))
+    return _kaldi_lexicon(folder) is not None or any((p / "words.txt").is_file() for p in places)
+
+
+def _kaldi_lexicon(folder: Path) -> Path | None:
+    """Return the lexicon of the dictionary directory in or beside Kaldi data directories."""
+    places = (root / name for root in (folder, folder.parent) for name in DICTIONARIES)
+    lexicons = (place / "lexicon.txt" for place in places)
+    return next((path for path in lexicons if path.is_file()), None)
+
+
+def _text_remark(policy: TextPolicy, coverage: dict[str, Coverage]) -> str:
+    """Say which rules were chosen for text, and the counts that they were chosen by."""
+    given, normalised = (f"{found.known} of {found.words}" for found in coverage.values())
+    return (
+        f"text: {policy.id}; as they stand {given} words are in the lexicon, in upper case without "
+        f"punctuation {normalised} (lang.normaliser in config.py overrides this)"
+    )
+
+
+def _choose_lexicon(
+    texts: list[str], lexicon: str | None, policy: TextPolicy | None
+) -> _LexiconChoice:
+    """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy."""
+    own = policy is not None and lexicon is not None
+    dictionary = read_dictionary(Path(lexicon), policy=policy) if own else None
+    language = survey_language(texts, dictionary.lexicon if dictionary else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
     if dictionary is not None:
         notes = "".join(f"; {note}" for note in dictionary.notes)
@@ -175,4 +217,7 @@ def _choose_lexicon(texts: list[str], lexicon: str | None) -> _LexiconChoice:
         remark = f"{share} are in the English lexicon: {decision} (--lexicon overrides this)"
     if lexicon != "cmudict":
         remark += f"; letters: {show_letters(language.letters)}"
-    return _LexiconChoice(lexicon, language.alphabet, f"lexicon: {lexicon}; {remark}")
+    english = Normaliser.id if lexicon == "cmudict" else LetterNormaliser.id
+    normaliser = english if policy is None else policy.id
+    remark = f"lexicon: {lexicon}; {remark}"
+    return _LexiconChoice(lexicon, normaliser, language.alphabet, remark)

@@ -10,6 +10,7 @@ from lhotse import MonoCut
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, speaker_of
 from toolkit.corpus.split import assemble
+from toolkit.lang.policy import TextPolicy
 from toolkit.new_corpus.faults import find_faults
 
 MIN_SPEAKERS = 5
@@ -56,7 +57,10 @@ class Survey:
 
 
 def survey(
-    parts: Mapping[str, list[MonoCut]], corpus: CorpusConfig, left_out: Sequence[str] = ()
+    parts: Mapping[str, list[MonoCut]],
+    corpus: CorpusConfig,
+    left_out: Sequence[str] = (),
+    policy: TextPolicy | None = None,
 ) -> Survey:
     """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
 
@@ -64,6 +68,7 @@ def survey(
       parts: cuts by the name of the part.
       corpus: its reader and root.
       left_out: names of further parts, which are known not to be used.
+      policy: how text becomes words.
 
     Returns:
       The survey; its `corpus` names the parts of each split and what is held out.
@@ -74,7 +79,8 @@ def survey(
     chosen = choose_parts(parts)
     cuts = [cut for names in chosen.values() for name in names for cut in parts[name]]
     held = [parts[name] for purpose in ("dev", "test") for name in chosen[purpose]]
-    faults = find_faults([cut for name in chosen["train"] for cut in parts[name]], *held)
+    train = [cut for name in chosen["train"] for cut in parts[name]]
+    faults = find_faults(train, *held, policy=policy)
     kinds = {cut.custom["fault"] for cut in cuts if "fault" in (cut.custom or {})}
     if not any(cut.duration > 0 for cut in cuts):
         raise ManifestError(

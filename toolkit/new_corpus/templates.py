@@ -118,7 +118,9 @@ class Settings:
     hours: float = 1.0
     """Hours of training speech."""
     lexicon: str = "cmudict"
-    """"cmudict", with English normalisation; "graphemes" or a file, with one by letters."""
+    """"cmudict", "graphemes" or a file."""
+    normaliser: str = "english-upper-2"
+    """The text policy."""
     alphabet: str = CheckConfig().alphabet
     """The letters of which words consist, unless the lexicon is cmudict."""
     lm_text: Path | None = None
@@ -146,8 +148,7 @@ def config_py(name: str, settings: Settings) -> str:
     if settings.lexicon != "cmudict" or settings.corpus is None:
         named = settings.lexicon in ("cmudict", "graphemes")
         lexicon = _quoted(settings.lexicon) if named else _path(Path(settings.lexicon))
-        english = settings.lexicon == "cmudict"
-        rules = _quoted("english-upper-2" if english else "letters-upper-1")
+        rules = _quoted(settings.normaliser)
         sections["lang"] = _call("LangConfig", {"lexicon": lexicon, "normaliser": rules})
         sections["check"] = _call("CheckConfig", {"alphabet": _string(settings.alphabet)})
         modules["toolkit.corpus.config"].add("CheckConfig")

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.text import QUOTES, Normaliser, TextError, read_lines
+from toolkit.lang.policy import TextCounts, TextPolicy
+from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.text import QUOTES, TextError, read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import WHITE_SPACE, split_words
 
@@ -33,12 +35,12 @@ class TextNormaliser:
 
     - none: words are compared as they are, as in Kaldi's compute-wer;
     - case: lower case, as in sclite without `-s`;
-    - basic: case folded (ß is ss), without punctuation and symbols except apostrophes inside
-      words, and without soft hyphens, joiners and marks of direction, in Unicode's compatibility
-      form (NFKC); for any language;
+    - basic: case folded (ß is ss), without tags (see `toolkit.corpus.tags`), without punctuation
+      and symbols except apostrophes inside words, and without soft hyphens, joiners and marks of
+      direction, in Unicode's compatibility form (NFKC); for any language;
     - english: those of the toolkit's own lexicon and language models (see
-      `toolkit.lang.text.Normaliser`): A to Z and the apostrophe are kept, hyphens separate words,
-      and all else, digits included, is removed and counted.
+      `toolkit.lang.policy.TextPolicy`): A to Z and the apostrophe are kept, hyphens separate words,
+      and all else, tags and words with digits included, is removed and counted.
 
     Args:
       rules: one of `RULES`.
@@ -56,7 +58,8 @@ class TextNormaliser:
         if rules not in RULES:
             raise ValueError(f"rules must be one of {', '.join(RULES)}, not {rules!r}")
         self._rules = rules
-        self._english = Normaliser()
+        self._policy = TextPolicy()
+        self._counts = TextCounts()
         for word in drop:
             if len(split_words(word)) != 1:
                 raise NormaliseError(
@@ -69,8 +72,8 @@ class TextNormaliser:
         """Describes the normalisation in full, to be printed with the error rate."""
 
     def _named(self, drop: Sequence[str]) -> str:
-        versions = {"none": "none", "case": "case-1", "basic": "basic-3"}
-        name = versions.get(self._rules, self._english.id)
+        versions = {"none": "none", "case": "case-1", "basic": "basic-4"}
+        name = versions.get(self._rules, f"{self._policy.id}+tags-1")
         if drop:
             name += f" without {' '.join(sorted(set(drop)))}"
         return f"{name} mapped by {self._map.name}" if self._map else name
@@ -88,23 +91,33 @@ class TextNormaliser:
             return text
         if self._rules == "case":
             return text.lower()
-        return self._english(text) if self._rules == "english" else basic(text)
+        if self._rules == "basic":
+            return basic(text, self._counts)
+        words = self._policy.words(text, self._counts)
+        return " ".join(word for word in words if word != UNKNOWN)
 
     def remarks(self) -> list[str]:
-        """Return warnings about the characters that were removed."""
-        removed = self._english.removed
-        if not removed:
-            return []
-        most = ", ".join(repr(c) for c, _ in removed.most_common(5))
-        return [
-            f"the rules {self._english.id} removed {sum(removed.values())} characters that are "
-            f"neither English letters nor punctuation, such as {most}: numbers in digits, for "
-            "instance, are not scored"
-        ]
+        """Return warnings about what was removed."""
+        remarks = []
+        removed = self._counts.removed.copy()
+        for word, count in self._counts.unknown.items():
+            removed.update({letter: count * word.count(letter) for letter in set(word)})
+        if removed:
+            most = ", ".join(repr(c) for c, _ in removed.most_common(5))
+            remarks.append(
+                f"the rules {self._policy.id} removed {sum(removed.values())} characters that are "
+                f"neither English letters nor punctuation, and words with digits, such as {most}: "
+                "numbers in digits, for instance, are not scored"
+            )
+        if tags := self._counts.tags + self._counts.marks:
+            most = ", ".join(repr(tag) for tag, _ in tags.most_common(5))
+            remarks.append(f"{sum(tags.values())} tags were removed, such as {most}")
+        return remarks
 
 
-def basic(text: str) -> str:
+def basic(text: str, counts: TextCounts | None = None) -> str:
     """Apply the rules `basic` of `TextNormaliser`."""
+    text = TextPolicy().without_tags(text, counts)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text.translate(QUOTES)))
         text = unicodedata.normalize("NFKC", text.casefold())

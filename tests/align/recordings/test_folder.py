@@ -262,6 +262,22 @@ def test_words_in_brackets_are_not_said(bundle, corpus, tmp_path):
     }
 
 
+def test_text_is_matched_as_given_by_a_bundle_that_was_made_so(bundle, corpus, tmp_path):
+    """Words in small letters with a dot, a tag that has a pronunciation, and a word in capitals."""
+    given = shutil.copytree(bundle, tmp_path / "given") / "aligner/lang"
+    known = Lang.load(given)
+    words = {f"{word.lower()}.": known.lexicon[word] for word in known.vocabulary}
+    lexicon = Lexicon(words | {"[ace]": known.lexicon["ACE"]})
+    replace(Lang.of(lexicon), normaliser="as-given").save(given)
+    audio, text, starts = corpus({"u": ["BED", "ACE", "BED"], "v": ["BED"]})
+    text.write_text("u bed. [ace] bed. [noise]\nv BED\n")
+    align_folder(tmp_path / "given", audio, text, tmp_path / "out")
+    words = read_ctm(tmp_path / "out/words.ctm")
+    assert [entry.token for entry in words] == ["bed.", "[ace]", "bed.", "BED"]
+    assert np.abs(errors(tmp_path / "out", starts)[:3]).max() < 0.1
+    assert table(tmp_path / "out")["u"]["reason"] == "left out of the text: [noise]"
+
+
 def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
     audio, text, _ = corpus({"u": ["BED", "ACE"]})
     text.write_text("u bed xylophone ace\n")

@@ -8,8 +8,16 @@ from toolkit.corpus.check.check import CorpusError, check
 from toolkit.corpus.check.findings import KINDS
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
-from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import (
+    make_cut,
+    read_cuts,
+    recording_or_fault,
+    rewrite_texts,
+    text_of,
+    write_cuts,
+)
 from toolkit.corpus.split import assemble
+from toolkit.lang.policy import TextPolicy
 
 LEXICON = {"ONE": 3, "TWO": 2, "THREE": 3}
 
@@ -58,13 +66,15 @@ def corpus(audio, truncate, tmp_path):
     return Corpus()
 
 
-def test_events_in_brackets_are_named_as_such_unless_the_lexicon_has_them(corpus):
+def test_tags_are_left_out_of_transcripts_and_found(corpus):
     corpus.fill("train")
-    corpus.add("train", "laugh", "ONE [LAUGHTER] TWO <NOISE>", seconds=0.5)
+    tagged = [corpus.add("train", "laugh", "one [laughter] two <a noise>", seconds=0.5)]
+    rewrite_texts(tagged, TextPolicy())
+    assert text_of(tagged[0]) == "ONE TWO"
     corpus.add("train", "digits", "ONE 12 TWO 3", seconds=0.5)
     _, found = corpus.check()
     told = {item["kind"]: item["detail"] for item in found if item["kind"] != "oov"}
-    assert told["event-tags"] == "[LAUGHTER] <NOISE>"
+    assert told["tag"] == "[laughter] <a noise>"
     assert told["bad-characters"] == "1 2 3 in '12', '3'"
 
 

@@ -39,6 +39,7 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
@@ -347,6 +348,21 @@ def test_a_folder_is_aligned(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\ntwo 2\n")
     CliRunner().invoke(main, ["align", *map(str, arguments), "--out", str(tmp_path / "o")])
     assert [path.stem for path in (tmp_path / "o").rglob("*.TextGrid")] == ["one"]
+
+
+def test_a_bundle_as_given_writes_and_matches_words_as_they_are(audio, tmp_path):
+    words = ["a.", "Dog", "dog", "3"]
+    units = Characters.of_texts(words, TextPolicy("as-given"))
+    bundle = write(tmp_path / "given", units=units, words=words, sentences=[words, words[::-1]])
+    transcribed = run("transcribe", "--model", bundle.parent, audio)
+    recognised = {word for line in transcribed.splitlines()[-2:] for word in line.split()[1:]}
+    assert recognised
+    assert recognised <= {*words}
+    (tmp_path / "text").write_text("one a. Dog [noise] 3 dog\ntwo A. dog\n")
+    found = align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "o")
+    assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["a.", "Dog", "3", "dog"]
+    assert found[0].reason == "left out of the text: [noise]"
+    assert "'A' is not among" in found[1].reason
 
 
 def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):

@@ -33,7 +33,7 @@ from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.lang.lang import Lang
-from toolkit.lang.letters import NORMALISERS
+from toolkit.lang.letters import UnknownNormaliserError
 from toolkit.lang.lexicon import Pronunciation, without_positions
 
 DELTA_REACH = 4
@@ -100,11 +100,10 @@ class Aligner:
         )
         frontend = settings.frontend
         lang = Lang.load(bundle / LANG)
-        if lang.normaliser not in NORMALISERS:
-            raise AlignerError(
-                f"{bundle}: its words were normalised by the rules {lang.normaliser!r}, this"
-                f" version has {' and '.join(map(repr, NORMALISERS))}: make the bundle again"
-            )
+        try:
+            lang.policy  # noqa: B018
+        except UnknownNormaliserError as error:
+            raise AlignerError(f"{bundle}: {error}: make the bundle again") from error
         lang = extend_lang(lang, {word: [phones] for word, phones in pronunciations})
         self.config = config or LongConfig()
         self.frontend = Frontend(frontend)

@@ -35,8 +35,8 @@ from toolkit.align.recordings.passes import (
     stored_times,
 )
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
-from toolkit.lang.lang import read_normaliser_id
-from toolkit.lang.letters import normaliser
+from toolkit.lang.lang import Lang
+from toolkit.lang.policy import TextPolicy
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import WorkerPool
 
@@ -58,8 +58,8 @@ def align_folder(
     Args:
       model: an aligner bundle, or the `final` folder that has one.
       audio: a folder of audio, see `read_inputs` for this and the next.
-      text: a Kaldi text file or a folder of .txt and .lab files. Words in brackets, such as
-        [laughter] and <unk>, are left out.
+      text: a Kaldi text file or a folder of .txt and .lab files. Tags, such as
+        [laughter] and <unk>, are left out unless the bundle keeps them (`lang.tags`).
       out: gets `words.ctm`, `phones.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
       speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
         adapting system adapted, together.
@@ -74,8 +74,8 @@ def align_folder(
       InputError: audio or text that cannot be read at all.
     """
     bundle = find_bundle(model)
-    rules = read_normaliser_id(bundle / LANG)
-    tasks, outcomes = _tasks(read_inputs(audio, text, speakers), rules)
+    policy = Lang.load(bundle / LANG).policy
+    tasks, outcomes = _tasks(read_inputs(audio, text, speakers), policy)
     guesses = guess_missing(bundle, {word for task in tasks for word in task.words})
     job = Job(bundle, guesses.pronunciations, out, channel)
     work = out / WORK
@@ -94,12 +94,14 @@ def align_folder(
     return outcomes
 
 
-def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], list[FileOutcome]]:
-    """The recordings to align, words normalised by `rules`, and the outcomes of the others."""
+def _tasks(
+    recordings: Sequence[Recording], policy: TextPolicy
+) -> tuple[list[Task], list[FileOutcome]]:
+    """The recordings to align, with their words by a policy, and the outcomes of the others."""
     tasks: list[Task] = []
     outcomes = []
     for recording in recordings:
-        words, left_out = recording.spoken(normaliser(rules))
+        words, left_out = recording.spoken(policy)
         fault = recording.fault or ("" if words else "no word in its text")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))

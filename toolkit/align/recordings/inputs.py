@@ -1,16 +1,14 @@
 """Audio files and their texts, from a folder of each or a list."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from unicodedata import normalize
 
 from toolkit.corpus.audio_file import UNREAD, unread_container
-from toolkit.corpus.letters import is_tag
 from toolkit.errors import ToolkitError
+from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.text import TextError
 from toolkit.storage.encoding import printable
 from toolkit.storage.folders import visible_files
@@ -34,16 +32,6 @@ TEXT = frozenset({".txt", ".lab"})
 """Suffixes of transcripts in a folder of them."""
 
 
-class Rules(Protocol):
-    """Rules that turn a text into words."""
-
-    removed: Counter[str]
-    """The characters left out."""
-
-    def words(self, text: str) -> list[str]:
-        """Return the words of a text."""
-
-
 class InputError(ToolkitError):
     """Texts, audio or speakers that cannot be found or read."""
 
@@ -63,17 +51,26 @@ class Recording:
     fault: str = ""
     """Why it cannot be aligned; empty when it can."""
 
-    def spoken(self, rules: Rules) -> tuple[list[str], str]:
-        """Return the words that are said, normalised by new rules, and what was left out.
+    def spoken(self, policy: TextPolicy, unknown: bool = True) -> tuple[list[str], str]:
+        """Return the words that are said, and what was left out.
 
-        Words in brackets are heard and not said, such as [laughter], or no words, such as <unk>.
+        Tags are left out, and where the policy normalises text, numbers in digits: nobody knows how
+        they were said.
+
+        Args:
+          policy: how text becomes words.
+          unknown: whether words with letters and digits that the lexicon lacks, such as MP3, stay.
         """
-        written = self.text.split()
-        words = rules.words(" ".join(word for word in written if not is_tag(word)))
-        left_out = sorted(set(filter(is_tag, written)))
-        if rules.removed:
-            left_out.append("".join(sorted(rules.removed)))
-        return words, " ".join(left_out)
+        counts = TextCounts()
+        tokens = policy.tokens(self.text, counts)
+        words = [
+            word
+            for word in tokens
+            if word not in counts.unknown or (unknown and any(map(str.isalpha, word)))
+        ]
+        removed = set(counts.removed).union(*(set(token) for token in {*tokens} - {*words}))
+        left_out = [*sorted({*counts.tags, *counts.marks}), "".join(sorted(removed))]
+        return words, " ".join(filter(None, left_out))
 
 
 def read_inputs(

@@ -16,6 +16,7 @@ from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import audio_of, read_cuts, speaker_of, text_of
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import FileDigest
+from toolkit.storage.whitespace import split_words
 
 logger = logging.getLogger(__name__)
 MOST_KINDS = 6
@@ -127,7 +128,7 @@ def _summary(
         speakers=len({speaker_of(cut) for cut in part}),
         seconds=sorted(cut.duration for cut in part if cut.duration > 0),
         tokens=checker.tokens,
-        types=len({word for cut in part for word in text_of(cut).split()}),
+        types=len({word for cut in part for word in split_words(text_of(cut))}),
         oov_tokens=sum(map(len, checker.oov.values())),
         oov_types=len(checker.oov),
         formats=Counter((item.sampling_rate, item.channels) for item in known if item.decoded),

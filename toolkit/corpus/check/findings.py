@@ -164,12 +164,12 @@ KINDS: dict[str, Kind] = {
         "word with letters of two alphabets, which looks like another word",
         "type the letters that look alike, such as A, O and i, in the alphabet of the language",
     ),
-    "event-tags": Kind(
-        WARNING,
+    "tag": Kind(
+        NOTE,
         "none",
-        "words in brackets, such as [laughter], which are trained and scored as if they were said",
-        "delete them from the transcripts, or write out what is said; `toolkit score --drop` leaves"
-        " them out of other texts",
+        "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
+        "nothing; lang.tags=noise trains them as the noise phone, lang.tags=keep reads them as "
+        "words, and as-given text keeps those that the lexicon has",
     ),
     "all-oov": Kind(
         WARNING,

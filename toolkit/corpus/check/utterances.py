@@ -1,6 +1,7 @@
 """Finds the faults of single utterances, and what the splits of a corpus must not share."""
 
 import math
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
@@ -9,16 +10,19 @@ from lhotse import MonoCut
 from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
-from toolkit.corpus.letters import is_tag, word_of_two_alphabets
+from toolkit.corpus.letters import word_of_two_alphabets
 from toolkit.corpus.manifest import (
     HELD_OUT,
     NO_SPEAKER,
     OTHER_SPEAKER,
+    TAGS,
     audio_of,
     channel_of,
     speaker_of,
     text_of,
 )
+from toolkit.corpus.tags import is_tag
+from toolkit.storage.whitespace import split_words
 
 
 class SplitChecker:
@@ -101,22 +105,26 @@ class SplitChecker:
         return found
 
     def _text_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
-        words = text_of(cut).split()
+        words = split_words(text_of(cut))
+        tags = (cut.custom or {}).get(TAGS, "")
         if not words:
-            return [("empty-transcript", audio_of(cut))]
+            where = f"{audio_of(cut)}: {tags} alone" if tags else audio_of(cut)
+            return [("empty-transcript", where)]
         self.tokens += len(words)
         missing = [word for word in words if word not in self._lexicon]
+        if tags:  # those trained as the noise phone are <UNK>
+            missing = [word for word in missing if not is_tag(word)]
         for word in missing:
             self.oov[word].append(cut.id)
         found = []
         alphabet = set(self._config.alphabet)
-        tags = [word for word in missing if is_tag(word)]
-        if tags:
-            found.append(("event-tags", " ".join(dict.fromkeys(tags))))
-        spoken = [word for word in words if word not in tags]
-        outside = sorted(set("".join(spoken)) - alphabet)
-        if outside:
-            where = ", ".join(repr(word) for word in dict.fromkeys(spoken) if {*word} & {*outside})
+        kept = [word for word in missing if is_tag(word)]
+        if tags or kept:
+            found.append(("tag", tags or " ".join(dict.fromkeys(kept))))
+        spoken = [word for word in words if word in self._lexicon or not is_tag(word)]
+        foreign = {word: self._outside(word, alphabet) for word in dict.fromkeys(spoken)}
+        if outside := sorted(set().union(*foreign.values())):
+            where = ", ".join(repr(word) for word, letters in foreign.items() if letters)
             found.append(("bad-characters", f"{' '.join(outside)} in {where}"))
         if mixed := word_of_two_alphabets(text_of(cut)):
             found.append(("mixed-alphabets", repr(mixed)))
@@ -134,6 +142,13 @@ class SplitChecker:
             )
             found.append(("too-short" if is_train(self.split) else "short-test", detail))
         return found
+
+    def _outside(self, word: str, alphabet: set[str]) -> set[str]:
+        """Characters outside the alphabet; words of the lexicon may have digits and symbols."""
+        outside = {*word} - alphabet
+        if word in self._lexicon:
+            return {c for c in outside if unicodedata.category(c)[0] in "LM"}
+        return outside
 
     def _spellable(self, word: str) -> bool:
         """Whether the lexicon has the word or its letters allow a guess."""

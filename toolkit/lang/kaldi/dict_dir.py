@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
@@ -15,6 +15,7 @@ from toolkit.lang.lexicon import (
     with_positions,
     without_positions,
 )
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.probabilities import (
     Entry,
     EntryProbabilities,
@@ -22,10 +23,10 @@ from toolkit.lang.probabilities import (
     remove_probabilities,
 )
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
-from toolkit.lang.text import in_upper_case
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import split_words
 
 SILENCE_WORD = "!SIL"
 WEIGHTED = "lexiconp.txt"
@@ -127,12 +128,17 @@ class KaldiDict:
     """The words of a dictionary directory, and notes on what a `Lang` cannot represent."""
 
     lexicon: Lexicon
-    """Words in upper case; SIL and SPN are the silence phones."""
+    """Words as a text policy spells them; SIL and SPN are the silence phones."""
     renamed: Mapping[str, str]
     """Silence phones with other names in Kaldi, and their names here."""
     notes: tuple[str, ...]
     probabilities: LexiconProbabilities | None = None
     """Those of lexiconp_silprob.txt and silprob.txt, or of lexiconp.txt."""
+    policy: TextPolicy = field(default_factory=TextPolicy)
+    """How its words are spelled."""
+
+    def _lang(self, lexicon: Lexicon) -> Lang:
+        return replace(Lang.of(lexicon), normaliser=self.policy.id, tags=self.policy.tags)
 
     def lang(self, position_dependent: bool) -> Lang:
         """Make a vocabulary of them.
@@ -141,14 +147,14 @@ class KaldiDict:
           position_dependent: mark the phones by their place in the word (see `with_positions`).
         """
         if not position_dependent:
-            return replace(Lang.of(self.lexicon), probabilities=self.probabilities)
+            return replace(self._lang(self.lexicon), probabilities=self.probabilities)
         known = self.probabilities
         if known is not None:
             known = known.renamed(lambda entry: (entry[0], with_positions(entry[1])))
-        return replace(Lang.of(self.lexicon.with_positions()), probabilities=known)
+        return replace(self._lang(self.lexicon.with_positions()), probabilities=known)
 
 
-def read_dict(folder: Path) -> KaldiDict:
+def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     """Read the dictionary directory of a Kaldi recipe.
 
     The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, all other
@@ -157,10 +163,14 @@ def read_dict(folder: Path) -> KaldiDict:
     Probabilities are read from lexiconp_silprob.txt and silprob.txt, else from lexiconp.txt if one
     there is not 1; silence is then as likely as none, as in Kaldi.
 
+    Args:
+      folder: the directory.
+      policy: how words are spelled; by default in upper case.
+
     Raises:
       KaldiDictError: a file is missing, or a line has a fault; names file and line.
     """
-    folder = Path(folder)
+    folder, spelling = Path(folder), policy or TextPolicy()
     silence = [p for _, line in _lines(folder / "silence_phones.txt") for p in line]
     optional = [p for _, line in _lines(folder / "optional_silence.txt") for p in line]
     speech = {p for _, line in _lines(folder / "nonsilence_phones.txt") for p in line}
@@ -178,7 +188,7 @@ def read_dict(folder: Path) -> KaldiDict:
         mapped = tuple(renamed.get(p, p) for p in phones)
         if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
             return None
-        return in_upper_case(word), mapped
+        return spelling.lexicon_key(word), mapped
 
     lexicon, left_out = Lexicon(), Counter()
     for where, word, phones in _pronunciations(folder):
@@ -199,7 +209,7 @@ def read_dict(folder: Path) -> KaldiDict:
     if others:
         notes.append("phones renamed: " + ", ".join(f"{a} to {b}" for a, b in others.items()))
     found = LexiconProbabilities.load(folder) or _even_silence(folder)
-    return KaldiDict(lexicon, others, tuple(notes), found and found.renamed(here))
+    return KaldiDict(lexicon, others, tuple(notes), found and found.renamed(here), spelling)
 
 
 def _even_silence(folder: Path) -> LexiconProbabilities | None:
@@ -257,5 +267,5 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     lines = TextLines(KaldiDictError)
     for number, line in lines.read(path):
         if line.strip():
-            yield f"{path}:{number}", line.split()
+            yield f"{path}:{number}", split_words(line)
     lines.finish()

@@ -1,15 +1,18 @@
 """Kaldi's lang directories (data/lang): export of tables and phone sets, import of words."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.lang.kaldi.dict_dir import KaldiDictError, group_by, stress_of, strip_stress
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_positions
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE, UNKNOWN, SymbolTable
-from toolkit.lang.text import in_upper_case, read_lines
+from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import split_words
 
 _SILENCES = (SILENCE, SPOKEN_NOISE)
 _BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
@@ -119,7 +122,7 @@ def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:
     return " ".join(map(str, [number, number, *(lang.phones[phone] for phone in phones)]))
 
 
-def read_lang(folder: Path) -> tuple[Lang, tuple[str, ...]]:
+def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tuple[str, ...]]:
     """Read the words of a lang directory from words.txt and phones/align_lexicon.txt.
 
     The toolkit numbers words and phones in its own order: ids of the directory mean nothing
@@ -127,13 +130,17 @@ def read_lang(folder: Path) -> tuple[Lang, tuple[str, ...]]:
     phones/optional_silence.txt becomes SIL, all other silence phones become SPN. Words that are
     silence alone, and the out-of-vocabulary word (oov.txt), are left out.
 
+    Args:
+      folder: the directory.
+      policy: how words are spelled; by default in upper case.
+
     Returns:
       The vocabulary, and notes on what was changed.
 
     Raises:
       KaldiDictError: a file is missing, or a line has a fault; names file and line.
     """
-    folder = Path(folder)
+    folder, spelling = Path(folder), policy or TextPolicy()
     phones = SymbolTable.read(_existing(folder / "phones.txt"))
     silence = set(_words(folder / "phones/silence.txt"))
     optional = set(_words(folder / "phones/optional_silence.txt"))
@@ -144,7 +151,7 @@ def read_lang(folder: Path) -> tuple[Lang, tuple[str, ...]]:
     for number, line in read_lines(path):
         if not line.strip():
             continue
-        fields = line.split()
+        fields = split_words(line)
         if len(fields) < 3 or any(phone not in phones for phone in fields[2:]):
             raise KaldiDictError(f"{path}:{number}: not `word word phone ...`: {quoted(line)}")
         word = fields[0]
@@ -154,11 +161,14 @@ def read_lang(folder: Path) -> tuple[Lang, tuple[str, ...]]:
             left_out |= {word} - {"<eps>"}
             continue
         plain = without_positions(bare) if with_marks else bare
-        lexicon.add(in_upper_case(word), (kind or p for kind, p in zip(kinds, plain, strict=True)))
+        spelled = spelling.lexicon_key(word)
+        lexicon.add(spelled, (kind or p for kind, p in zip(kinds, plain, strict=True)))
     if not lexicon:
         raise KaldiDictError(f"{path}: no word with a pronunciation is left")
     notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}",)
-    return Lang.of(lexicon.with_positions() if with_marks else lexicon), notes if left_out else ()
+    lang = Lang.of(lexicon.with_positions() if with_marks else lexicon)
+    lang = replace(lang, normaliser=spelling.id, tags=spelling.tags)
+    return lang, notes if left_out else ()
 
 
 def _kind(phone: str, silence: set[str], optional: set[str]) -> str:

@@ -9,7 +9,7 @@ from string import ascii_uppercase
 
 import sentencepiece
 
-from toolkit.lang.text import in_upper_case
+from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.units.units import BLANK, UnitsError, check_labels, write_symbols
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
@@ -38,8 +38,10 @@ class Pieces:
       model: sentencepiece's, serialised.
     """
 
-    def __init__(self, kind: str, model: bytes) -> None:
+    def __init__(self, kind: str, model: bytes, policy: TextPolicy | None = None) -> None:
         self.kind = kind
+        self.policy = policy
+        self._as_given = policy is not None and policy.id == AS_GIVEN
         self._model = model
         known = self._processor
         left_out = (known.is_unknown, known.is_control, known.is_unused)
@@ -56,7 +58,9 @@ class Pieces:
 
     def encode(self, text: str) -> list[int]:
         """See `Units`."""
-        folded = _folded(text).lower() if self._small else _folded(text)
+        folded = _folded(text, self.policy)
+        if self._small and not self._as_given:
+            folded = folded.lower()
         ids = self._processor.encode(folded)
         if not self._labels.keys() >= {*ids}:
             unknown = [c for c in dict.fromkeys(folded) if self._lacks(c)]
@@ -73,7 +77,7 @@ class Pieces:
     def decode(self, ids: Sequence[int]) -> str:
         """See `Units`."""
         text = self._processor.decode([self._ids[i] for i in check_labels(ids, self.blank)])
-        return _folded(text)
+        return _folded(text, self.policy)
 
     def save(self, folder: Path) -> None:
         """See `Units`."""
@@ -82,21 +86,24 @@ class Pieces:
 
     def __reduce__(self) -> tuple:
         """Pickle the model alone."""
-        return Pieces, (self.kind, self._model)
+        return Pieces, (self.kind, self._model, self.policy)
 
 
-def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
+def train_pieces(
+    kind: str, pieces: int, texts: Iterable[str], policy: TextPolicy | None = None
+) -> Pieces:
     """Learn word pieces; the same texts give the same pieces.
 
     Args:
       kind: `bpe` or `unigram`.
       pieces: their number.
-      texts: transcripts in any case.
+      texts: transcripts, in any case unless the policy is as-given.
+      policy: how text becomes words.
 
     Raises:
       UnitsError: there is no text, too little of it for so many pieces, or too many letters.
     """
-    sentences = [folded for text in texts if (folded := _folded(text))]
+    sentences = [folded for text in texts if (folded := _folded(text, policy))]
     if not sentences:
         raise UnitsError("there is no transcript to learn word pieces from")
     letters = set("".join(sentences)) - {" "}
@@ -129,10 +136,10 @@ def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
             f"{len(sentences)} transcripts do not give {pieces} pieces ({error}); set `pieces` to "
             "another number"
         ) from error
-    return Pieces(kind, model.getvalue())
+    return Pieces(kind, model.getvalue(), policy)
 
 
-def read_pieces(path: Path, kind: str) -> Pieces:
+def read_pieces(path: Path, kind: str, policy: TextPolicy | None = None) -> Pieces:
     """Read the pieces of a model.
 
     Raises:
@@ -140,8 +147,8 @@ def read_pieces(path: Path, kind: str) -> Pieces:
     """
     advice = "give another file" if kind == FOREIGN else "make the units again"
     with reading(path, UnitsError, advice, "not a sentencepiece model"):
-        return Pieces(kind, path.read_bytes())
+        return Pieces(kind, path.read_bytes(), policy)
 
 
-def _folded(text: str) -> str:
-    return " ".join(in_upper_case(text).split())
+def _folded(text: str, policy: TextPolicy | None) -> str:
+    return (policy or TextPolicy()).unit_text(text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.policy import TextPolicy
 from toolkit.storage.files import write_atomically
 
 BLANK = "<blank>"
@@ -27,16 +28,19 @@ class Units(Protocol):
     """C, the number of columns, blank included."""
     blank: int
     """Index of CTC's blank, the last."""
+    policy: TextPolicy | None
+    """How text becomes words; None: not recorded, letters in upper case."""
 
     def encode(self, text: str) -> list[int]:
-        """Encode words, in upper or lower case, as labels.
+        """Encode words as labels; in upper or lower case, unless the policy is as-given.
 
         Raises:
           UnitsError: a character is not among the units.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode labels, collapsed as in CTC, to words in upper case separated by single spaces.
+        """Decode labels, collapsed as in CTC, to words separated by single spaces, in upper
+        case unless the policy is as-given.
 
         Raises:
           UnitsError: an id is not a label.
@@ -48,7 +52,9 @@ class Units(Protocol):
 
 def write_symbols(units: Units, folder: Path) -> None:
     """Write `units.json`, after all other files of the units."""
-    plain = {"kind": units.kind, "symbols": units.symbols}
+    plain: dict[str, object] = {"kind": units.kind, "symbols": units.symbols}
+    if units.policy is not None:
+        plain["policy"] = {"id": units.policy.id, "tags": units.policy.tags}
     write_atomically(Path(folder) / UNITS, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
 
 

@@ -15,6 +15,7 @@ from toolkit.decode.transcript import Word
 from toolkit.errors import ToolkitError
 from toolkit.features.stream import extract_file
 from toolkit.lang.letters import LetterNormaliser
+from toolkit.lang.policy import TextPolicy
 from toolkit.lang.text import Normaliser
 from toolkit.lang.units.characters import Characters
 from toolkit.lang.units.units import Units
@@ -45,7 +46,7 @@ def align_folder_by_ctc(
     Args:
       bundle: of a CTC network.
       audio: a folder of audio, see `read_inputs` for this and the next two.
-      text: a Kaldi text file or a folder of .txt and .lab files. Words in brackets, such as
+      text: a Kaldi text file or a folder of .txt and .lab files. Tags, such as
         [laughter] and <unk>, are left out.
       out: gets `words.ctm`, `units.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
       speakers: read, though recordings are normalised one by one.
@@ -88,7 +89,7 @@ def _aligned(
     recogniser: CtcRecogniser, out: Path, channel: int | None, recording: Recording
 ) -> _Aligned:
     name, units = recording.utterance, recogniser.scorer.units
-    words, left_out = recording.spoken(_rules(units))
+    words, left_out = recording.spoken(units.policy or _guessed_policy(units), unknown=False)
     fault = recording.fault or ("" if words else "no word in its text")
     if fault or recording.audio is None:
         return _Aligned(FileOutcome.failure(name, fault))
@@ -115,10 +116,10 @@ def _aligned(
     return _Aligned(outcome, tuple(tuple(map(astuple, tiers[tier])) for tier in TIERS))
 
 
-def _rules(units: Units) -> Normaliser:
-    """Return the rules that turn a text into words: English ones for English's 30 symbols (A16)."""
+def _guessed_policy(units: Units) -> TextPolicy:
+    """Return the policy for units that name none: English for English's 30 symbols (A16)."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
-    return Normaliser() if english else LetterNormaliser()
+    return TextPolicy(Normaliser.id if english else LetterNormaliser.id)
 
 
 def _entries(utterance: str, channel: str, spoken: Sequence[Word]) -> list[CtmEntry]:

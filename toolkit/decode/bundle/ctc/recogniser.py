@@ -24,6 +24,7 @@ from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import read_binary
+from toolkit.storage.whitespace import split_words
 
 
 class CtcRecogniser:
@@ -68,7 +69,7 @@ class CtcRecogniser:
           BundleError: its dictionary cannot be read, or none of its words be written.
         """
         try:
-            words = (self._bundle / WORDS).read_text(encoding="utf-8").split()
+            words = split_words((self._bundle / WORDS).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
         search = self.settings.search
@@ -167,7 +168,7 @@ class CtcRecogniser:
         """
         if not details:
             return Recognised(text)
-        words = text.split()
+        words = split_words(text)
         try:
             return Recognised(text, self.word_aligner(words, log_probs).words)
         except CtcDecodeError:  # `WordsConfig.complete` adds letters that have no frame any more
