@@ -9,6 +9,7 @@ from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.corpus.table import read_table
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.tables import SymbolTable
@@ -59,6 +60,13 @@ def kaldi_files(folder):
     (folder / "segments").write_text("u1 r1 0.0 1.5\nu2 r2 1.0 -1\nu3 r3 2 3\n")
 
 
+def dict_files(folder):
+    (folder / "lexiconp.txt").write_text("!SIL 1 SIL\nA 0.5 a1\nA 1.0 a n\n")
+    (folder / "silence_phones.txt").write_text("SIL\nSPN\n")
+    (folder / "optional_silence.txt").write_text("SIL\n")
+    (folder / "nonsilence_phones.txt").write_text("a a1\nn\n")
+
+
 READERS = {
     "lexicon": Reader(
         text("lexicon.txt", "A AH0\nA(2) EY1\nBEE B IY1\n;;; note\n<UNK> SPN\n"),
@@ -67,6 +75,11 @@ READERS = {
     "zipped-lexicon": Reader(
         zipped("lexicon.gz", "A AH0\nBEE B IY1\n"), lambda f: Lexicon.read(f / "lexicon.gz")
     ),
+    "dictionary": Reader(
+        text("d.txt", "ab\t0.99\t0.1\t2.3\t1.0\ta1 b\nab\t1\ta b\ncd 1 c d\nef 0.5 0.2 e\n"),
+        lambda folder: read_dictionary(folder / "d.txt"),
+    ),
+    "kaldi-dictionary": Reader(dict_files, read_dictionary),
     "arpa": Reader(text("lm.arpa", ARPA), lambda folder: read_arpa(folder / "lm.arpa")),
     "zipped-arpa": Reader(zipped("lm.gz", ARPA), lambda folder: read_arpa(folder / "lm.gz")),
     "table": Reader(
@@ -81,6 +94,10 @@ READERS = {
     "ctm": Reader(
         text("words.ctm", ";; note\nu1 1 0.00 0.25 GOOD 0.99\nu1 1 0.25 0.5 MORNING\n"),
         lambda folder: read_ctm(folder / "words.ctm"),
+    ),
+    "references": Reader(
+        text("text", "u-1 GOOD MORNING\nu-2 É\nu-3\n"),
+        lambda folder: read_transcripts(folder / "text", leave_out_faulty=True),
     ),
     "transcripts": Reader(
         text("text", "u-1 GOOD MORNING\nu-2 É\nu-3\n"),

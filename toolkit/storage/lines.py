@@ -39,12 +39,12 @@ ICONV = "`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters)"
 
 def is_faulty(text: str) -> bool:
     """Whether a text has a zero byte or bytes that are not UTF-8 (decoded by surrogateescape)."""
-    return _UNDECODED.search(text) is not None
+    return "\0" in text if text.isascii() else _UNDECODED.search(text) is not None
 
 
 def is_utf8(text: str) -> bool:
     """Whether a text, decoded by surrogateescape, has no byte that is not UTF-8."""
-    return _SURROGATE.search(text) is None
+    return text.isascii() or _SURROGATE.search(text) is None
 
 
 def shown(text: str) -> str:
