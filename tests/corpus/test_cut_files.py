@@ -185,6 +185,28 @@ def test_channels_in_files_of_their_own(audio, tmp_path):
     assert "fault" not in (found.custom or {})
 
 
+@pytest.mark.parametrize(
+    ("seconds", "kind", "end"),
+    [
+        (20.0, ("fault", "bad-segment"), None),
+        (15.3, ("note", "trimmed-segment"), 14.95),
+        (14.955, None, 14.95),
+        (14.95, None, 14.95),
+        (14.5, None, 14.95),
+        (10.0, ("note", "other-length"), 14.95),
+    ],
+)
+def test_cuts_of_whole_files_are_compared_with_their_length(audio, tmp_path, seconds, kind, end):
+    one = cut(audio(tmp_path / "a.wav", 14.95), "a").to_dict()
+    one["recording"] |= {"num_samples": round(seconds * 16000), "duration": seconds}
+    one["duration"] = one["supervisions"][0]["duration"] = seconds
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(one))
+    (found,) = read_cut_file(tmp_path / "cuts.jsonl")
+    marks = {name: value for name, value in (found.custom or {}).items() if "detail" not in name}
+    assert marks == dict([kind] if kind else [])
+    assert found.duration == 0 if end is None else found.end == end
+
+
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_cuts_pick_a_channel(audio, tmp_path, channel):
     path, file = audio(tmp_path / "a.wav", channels=2), tmp_path / "cuts.jsonl"

@@ -145,7 +145,6 @@ def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> 
             fault = ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    end = None if whole else end
     return Audio(
         name,
         start,
@@ -154,4 +153,5 @@ def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> 
         fault,
         channel=str(index + 1),
         side=str(cut.channel + 1),
+        whole=whole,
     )
