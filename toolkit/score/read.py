@@ -107,7 +107,7 @@ def read_transcripts(
     - "icefall": see `toolkit.score.read_recogs`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
     - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
-      file, whose id is the file's path without the suffix, and without white space; one per line,
+      or .lab file, whose id is the file's path without the suffix, and without white space; one per line,
       as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json file.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
       of its, trn when every line ends in an id in parentheses, text when every line's first field
@@ -202,7 +202,7 @@ def _read_folder(folder: Path, side: Side) -> Transcripts:
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         return Transcripts("text", read_transcripts(folder / "text", "text").texts, speakers)
-    files = sorted(folder.rglob("*.txt"))
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".lab"))
     texts: dict[str, str] = {}
     for path in files:
         if path.name.endswith(OF_A_CHAPTER):
@@ -222,7 +222,9 @@ def _read_folder(folder: Path, side: Side) -> Transcripts:
             raise TranscriptError(f"{path} has {len(own)} transcripts: a folder has one per file")
         texts[_new_id(folder, path, texts)] = next(iter(own.values()))
     if not texts:
-        raise TranscriptError(f"{folder} has neither a file `text` nor any .txt or .json file")
+        raise TranscriptError(
+            f"{folder} has neither a file `text` nor any .txt, .lab or .json file"
+        )
     return Transcripts(JSON_FOLDER, texts)
 
 
