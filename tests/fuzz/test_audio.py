@@ -12,6 +12,7 @@ from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.augment import AugmentConfig, augmented
 from toolkit.features.cut_audio import load_cut_audio
 
+W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 SAMPLES = (np.random.default_rng(0).standard_normal((800, 2)) * 3000).astype(np.int16)
 
 
@@ -79,7 +80,7 @@ READERS = {
     "mp3-pieces": Reader(mp3, use_pieces),
     "wav-stream": Reader(stream("a.wav", b"data", bytes(4)), use("a.wav")),
     "rf64-stream": Reader(stream("a.wav", 20, bytes(24), format="RF64"), use("a.wav")),
-    "w64-stream": Reader(stream("a.w64", b"data", b"\xff" * 20), use("a.w64")),
+    "w64-stream": Reader(stream("a.w64", W64_DATA, b"\xff" * 8), use("a.w64")),
     "au-stream": Reader(stream("a.au", 8, bytes(4)), use("a.au")),
     "caf-stream": Reader(stream("a.caf", b"data", b"\xff" * 8), use("a.caf")),
     "wav": Reader(sound("a.wav"), use("a.wav")),

@@ -23,7 +23,9 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _PART = re.compile(r"(?:.*[_-])?cuts[_-](.+)|(.+)[_-]cuts")
 _OTHER = re.compile(r"(?:^|[_-])(?:recordings|supervisions)(?:[_-]|$)")
 _SUPERVISIONS = re.compile(r"(?:.*[_-])?supervisions[_-](.+)|(.+)[_-]supervisions|(supervisions)")
-_SUPERVISION = {"recording_id": str, "start": float, "duration": float}
+_TIMES = {"start": float, "duration": float}
+_SUPERVISION = {"recording_id": str, **_TIMES}
+_RECORDING = {"duration": float, "sources": [{"channels": [int]}]}
 TRIMMED = 0.1
 """Seconds that a supervision may lie outside its cut, as times are rounded."""
 ADVICE = "write it again with lhotse"
@@ -77,7 +79,7 @@ def read_cut_file(path: Path) -> list[MonoCut]:
     An utterance is named after its cut, or after the supervision where a cut has several, with _
     for white space, at which ids end in texts. Relative names of audio are looked up from the
     folder of the file and those above it. Copies at other speeds, which icefall adds to its cuts,
-    are left out: the recipe makes its own. Lazy resampling changes nothing, as the recipe resamples.
+    are left out: the recipe makes its own. Lazy resampling is left out: the recipe resamples.
 
     Raises:
       ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
@@ -122,8 +124,24 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
         ):
             if beside is not None:
                 plain = _cut_of_supervision(plain, recordings, beside)
+            _check(plain)
             cut = parse_cut(plain, place)
         yield place, _plain(cut, place)
+
+
+def _check(plain: Any) -> None:
+    """Check the types of what is used of a cut, which lhotse does not.
+
+    Raises:
+      ValueError, AttributeError: to be caught by `reading`.
+    """
+    if plain.get("type") != "MonoCut":
+        return
+    validated(plain, _TIMES)
+    for supervision in plain.get("supervisions") or []:
+        validated(supervision, _TIMES)
+    if recording := plain.get("recording"):
+        validated(recording, _RECORDING)
 
 
 def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:

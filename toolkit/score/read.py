@@ -106,9 +106,10 @@ def read_transcripts(
     - "json": see `toolkit.score.read_json`.
     - "icefall": see `toolkit.score.read_recogs`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
-    - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
-      or .lab file, whose id is the file's path without the suffix, and without white space; one per line,
-      as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json file.
+    - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt or
+      .lab file, whose id is the file's path without the suffix, and without white space; one per
+      line, as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json
+      file.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
       of its, trn when every line ends in an id in parentheses, text when every line's first field
       has a digit, `-` or `_`, and plain when no line's has. With `named` never plain. (Two files
