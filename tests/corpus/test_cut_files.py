@@ -4,7 +4,15 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+from lhotse import (
+    CutSet,
+    MonoCut,
+    Recording,
+    RecordingSet,
+    SupervisionSegment,
+    SupervisionSet,
+)
+from lhotse.utils import fastcopy
 
 from local import cuts as reader
 from toolkit.corpus.config import CorpusConfig
@@ -184,6 +192,78 @@ def test_channels_in_files_of_their_own(audio, tmp_path):
     (found,) = read_cut_file(tmp_path / "cuts.jsonl")
     assert found.recording.sources[0].source == str(right)
     assert "fault" not in (found.custom or {})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "end"),
+    [
+        (20.0, ("fault", "bad-segment"), None),
+        (15.3, ("note", "trimmed-segment"), 14.95),
+        (14.955, None, 14.95),
+        (14.95, None, 14.95),
+        (14.5, None, 14.95),
+        (10.0, ("note", "other-length"), 14.95),
+    ],
+)
+def test_cuts_of_whole_files_are_compared_with_their_length(audio, tmp_path, seconds, kind, end):
+    one = cut(audio(tmp_path / "a.wav", 14.95), "a").to_dict()
+    one["recording"] |= {"num_samples": round(seconds * 16000), "duration": seconds}
+    one["duration"] = one["supervisions"][0]["duration"] = seconds
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(one))
+    (found,) = read_cut_file(tmp_path / "cuts.jsonl")
+    marks = {name: value for name, value in (found.custom or {}).items() if "detail" not in name}
+    assert marks == dict([kind] if kind else [])
+    assert found.duration == 0 if end is None else found.end == end
+
+
+@pytest.mark.parametrize("suffix", ["json", "json.gz", "jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("kind", ["cuts", "supervisions"])
+def test_arrays_and_supervisions_are_read_as_lines_of_cuts(audio, tmp_path, suffix, kind):
+    path = audio(tmp_path / "a.wav", seconds=4.0, channels=2)
+    one = cut(path, "x", segments=[("a", 0.5, 1.0, "ONE"), ("b", 2.0, 1.5, "TWO")])
+    one.supervisions[1].speaker = "ben"
+    one = fastcopy(one, channel=1, supervisions=[fastcopy(s, channel=1) for s in one.supervisions])
+    expected = tmp_path / "expected.jsonl"
+    CutSet.from_cuts([one]).to_file(expected)
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    if kind == "cuts":
+        CutSet.from_cuts([one]).to_file(folder / f"mine_cuts_train.{suffix}")
+    else:
+        RecordingSet.from_recordings([one.recording]).to_file(folder / f"recordings_train.{suffix}")
+        SupervisionSet.from_segments(one.supervisions).to_file(
+            folder / f"supervisions_train.{suffix}"
+        )
+    files = cut_files(folder)
+    assert list(files) == ["train"]
+    read = [found.to_dict() for found in read_cut_file(files["train"])]
+    assert read == [found.to_dict() for found in read_cut_file(expected)]
+    assert [found["channel"] for found in read] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{}", "not a list"), ("[1]", "item 1: not a cut"), ("[", "Expecting"), ('["a"', "Expecting")],
+)
+def test_an_array_that_is_none_of_cuts_is_refused(tmp_path, content, message):
+    (tmp_path / "cuts.json").write_text(content)
+    with pytest.raises(ManifestError, match=message):
+        read_cut_file(tmp_path / "cuts.json")
+
+
+def test_supervisions_of_unknown_recordings_are_refused(audio, tmp_path):
+    one = cut(audio(tmp_path / "a.wav"), "x")
+    RecordingSet.from_recordings([]).to_file(tmp_path / "recordings.json")
+    SupervisionSet.from_segments(one.supervisions).to_file(tmp_path / "supervisions.json")
+    with pytest.raises(ManifestError, match=r"item 1: .*recordings\.json has no recording 'rec-x'"):
+        read_cut_file(tmp_path / "supervisions.json")
+
+
+def test_a_cut_that_lhotse_resamples_is_read(audio, tmp_path):
+    path = audio(tmp_path / "a.wav", rate=44100)
+    CutSet.from_cuts([cut(path, "a").resample(16000)]).to_file(tmp_path / "cuts.jsonl")
+    (found,) = read_cut_file(tmp_path / "cuts.jsonl")
+    assert (found.sampling_rate, found.duration, found.custom) == (44100, 1.0, None)
 
 
 @pytest.mark.parametrize("channel", [0, 1, 2])

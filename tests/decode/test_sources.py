@@ -12,7 +12,7 @@ import torch
 
 from toolkit.align.recordings.inputs import InputError
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
-from toolkit.corpus.manifest import write_cuts
+from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
 from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys
 from toolkit.features.audio import AudioError, load_audio
 
@@ -267,6 +267,15 @@ def test_a_cut_of_an_imported_channel_is_read(audio, read, tmp_path):
     found = read(tmp_path / "data.jsonl")
     assert torch.equal(found["a"], load_audio(stereo, channel=1))
     assert found["b"] == f"b: no channel C, but 2 channels in {stereo}"
+
+
+def test_cuts_of_an_array(audio, read, tmp_path):
+    path = audio(tmp_path / "s.wav", channels=2)
+    recording, _ = recording_or_fault(path, "s")
+    cut = make_cut("u", recording, "X", "s", 0.25, 0.75, channel=1)
+    (tmp_path / "cuts.json").write_text(json.dumps([cut.to_dict()]))
+    found = read(tmp_path / "cuts.json")["u"]
+    assert torch.equal(found, load_audio(path, 16000, 0.25, 0.5, channel=1))
 
 
 def test_the_channel_of_results_is_that_of_the_list(audio, tmp_path):

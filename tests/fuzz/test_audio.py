@@ -12,6 +12,7 @@ from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.augment import AugmentConfig, augmented
 from toolkit.features.cut_audio import load_cut_audio
 
+W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 SAMPLES = (np.random.default_rng(0).standard_normal((800, 2)) * 3000).astype(np.int16)
 
 
@@ -49,7 +50,39 @@ def use_folders(folder):
     return [load_cut_audio(copy) for copy in augmented([cut], config)]
 
 
+def mp3(folder):
+    samples = np.tile(SAMPLES / 32768, (20, 1))
+    soundfile.write(str(folder / "a.mp3"), samples, 8000, format="MP3", bitrate_mode="VARIABLE")
+    content = (folder / "a.mp3").read_bytes()
+    (folder / "a.mp3").write_bytes(content[len(content) // 8 :] + content)
+
+
+def use_pieces(folder):
+    path = folder / "a.mp3"
+    decode(str(path))
+    load_audio(path, 8000, 0.5, 0.2)
+
+
+def stream(name, place, size, **settings):
+    """A file as a program writes it to a pipe; its size in bytes from `place` on is not known."""
+
+    def write(folder):
+        sound(name, **settings)(folder)
+        content = bytearray((folder / name).read_bytes())
+        begin = place if isinstance(place, int) else content.index(place) + len(place)
+        content[begin : begin + len(size)] = size
+        (folder / name).write_bytes(content)
+
+    return write
+
+
 READERS = {
+    "mp3-pieces": Reader(mp3, use_pieces),
+    "wav-stream": Reader(stream("a.wav", b"data", bytes(4)), use("a.wav")),
+    "rf64-stream": Reader(stream("a.wav", 20, bytes(24), format="RF64"), use("a.wav")),
+    "w64-stream": Reader(stream("a.w64", W64_DATA, b"\xff" * 8), use("a.w64")),
+    "au-stream": Reader(stream("a.au", 8, bytes(4)), use("a.au")),
+    "caf-stream": Reader(stream("a.caf", b"data", b"\xff" * 8), use("a.caf")),
     "wav": Reader(sound("a.wav"), use("a.wav")),
     "flac": Reader(sound("a.flac"), use("a.flac")),
     "ogg": Reader(sound("a.ogg"), use("a.ogg")),

@@ -1,11 +1,16 @@
 """Text that people write by hand or other programs wrote: lexica, tables, transcripts, times."""
 
 import gzip
+import json
+
+import numpy as np
+import soundfile
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.ctm import read_ctm
 from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.corpus.cut_files import read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.corpus.table import read_table
@@ -67,7 +72,53 @@ def dict_files(folder):
     (folder / "nonsilence_phones.txt").write_text("a a1\nn\n")
 
 
+STEREO = np.zeros((8000, 2), np.int16)
+CHANNELS = "audio,text,channel\na.wav,GOOD,A\na.wav,MORNING,2\n"
+
+
+def channels(folder):
+    """A data directory whose recordings are channels of a file."""
+    soundfile.write(str(folder / "a.wav"), STEREO, 8000)
+    (folder / "wav.scp").write_text(
+        "r1 a.wav\nr2 sph2pipe -f wav -p -c 2 a.wav |\nr3 sox a.wav -t wav - remix 1 |\nr4 a.wav\n"
+    )
+    (folder / "text").write_text("u1 GOOD\nu2 MORNING\nu3 A\nu4 B\n")
+    (folder / "segments").write_text("u1 r1 0 1 0\nu2 r2 0 1\nu3 r3 0 1 1\nu4 r4 0 1\n")
+    (folder / "reco2file_and_channel").write_text("r1 a A\nr2 a B\nr3 a 1\nr4 a 2\n")
+
+
+def channel_table(folder):
+    soundfile.write(str(folder / "a.wav"), STEREO, 8000)
+    (folder / "c.csv").write_text(CHANNELS)
+
+
+def lhotse_arrays(folder):
+    """Recordings and supervisions as JSON arrays, and a cut of them."""
+    soundfile.write(str(folder / "a.wav"), STEREO, 8000)
+    sources = [{"type": "file", "channels": [0, 1], "source": "a.wav"}]
+    recording = {"id": "r", "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
+    recording["sources"] = sources
+    said = {
+        "id": "s",
+        "recording_id": "r",
+        "start": 0.0,
+        "duration": 1.0,
+        "channel": 1,
+        "text": "A",
+    }
+    cut = {"id": "c", "type": "MonoCut", "start": 0.0, "duration": 1.0, "channel": 1}
+    cut |= {"supervisions": [said], "recording": recording}
+    for name, item in (("recordings", recording), ("supervisions", said), ("cuts", cut)):
+        (folder / f"{name}.json").write_text(json.dumps([item]))
+
+
 READERS = {
+    "channels": Reader(channels, read_kaldi_dir),
+    "table-with-channels": Reader(channel_table, lambda folder: read_table(folder / "c.csv")),
+    "array-of-cuts": Reader(lhotse_arrays, lambda folder: read_cut_file(folder / "cuts.json")),
+    "supervisions": Reader(
+        lhotse_arrays, lambda folder: read_cut_file(folder / "supervisions.json")
+    ),
     "lexicon": Reader(
         text("lexicon.txt", "A AH0\nA(2) EY1\nBEE B IY1\n;;; note\n<UNK> SPN\n"),
         lambda folder: Lexicon.read(folder / "lexicon.txt").with_positions(),

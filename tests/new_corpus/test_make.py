@@ -261,7 +261,8 @@ def test_a_reader_to_fill_in(root, corpus):
         speaker.mkdir(exist_ok=True)
         path.rename(speaker / path.name)
         if path.stem != "07":
-            (speaker / f"{path.stem}.txt").write_text("The cat\n")
+            suffix = ".lab" if path.stem < "20" else ".txt"
+            (speaker / f"{path.stem}{suffix}").write_text("The cat\n")
     manifests = runpy.run_path(str(made.written[0]))["manifests"]
     splits = manifests(CorpusConfig(dev_speakers=1, test_speakers=1), corpus)
     cuts = {cut.id: cut for part in splits.values() for cut in part}

@@ -135,6 +135,8 @@ def test_folders_of_kaldi_and_of_text_files(tmp_path):
     (tmp_path / "u1.txt").write_text("one")
     found = read_transcripts(tmp_path)
     assert found.texts == {"a/u2": "two lines", "u1": "one"}
+    (tmp_path / "a" / "u3.lab").write_text("three")
+    assert read_transcripts(tmp_path).texts == found.texts | {"a/u3": "three"}
     (tmp_path / "text").write_text("mary the cat\n")
     (tmp_path / "utt2spk").write_text("mary ann\n")
     found = read_transcripts(tmp_path)

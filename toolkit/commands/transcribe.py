@@ -128,7 +128,7 @@ def transcribe(
 ) -> None:
     """Recognise the speech in recordings of any length.
 
-    AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse cuts (*.jsonl, *.jsonl.gz),
+    AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse cuts (*.jsonl, *.json),
     or - for standard input: a list of paths, an audio file, or with --raw-rate raw samples. Prints
     a line per recording, its id and the words, which can be piped to `toolkit score --hyp -`, or
     writes files with --out. Recordings that cannot be read are named at the end, and the exit

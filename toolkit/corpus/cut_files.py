@@ -1,5 +1,6 @@
 """Corpora that lhotse has prepared: files of cuts."""
 
+import copy
 import gzip
 import json
 import logging
@@ -17,12 +18,16 @@ from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import Audio, FaultyText, pair
 from toolkit.storage.lines import is_faulty, shown
 from toolkit.storage.path_map import PathMap, map_path
-from toolkit.storage.reading import reading
+from toolkit.storage.reading import quoted, reading, regular, validated
 
 logger = logging.getLogger(__name__)
-SUFFIXES = (".jsonl", ".jsonl.gz")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _PART = re.compile(r"(?:.*[_-])?cuts[_-](.+)|(.+)[_-]cuts")
 _OTHER = re.compile(r"(?:^|[_-])(?:recordings|supervisions)(?:[_-]|$)")
+_SUPERVISIONS = re.compile(r"(?:.*[_-])?supervisions[_-](.+)|(.+)[_-]supervisions|(supervisions)")
+_TIMES = {"start": float, "duration": float}
+_SUPERVISION = {"recording_id": str, **_TIMES}
+_RECORDING = {"duration": float, "sources": [{"channels": [int]}]}
 TRIMMED = 0.1
 """Seconds that a supervision may lie outside its cut, as times are rounded."""
 ADVICE = "write it again with lhotse"
@@ -32,30 +37,37 @@ def cut_files(root: Path) -> dict[str, Path]:
     """Find the files of cuts in a folder by the part of the corpus.
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
-    comes before it, else the whole name; names without `cuts` count only where none has it, and
-    files of recordings and supervisions never.
+    comes before it, else the whole name; names without `cuts` count only where none has it. Where
+    there are no cuts, files of supervisions count that have one of recordings beside them, and
+    `.json` files of other names never.
 
     Raises:
       ManifestError: there is no such file, or two are of one part.
     """
     if root.is_file():
         return {"train": root}
-    names, cuts = [], []
-    for path in sorted(root.glob("*.jsonl*")):
-        name = path.name.partition(".jsonl")[0]
-        if path.name.endswith(SUFFIXES) and not _OTHER.search(name):
+    names, cuts, supervisions = [], [], []
+    for path in sorted(root.glob("*.json*")):
+        name, _, suffix = path.name.partition(".json")
+        if not path.name.endswith(SUFFIXES):
+            continue
+        if _OTHER.search(name):
+            found = _SUPERVISIONS.fullmatch(name)
+            if found and _recordings_beside(path) is not None:
+                supervisions.append((found[1] or found[2] or found[3], path))
+        elif found := _PART.fullmatch(name):
+            cuts.append((found[1] or found[2], path))
+        elif suffix.startswith("l") or name == "cuts":
             names.append((name, path))
-            if found := _PART.fullmatch(name):
-                cuts.append((found[1] or found[2], path))
     parts: dict[str, Path] = {}
-    for part, path in cuts or names:
+    for part, path in cuts or names or supervisions:
         if part in parts:
             raise ManifestError(f"{parts[part]} and {path} are both of the part {part}")
         parts[part] = path
     if not parts:
         raise ManifestError(
-            f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz); `lhotse cut simple` makes one"
-            " of recordings and supervisions"
+            f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz), nor recordings and supervisions"
+            " of the same names, of which `lhotse cut simple` makes one"
         )
     return parts
 
@@ -63,19 +75,23 @@ def cut_files(root: Path) -> dict[str, Path]:
 def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read the utterances of a file of lhotse's cuts, one for each supervision.
 
+    Or of a file of supervisions, with one of recordings beside it. Files are lines of JSON, or one
+    JSON array (`.json`).
+
     An utterance is named after its cut, or after the supervision where a cut has several, with _
     for white space, at which ids end in texts. Names of audio are mapped by `path_map`; relative
     ones are looked up from the folder of the file and those above it. Copies at other speeds, which
-    icefall adds to its cuts, are left out: the recipe makes its own.
+    icefall adds to its cuts, are left out: the recipe makes its own. Lazy resampling is left out:
+    the recipe resamples.
 
     Raises:
       ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
-        other than of speed.
+        other than of speed and rate.
       UnsafeCutError: see `parse_cut`.
     """
     texts, audio, speakers, copies = [], [], {}, 0
     for place, cut in _cuts(path):
-        if cut.recording.transforms:  # of speed, see `_plain`
+        if "Speed" in map(_name, cut.recording.transforms or []):
             copies += 1
             continue
         supervisions = cut.supervisions or [None]
@@ -104,18 +120,99 @@ def _faulty(text: str, place: str) -> FaultyText:
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
-    """Yield the cuts, with their file and line."""
+    """Yield the cuts, with their file and line or number."""
+    beside = _recordings_beside(path) if _OTHER.search(path.name.partition(".json")[0]) else None
+    recordings = {}
+    for place, plain in manifest_items(beside) if beside is not None else ():
+        with reading(place, ManifestError, ADVICE, "not a recording"):
+            recordings[validated(plain, {"id": str}, "it")["id"]] = plain
+    for place, plain in manifest_items(path):
+        with reading(
+            place, ManifestError, ADVICE, "not a cut" if beside is None else "cannot be read"
+        ):
+            if beside is not None:
+                plain = _cut_of_supervision(plain, recordings, beside)
+            _check(plain)
+            cut = parse_cut(plain, place)
+        yield place, _plain(cut, place)
+
+
+def _check(plain: Any) -> None:
+    """Check the types of what is used of a cut, which lhotse does not.
+
+    Raises:
+      ValueError, AttributeError: to be caught by `reading`.
+    """
+    if plain.get("type") != "MonoCut":
+        return
+    validated(plain, _TIMES)
+    for supervision in plain.get("supervisions") or []:
+        validated(supervision, _TIMES)
+    if recording := plain.get("recording"):
+        validated(recording, _RECORDING)
+
+
+def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a manifest of lhotse as plain data, with their file and line or number.
+
+    A manifest is lines of JSON, or one JSON array if its name ends in `.json` or `.json.gz`.
+
+    Raises:
+      ManifestError: it cannot be read, or is no JSON.
+    """
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
         reading(path, ManifestError, ADVICE),
-        opened(path, "rt", encoding="utf-8", errors="surrogateescape") as file,
+        opened(regular(path), "rt", encoding="utf-8", errors="surrogateescape") as file,
     ):
+        if path.name.endswith((".json", ".json.gz")):
+            items = validated(json.load(file), [Any])
+            yield from ((f"{path}, item {number}", item) for number, item in enumerate(items, 1))
+            return
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             if line.strip():
                 with reading(place, ManifestError, ADVICE, "not a cut"):
-                    cut = parse_cut(json.loads(line), place)
-                yield place, _plain(cut, place)
+                    item = json.loads(line)
+                yield place, item
+
+
+def _recordings_beside(path: Path) -> Path | None:
+    """Return the file of recordings that belongs to one of supervisions; None: there is none."""
+    name, _, suffix = path.name.replace("supervisions", "recordings").rpartition(".json")
+    same = Path(f"{name}.json{suffix}").name
+    names = [same, *(f"{name}{suffix}" for suffix in SUFFIXES)]
+    found = (path.with_name(one) for one in names if one != path.name)
+    return next((file for file in found if file.is_file()), None)
+
+
+def _cut_of_supervision(plain: Any, recordings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the plain data of the cut of a supervision.
+
+    Args:
+      plain: the supervision.
+      recordings: plain data by id.
+      path: of the recordings.
+
+    Raises:
+      ValueError, KeyError, ...: it is no supervision; to be caught by `reading`.
+    """
+    name = validated(plain, _SUPERVISION, "it")["recording_id"]
+    if name not in recordings:
+        raise ValueError(f"{path} has no recording {quoted(name)}")
+    channel = plain.get("channel", 0)
+    if isinstance(channel, list) and len(channel) == 1:
+        channel = channel[0]
+    id, start = str(plain["id"]), plain["start"]
+    return {
+        "id": id,
+        "type": "MonoCut",
+        "start": start,
+        "duration": plain["duration"],
+        "channel": channel,
+        "supervisions": [{**plain, "start": 0.0, "channel": channel}],
+        "recording": copy.deepcopy(recordings[name]),  # lhotse changes it
+    }
 
 
 def _plain(cut: Cut, place: str) -> MonoCut:
@@ -127,7 +224,11 @@ def _plain(cut: Cut, place: str) -> MonoCut:
     names = [source.source for source in cut.recording.sources]
     if not names or not all(isinstance(name, str) for name in names):
         raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
-    others = {name for name in map(_name, cut.recording.transforms or []) if name != "Speed"}
+    others = {
+        name
+        for name in map(_name, cut.recording.transforms or [])
+        if name not in ("Speed", "Resample")
+    }
     if others:
         raise ManifestError(
             f"{place}: {cut.id} is changed by {', '.join(sorted(others))}: give the cuts as they"
@@ -158,7 +259,6 @@ def _audio(
             fault = ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    end = None if whole else end
     return Audio(
         name,
         start,
@@ -167,4 +267,5 @@ def _audio(
         fault,
         channel=str(index + 1),
         side=str(cut.channel + 1),
+        whole=whole,
     )

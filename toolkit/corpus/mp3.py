@@ -186,7 +186,7 @@ class Mp3Frames:
     """Decoding may begin at the frames whose number leaves this rest when divided by `_CYCLE`."""
 
     def pieces_before(self, file: BinaryIO, sample: int) -> tuple[tuple[Piece, ...], int] | None:
-        """Return the pieces from which samples from `sample` on are those of the whole file.
+        """Return the pieces to decode a sample and those behind it as in the whole file.
 
         They begin with frames that fill the bit reservoir, their own spectra being left out.
 

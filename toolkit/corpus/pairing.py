@@ -9,7 +9,12 @@ from pathlib import Path
 from lhotse import MonoCut, Recording
 from lhotse.utils import fastcopy
 
-from toolkit.corpus.manifest import empty_recording, make_cut, recording_or_fault
+from toolkit.corpus.manifest import (
+    OVERSHOOT_SECONDS,
+    empty_recording,
+    make_cut,
+    recording_or_fault,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Audio:
     side: str | None = None
     """The side of the conversation: the channel of this name in a file of several. A file of one
     channel holds that side alone."""
+    whole: bool = False
+    """`end` is the length of the file according to a manifest: a longer file is read to its end."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ def _cut(
 ) -> MonoCut:
     """Make the cut of one utterance; `named` has the names of channels by file."""
     recording_id = item.recording_id or id
-    fault, channel = item.fault, None
+    fault, note, end, channel = item.fault, item.note, item.end, None
     if isinstance(text, FaultyText):
         fault, text = fault or (NOT_UTF8, text.detail), ""
     if fault is not None:
@@ -147,6 +154,11 @@ def _cut(
                 recording = empty_recording(item.path, recording_id)
             elif text is None:
                 fault = ("missing-transcript", f"{where} has no line for {item.path}")
+        if item.whole and end is not None and end < recording.duration:
+            if recording.duration > end + OVERSHOOT_SECONDS:
+                lengths = f"{recording.duration:g} s, not {end:g} s as its manifest says"
+                note = ("other-length", f"{item.path}: {lengths}")
+            end = None
         if recording.id != recording_id:  # another recording in the same file, such as another side
             recording = fastcopy(recording, id=recording_id)
     return make_cut(
@@ -155,9 +167,9 @@ def _cut(
         text or "",
         speaker,
         item.start,
-        item.end,
+        end,
         fault,
-        item.note,
+        note,
         channel,
         None if fault else item.side or item.channel,
     )

@@ -121,7 +121,7 @@ class Inputs:
 
         Args:
           arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
-            (*.scp); lhotse's cuts (*.jsonl, *.jsonl.gz); `-` for standard input.
+            (*.scp); lhotse's cuts (*.jsonl, *.json, gzipped too); `-` for standard input.
           stdin: standard input; None: it is closed.
           work: a folder for the audio from commands and standard input; it must exist until all
             recordings have been read.
@@ -154,7 +154,7 @@ class Inputs:
             return self._folder(path)
         if path.suffix == ".scp":
             return self._scp(path, work)
-        if path.name.endswith((".jsonl", ".jsonl.gz")):
+        if path.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz")):
             return self._cuts(path)
         if path.suffix.lower() in TABLES:
             raise SourceError(
@@ -225,14 +225,11 @@ class Inputs:
 
         from toolkit.corpus.cuts import UnsafeCutError, parse_cut
         from toolkit.corpus.manifest import channel_name
-        from toolkit.lang.text import read_lines
         from toolkit.storage.reading import reading
 
         sources, places = [], places_of(path)
-        for number, line in read_lines(path):
-            place = f"{path}:{number}"
+        for place, plain in _manifest_items(path):
             with reading(place, SourceError, "write the cuts again", "no cut"):
-                plain = json.loads(line)
                 channel = str((self.channel or 0) + 1)
                 try:
                     cut = parse_cut(plain, place, places)
@@ -389,6 +386,22 @@ def _channel_blocks(
             f" --channel {channel + 1}, or leave out --channel"
         )
     yield from audio_blocks(path, rate, seconds, channel=channel)
+
+
+def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the plain data of cuts with their places: lines of JSON, or one array (.json)."""
+    from toolkit.corpus.cut_files import manifest_items
+    from toolkit.lang.text import read_lines
+    from toolkit.storage.reading import reading
+
+    if path.name.endswith((".json", ".json.gz")):
+        yield from manifest_items(path)
+        return
+    for number, line in read_lines(path):
+        place = f"{path}:{number}"
+        with reading(place, SourceError, "write the cuts again", "no cut"):
+            plain = json.loads(line)
+        yield place, plain
 
 
 def _without_channel(cut: Any) -> str:

@@ -80,7 +80,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read the corpus in the folder `root`: utterances by split.
 
     Change the lines up to `pair` to your layout; as they stand they read
-    `<root>/<speaker>/<utterance>.wav` with the words in `<utterance>.txt` beside it. They fill
+    `<root>/<speaker>/<utterance>.wav` with the words in `<utterance>.txt` or `<utterance>.lab`
+    beside it. They fill
 
     - `texts`: (utterance id, transcript), as written: later stages normalise case and punctuation.
     - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
@@ -99,9 +100,10 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
         id = f"{{path.parent.name}}-{{path.stem}}"
         speakers[id] = path.parent.name
         audio.append((id, Audio(str(path.absolute()))))
-        words = path.with_suffix(".txt")
-        if words.is_file():
-            texts.append((id, words.read_text(encoding="utf-8")))
+        for words in (path.with_suffix(".txt"), path.with_suffix(".lab")):
+            if words.is_file():
+                texts.append((id, words.read_text(encoding="utf-8")))
+                break
     if not audio:
         raise ManifestError(f"no */*.wav under {{root}}: say in local/{name}.py how it is laid out")
     cuts = pair(texts, audio, lambda id, path: speakers[id], str(root))

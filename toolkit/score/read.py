@@ -118,9 +118,10 @@ def read_transcripts(
     - "json": see `toolkit.score.read_json`.
     - "icefall": see `toolkit.score.read_recogs`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
-    - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
-      file, whose id is the file's path without the suffix, and without white space; one per line,
-      as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json file.
+    - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt or
+      .lab file, whose id is the file's path without the suffix, and without white space; one per
+      line, as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json
+      file.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
       of its, trn when every line ends in an id in parentheses, text when every line's first field
       has a digit, `-` or `_`, and plain when no line's has. With `named` never plain. (Two files
@@ -248,7 +249,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         found = read_transcripts(folder / "text", "text", leave_out_faulty=leave_out_faulty)
         return replace(found, speakers=speakers)
-    files = sorted(folder.rglob("*.txt"))
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".lab"))
     texts: dict[str, str] = {}
     faulty: dict[str, str] = {}
     for path in files:
@@ -280,7 +281,9 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
             raise TranscriptError(f"{path} has {len(own)} transcripts: a folder has one per file")
         texts[_new_id(folder, path, texts)] = next(iter(own.values()))
     if not texts:
-        raise TranscriptError(f"{folder} has neither a file `text` nor any .txt or .json file")
+        raise TranscriptError(
+            f"{folder} has neither a file `text` nor any .txt, .lab or .json file"
+        )
     return Transcripts(JSON_FOLDER, texts)
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import normalize
 
@@ -96,8 +96,7 @@ def read_inputs(
       Recordings, sorted by utterance.
 
     Raises:
-      InputError: no folder of audio, no text, malformed lines, or names that occur twice or would
-        name the same files.
+      InputError: no folder of audio, no text, malformed lines, or texts of the same name.
     """
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder of audio")
@@ -135,15 +134,7 @@ def read_inputs(
         if taken.isdisjoint(paths):
             fault = f"{paths[0]} has no text in {text}"
             recordings.append(_recording(name, paths[0], "", audio, known, fault))
-    seen: set[str] = set()
-    for recording in recordings:
-        if recording.utterance in seen:
-            raise InputError(f"two recordings are called {recording.utterance}: rename one")
-        seen.add(recording.utterance)
-    files = (f"{safe_name(recording.utterance)}.TextGrid" for recording in recordings)
-    if clash := first_clash(files):
-        one, other = (recordings[position].utterance for position in clash)
-        raise InputError(f"the results of {one} and {other} would be at one place: rename one")
+    _mark_clashes(recordings)
     together = speakers is None and len({r.speaker for r in recordings}) == 1
     if adapts and together and len(recordings) >= MANY:
         logger.warning(
@@ -152,6 +143,28 @@ def read_inputs(
             len(recordings),
         )
     return sorted(recordings, key=lambda recording: recording.utterance)
+
+
+def _mark_clashes(recordings: list[Recording]) -> None:
+    """Replace recordings whose results would have the same name by ones with that fault."""
+    by_name: dict[str, list[int]] = {}
+    for position, recording in enumerate(recordings):
+        by_name.setdefault(recording.utterance, []).append(position)
+    for name, positions in by_name.items():
+        if len(positions) > 1:
+            fault = f"the results of {len(positions)} recordings would be called {name}: rename one"
+            for position in positions:
+                recordings[position] = replace(recordings[position], fault=fault)
+    clear = [position for position, recording in enumerate(recordings) if not recording.fault]
+    while clash := first_clash(
+        f"{safe_name(recordings[position].utterance)}.TextGrid" for position in clear
+    ):
+        both = [clear[number] for number in clash]
+        one, other = (recordings[position].utterance for position in both)
+        fault = f"the results of {one} and {other} would be at one place: rename one"
+        for position in both:
+            recordings[position] = replace(recordings[position], fault=fault)
+            clear.remove(position)
 
 
 def _recording(

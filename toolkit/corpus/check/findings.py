@@ -183,6 +183,12 @@ KINDS: dict[str, Kind] = {
         "audio too short for its transcript (still decoded and scored)",
         "see whether the transcript belongs to the audio; check the segment's times",
     ),
+    "other-length": Kind(
+        WARNING,
+        "none",
+        "recording longer than its manifest says; all of it is used",
+        "write the manifest of the recordings again, or give the times of the utterance",
+    ),
     "trimmed-segment": Kind(
         NOTE,
         "none",
