@@ -26,6 +26,7 @@ _BRACKETS = re.compile(
     )(?![^\W_])""",
     re.VERBOSE | re.IGNORECASE,
 )
+_OPENING = re.compile(r"[\[<{(!%]")
 _WORDS = re.compile(r"[^\W\d_]+")
 
 
@@ -37,7 +38,7 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
       round_brackets: whether what is in round brackets is a tag; None: if it has a word of `EVENTS`
         and three words at most, such as (coughs).
     """
-    if not any(mark in text for mark in "[<{(!%"):
+    if _OPENING.search(text) is None:
         return
     for match in _BRACKETS.finditer(text):
         tag = match.group()

@@ -32,6 +32,7 @@ _FOREIGN_LETTERS = str.maketrans(
 )
 _FOREIGN = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
 _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
+_UNKNOWN_MARK = re.compile("|".join(map(re.escape, sorted(UNKNOWN_MARKS))), re.IGNORECASE)
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
 _TEXT_EDGES = re.compile(r"^[^\w']+|[^\w']+$")
@@ -123,17 +124,18 @@ class TextPolicy:
           counts: collects what is left out.
         """
         counts = TextCounts() if counts is None else counts
-        words = []
-        for word in self.tokens(text, counts):
-            unknown = self.folds and _HAS_DIGIT.search(word) and word not in self.lexicon
-            words.append(UNKNOWN if unknown else word)
-        return words
+        words = self.tokens(text, counts)
+        if not self.folds or not _HAS_DIGIT.search(text):
+            return words
+        return [
+            UNKNOWN if _HAS_DIGIT.search(word) and word not in self.lexicon else word
+            for word in words
+        ]
 
     def lm_words(self, text: str, counts: TextCounts | None = None) -> list[str]:
         """Return the words of a line of language model text, in which <unk> is `<UNK>`."""
         counts = TextCounts() if counts is None else counts
-        lowered = text.lower()
-        if not any(mark in lowered for mark in UNKNOWN_MARKS):
+        if _UNKNOWN_MARK.search(text) is None:
             return self.words(text, counts)
         words: list[str] = []
         piece: list[str] = []
@@ -160,7 +162,8 @@ class TextPolicy:
             words = rules.words(text)
         else:
             words = self._with_digits(text, rules, counts)
-        counts.removed.update(rules.removed)
+        if rules.removed:
+            counts.removed.update(rules.removed)
         return words
 
     def transcript(self, text: str) -> str:

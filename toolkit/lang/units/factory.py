@@ -64,7 +64,8 @@ def load_units(folder: Path) -> Units:
         policy = _policy(plain.get("policy"))
     if kind == Characters.kind:
         try:
-            separator = symbols[-2] if len(symbols) > 2 else SEPARATOR
+            named = policy is not None and len(symbols) > 2 and len(symbols[-2]) == 1
+            separator = symbols[-2] if named else SEPARATOR
             units: Units = Characters(symbols[1:-2], policy, separator)
         except UnitsError as error:
             raise UnitsError(f"{path}: {error}; make the units again") from error
