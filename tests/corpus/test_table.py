@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import (
+    ManifestError,
+    audio_of,
+    channel_name,
+    channel_of,
+    speaker_of,
+    text_of,
+)
 from toolkit.corpus.table import COLUMNS, read_rows, read_table
 
 
@@ -159,7 +166,7 @@ def test_faults_are_left_to_the_check(table, audio, tmp_path):
     assert "mine.csv:3" in cuts[1].custom["fault_detail"]
 
 
-def test_a_channel_of_several_is_a_fault(table, audio, tmp_path):
+def test_a_column_picks_channels(table, audio, tmp_path):
     for name, channels in (("mono", 1), ("stereo", 2), ("music", 2)):
         audio(tmp_path / f"{name}.wav", channels=channels)
     path = table(
@@ -168,10 +175,31 @@ def test_a_channel_of_several_is_a_fault(table, audio, tmp_path):
     )
     cuts = read_table(path)["train"]
     faults = [(cut.custom or {}).get("fault") for cut in cuts]
-    assert faults == [None, "unread-channel", "unread-channel", None]
-    detail = f"channel 2 of 2 in {tmp_path}/stereo.wav: write each to its own file"
-    assert cuts[2].custom["fault_detail"] == detail
+    assert faults == [None] * 4
+    assert [channel_of(cut) for cut in cuts] == [0, 0, 1, None]
+    assert [channel_name(cut) for cut in cuts] == ["B", "A", "2", "1"]
     assert cuts[3].custom == {"mix_channels": True, "no_speaker": cuts[3].custom["no_speaker"]}
+
+
+def test_a_channel_that_a_file_lacks_is_a_fault(table, audio, tmp_path):
+    audio(tmp_path / "a.wav", channels=2)
+    path = table("audio,text,channel,id\na.wav,x,3,u\na.wav,y,,v\na.wav,z,left,w\na.wav,o,1,o\n")
+    *cuts, good = read_table(path)["train"]
+    assert {cut.custom["fault"] for cut in cuts} == {"no-channel"}
+    details = [cut.custom["fault_detail"] for cut in cuts]
+    file = f"in {tmp_path}/a.wav"
+    assert details == [
+        f"no channel 3, but 2 channels {file}",
+        f"names none of 2 channels, of which others have one each, {file}",
+        f"no channel left, but 2 channels {file}",
+    ]
+    assert channel_of(good) == 0
+
+
+def test_channels_count_from_0_where_one_is_0(table, audio, tmp_path):
+    audio(tmp_path / "a.wav", channels=2)
+    path = table("audio,text,channel,id\na.wav,x,0,u\na.wav,y,1,v\n")
+    assert [channel_of(cut) for cut in read_table(path)["train"]] == [0, 1]
 
 
 @pytest.mark.parametrize(

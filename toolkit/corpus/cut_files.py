@@ -122,6 +122,8 @@ def _plain(cut: Cut, place: str) -> MonoCut:
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
         raise ManifestError(f"{place}: {cut.id} is a {kind}: what is read is cuts of one channel")
+    if not isinstance(cut.channel, int) or cut.channel < 0:
+        raise ManifestError(f"{place}: {cut.id}: a channel is a number from 0, not {cut.channel}")
     names = [source.source for source in cut.recording.sources]
     if not names or not all(isinstance(name, str) for name in names):
         raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
@@ -144,6 +146,8 @@ def _audio(
     recording = cut.recording
     mine = [source for source in recording.sources if cut.channel in source.channels]
     source = (mine or recording.sources)[0]
+    # The channel's place in its file; `pair` compares it with the channels of the file.
+    index = source.channels.index(cut.channel) if mine else cut.channel
     name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
     fault = None
     begin, end = 0.0, cut.duration
@@ -155,4 +159,12 @@ def _audio(
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
     end = None if whole else end
-    return Audio(name, start, end, str(recording.id), fault, channel=str(cut.channel))
+    return Audio(
+        name,
+        start,
+        end,
+        str(recording.id),
+        fault,
+        channel=str(index + 1),
+        side=str(cut.channel + 1),
+    )

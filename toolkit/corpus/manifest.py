@@ -27,6 +27,8 @@ NO_SPEAKER = "no_speaker"
 """Holds, in `custom`, why the cut's speaker is not known."""
 OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
+CHANNEL_NAME = "channel_name"
+"""Holds, in `custom`, what the corpus calls the cut's channel: A, B, 1, ..."""
 TOLERANCE_SECONDS = 0.01
 """A segment that ends at most a frame past its recording is trimmed without a word: its end was
 rounded."""
@@ -96,6 +98,8 @@ def make_cut(
     end: float | None = None,
     fault: tuple[str, str] | None = None,
     note: tuple[str, str] | None = None,
+    channel: int | None = None,
+    channel_name: str | None = None,
 ) -> MonoCut:
     """Make the cut of one utterance.
 
@@ -105,6 +109,8 @@ def make_cut(
       fault: (kind of `toolkit.corpus.check.findings.KINDS`, detail) that the check is to report. A
         segment outside its recording gets its fault here.
       note: likewise, of something harmless; a trimmed segment gets its note here.
+      channel: the channel of the recording, from 0; None: the mean of all.
+      channel_name: what the corpus calls it, for CTM files and the like; None: its number from 1.
     """
     length = recording.duration
     if end is None or end < 0:
@@ -122,19 +128,23 @@ def make_cut(
         start, end = 0.0, 0.0
     duration = max(0.0, round(end - start, 8)) if length > 0 else 0.0
     custom: dict[str, str | bool] = {}
-    if recording.num_channels > 1:
+    if channel is None and recording.num_channels > 1:
         custom["mix_channels"] = True  # lhotse's MonoCut has one channel; the toolkit averages all
+    if channel_name not in (None, str((channel or 0) + 1)):
+        custom[CHANNEL_NAME] = channel_name
     if fault is not None:
         custom["fault"], custom["fault_detail"] = fault
     if note is not None:
         custom["note"], custom["note_detail"] = note
     text = " ".join(text.split())
-    supervision = SupervisionSegment(id, recording.id, 0.0, duration, text=text, speaker=speaker)
+    supervision = SupervisionSegment(
+        id, recording.id, 0.0, duration, channel or 0, text=text, speaker=speaker
+    )
     return MonoCut(
         id=id,
         start=start,
         duration=duration,
-        channel=0,
+        channel=channel or 0,
         supervisions=[supervision],
         recording=recording,
         custom=custom or None,
@@ -174,6 +184,17 @@ def rewrite_texts(cuts: Iterable[MonoCut], rewrite: Callable[[str], str]) -> Non
 def speaker_of(cut: MonoCut) -> str:
     """Return the speaker's name."""
     return cut.supervisions[0].speaker
+
+
+def channel_of(cut: MonoCut) -> int | None:
+    """Return the channel of the recording, from 0; None: the mean of all its channels."""
+    return None if (cut.custom or {}).get("mix_channels") else cut.channel
+
+
+def channel_name(cut: MonoCut) -> str:
+    """Return the channel for CTM and STM files: as the corpus calls it, else counted from 1."""
+    name = (cut.custom or {}).get(CHANNEL_NAME)
+    return name if isinstance(name, str) else str((channel_of(cut) or 0) + 1)
 
 
 def audio_of(cut: MonoCut) -> str:

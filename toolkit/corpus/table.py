@@ -14,7 +14,7 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, pair
+from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, count_from_one, pair
 from toolkit.storage.encoding import printable
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
 from toolkit.storage.path_map import PathMap, map_path
@@ -65,8 +65,9 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
 
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds), `channel`
       and `split` are not; see `COLUMNS` for other spellings. Further columns are ignored.
-    - A line with a channel of a file of several is a fault: channels are not read, and their mean
-      is of several speakers.
+    - `channel` names the channel of a file of several: A, B, ... or 1, 2, ..., from 0 where one is
+      0. A line without one is a fault where others of its file have one; where none has, all are
+      averaged.
     - Paths are mapped by `path_map`; relative ones start from the table's folder. Where there is no
       such file, one is taken whose name has other Unicode normal forms, or / for \\, or one in the
       folder `clips` beside the table, where Common Voice has it.
@@ -87,6 +88,11 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     if not rows:
         raise ManifestError(f"{path} has no utterance: there is no line below the first")
     ids, recordings = _ids(rows, path), _recordings(rows)
+    channels = count_from_one(row["channel"] or None for row in rows)
+    rows = [
+        replace(row, values={**row.values, "channel": channel or ""})
+        for row, channel in zip(rows, channels, strict=True)
+    ]
     by_part: dict[str, list[tuple[str, Row]]] = {}
     for id, row in zip(ids, rows, strict=True):
         by_part.setdefault(_part(row, path), []).append((id, row))
@@ -270,7 +276,7 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
         times = f"{quoted(row['start'])} to {quoted(row['end'])}"
         detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
         return Audio(file, recording_id=recording, fault=("bad-segment", detail))
-    return Audio(file, start, end, recording, channel=row["channel"] or None)
+    return Audio(file, start, end, recording, side=row["channel"] or None)
 
 
 def _seconds(text: str) -> float | None:

@@ -344,3 +344,19 @@ def test_audio_that_features_refuse_is_left_out_before_they_are_extracted(corpus
     assert unreadable == {"fast", "across"}
     assert f"{path}: values that are not numbers from 0.750 to 0.750 s" in corpus.text
     assert corpus.left("train") == ["good0", "good1", "good2", "before"]
+
+
+def test_each_channel_is_checked_by_itself(corpus, tmp_path):
+    noise = np.random.default_rng(0).integers(-999, 999, 16000).astype(np.int16)
+    soundfile.write(tmp_path / "s.wav", np.stack([noise, 0 * noise], axis=1), 16000)
+    recording, _ = recording_or_fault(tmp_path / "s.wav", "s")
+    corpus.cuts["train"] = [
+        make_cut(name, recording, "ONE TWO", name, channel=channel)
+        for name, channel in (("a", 0), ("b", 1), ("c", 2))
+    ]
+    found = {(item["kind"], item["id"]): item["detail"] for item in corpus.check()[1]}
+    assert found == {
+        ("silent-audio", "b"): f"channel 2 of {tmp_path}/s.wav",
+        ("no-channel", "c"): f"no channel 3, but 2 channels in {tmp_path}/s.wav",
+    }
+    assert corpus.left("train") == ["a"]

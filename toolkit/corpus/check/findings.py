@@ -47,12 +47,11 @@ KINDS: dict[str, Kind] = {
         "float samples scaled to integers, far beyond [-1, 1]",
         "divide them by 32768, or write 16-bit integers",
     ),
-    "unread-channel": Kind(
+    "no-channel": Kind(
         ERROR,
         "all",
-        "utterance on one channel of a file of several, which is not read",
-        "write each channel to its own file, for example by `sox y.wav y-A.wav remix 1` and "
-        "`sox y.wav y-B.wav remix 2`",
+        "utterance on a channel that its file does not have, or on none where others name theirs",
+        "correct its channel: A or 1 for the first, B or 2 for the second",
     ),
     "refused-pipe": Kind(
         ERROR,
@@ -206,7 +205,7 @@ KINDS: dict[str, Kind] = {
         NOTE,
         "none",
         "more than one channel, will be averaged to one",
-        "nothing; but split the file if its channels hold different talkers",
+        "nothing; but name the channel of each utterance if they hold different talkers",
     ),
     "oov": Kind(
         NOTE,
