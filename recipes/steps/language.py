@@ -22,7 +22,11 @@ logger = logging.getLogger(__name__)
 
 def lexicon_config(run: Run) -> LangConfig:
     """Return the settings of the lexicon that words are looked up in, without the vocabulary's."""
-    config = LangConfig(lexicon=run.setting("lang.lexicon"), stress=run.setting("lang.stress"))
+    config = LangConfig(
+        lexicon=run.setting("lang.lexicon"),
+        stress=run.setting("lang.stress"),
+        strip_stress=run.setting("lang.strip_stress"),
+    )
     need_user_files(run, config.lexicon_file)
     return config
 

@@ -61,6 +61,7 @@ def test_utterances_of_a_file_of_cuts(audio, tmp_path):
     assert [text_of(found[name]) for name in ("whole", "a", "b")] == ["GOOD MORNING", "ONE", "TWO"]
     assert speaker_of(found["part"]) == "anna"
     assert "names none" in found["nobody"].custom["no_speaker"]
+    assert speaker_of(found["nobody"]) == found["nobody"].recording_id
     assert found["silent"].custom["fault"] == "missing-transcript"
     for name in "cd":
         assert found[name].custom["fault"] == "bad-segment"

@@ -15,7 +15,9 @@ from lhotse.cut import Cut
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import Audio, FaultyText, pair
+from toolkit.storage.lines import is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import quoted, reading, regular, validated
 
 logger = logging.getLogger(__name__)
@@ -70,16 +72,17 @@ def cut_files(root: Path) -> dict[str, Path]:
     return parts
 
 
-def read_cut_file(path: Path) -> list[MonoCut]:
+def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read the utterances of a file of lhotse's cuts, one for each supervision.
 
     Or of a file of supervisions, with one of recordings beside it. Files are lines of JSON, or one
     JSON array (`.json`).
 
     An utterance is named after its cut, or after the supervision where a cut has several, with _
-    for white space, at which ids end in texts. Relative names of audio are looked up from the
-    folder of the file and those above it. Copies at other speeds, which icefall adds to its cuts,
-    are left out: the recipe makes its own. Lazy resampling is left out: the recipe resamples.
+    for white space, at which ids end in texts. Names of audio are mapped by `path_map`; relative
+    ones are looked up from the folder of the file and those above it. Copies at other speeds, which
+    icefall adds to its cuts, are left out: the recipe makes its own. Lazy resampling is left out:
+    the recipe resamples.
 
     Raises:
       ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
@@ -96,19 +99,24 @@ def read_cut_file(path: Path) -> list[MonoCut]:
             # Numbers too, such as speakers' of some corpora, which lhotse stores as they are.
             name = cut.id if len(supervisions) == 1 else str(supervision.id)
             name = "_".join(name.split())
-            audio.append((name, _audio(cut, supervision, path)))
+            audio.append((name, _audio(cut, supervision, path, path_map)))
             speaker = None if supervision is None else supervision.speaker
             speakers.setdefault(name, ("" if speaker is None else str(speaker), place))
             if supervision is not None and supervision.text is not None:
-                texts.append((name, str(supervision.text)))
+                text = str(supervision.text)
+                texts.append((name, _faulty(text, place) if is_faulty(text) else text))
     if copies:
         logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
-    found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
+    found = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
     for one in found:
         speaker, place = speakers[one.id]
         if not speaker:
-            mark_no_speaker(one, f"{place} names none; all such utterances are one speaker's")
+            mark_no_speaker(one, f"{place} names none")
     return found
+
+
+def _faulty(text: str, place: str) -> FaultyText:
+    return FaultyText(f"{place}: {shown(text)}")
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
@@ -155,7 +163,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
         reading(path, ManifestError, ADVICE),
-        opened(regular(path), "rt", encoding="utf-8") as file,
+        opened(regular(path), "rt", encoding="utf-8", errors="surrogateescape") as file,
     ):
         if path.name.endswith((".json", ".json.gz")):
             items = validated(json.load(file), [Any])
@@ -235,13 +243,16 @@ def _name(transform: Any) -> str:
     return transform["name"] if isinstance(transform, Mapping) else type(transform).__name__
 
 
-def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> Audio:
+def _audio(
+    cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
+) -> Audio:
     recording = cut.recording
     mine = [source for source in recording.sources if cut.channel in source.channels]
     source = (mine or recording.sources)[0]
     # The channel's place in its file; `pair` compares it with the channels of the file.
     index = source.channels.index(cut.channel) if mine else cut.channel
-    name, fault = str(locate(path.absolute().parent, source.source)), None
+    name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
+    fault = None
     begin, end = 0.0, cut.duration
     if supervision is not None:
         begin, end = max(0.0, supervision.start), min(end, supervision.end)

@@ -152,8 +152,17 @@ def make_cut(
 
 
 def mark_no_speaker(cut: MonoCut, why: str) -> None:
-    """Record in a cut that its speaker is not known, for the check to report."""
-    cut.custom = {**(cut.custom or {}), NO_SPEAKER: why}
+    """Make the recording of a cut its speaker, as the corpus names none, for the check to report.
+
+    Of a recording of several channels that are not mixed each channel is a speaker. A recording has
+    one microphone and usually one talker: its mean is of more speech than that of an utterance, and
+    not of all talkers of the corpus.
+    """
+    custom = cut.custom or {}
+    one_channel = cut.recording.num_channels == 1 or custom.get("mix_channels")
+    speaker = cut.recording_id if one_channel else f"{cut.recording_id}-{cut.channel}"
+    cut.supervisions[0].speaker = speaker
+    cut.custom = {**custom, NO_SPEAKER: f"{why}: its recording counts as its speaker"}
 
 
 def mark_other_speaker(cut: MonoCut, which: str) -> None:

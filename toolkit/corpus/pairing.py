@@ -43,6 +43,16 @@ class Audio:
     """`end` is the length of the file according to a manifest: a longer file is read to its end."""
 
 
+@dataclass(frozen=True)
+class FaultyText:
+    """A transcript that is not UTF-8, for the check to report."""
+
+    detail: str
+    """File, line and the line with its bytes."""
+
+
+NOT_UTF8 = "not-utf8"
+"""Fault of an utterance whose line in a text or table is not UTF-8."""
 NO_CHANNEL = "no-channel"
 """Fault of an utterance on a channel that its file does not have, or on none where others are."""
 MOST_CHANNELS = 1024
@@ -74,7 +84,7 @@ def from_one(name: str | None, first: int) -> str | None:
 
 
 def pair(
-    texts: Iterable[tuple[str, str]],
+    texts: Iterable[tuple[str, str | FaultyText]],
     audio: Iterable[tuple[str, Audio]],
     speaker: Callable[[str, Path | None], str],
     where: str,
@@ -92,7 +102,7 @@ def pair(
     for _, item in audio:
         if name := item.channel or item.side:
             named.setdefault(item.path, set()).add(name)
-    texts_by_id: dict[str, list[str]] = {}
+    texts_by_id: dict[str, list[str | FaultyText]] = {}
     audio_by_id: dict[str, list[Audio]] = {}
     for id, text in texts:
         texts_by_id.setdefault(id, []).append(text)
@@ -116,7 +126,7 @@ def pair(
 
 def _cut(
     id: str,
-    text: str | None,
+    text: str | FaultyText | None,
     item: Audio,
     speaker: str,
     where: str,
@@ -126,6 +136,8 @@ def _cut(
     """Make the cut of one utterance; `named` has the names of channels by file."""
     recording_id = item.recording_id or id
     fault, note, end, channel = item.fault, item.note, item.end, None
+    if isinstance(text, FaultyText):
+        fault, text = fault or (NOT_UTF8, text.detail), ""
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
     else:

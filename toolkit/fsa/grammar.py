@@ -10,7 +10,7 @@ from toolkit.fsa.connect import connect
 from toolkit.fsa.fst import EPSILON, FINAL, Fst
 from toolkit.lang.ngram.arpa import ArpaError, read_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.tables import END, START, SymbolTable
+from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable
 
 
 class GrammarError(ToolkitError):
@@ -51,7 +51,8 @@ def grammar_acceptor(
                 " without"
             )
     fst = connect(_Contexts(model, ids, max_order).acceptor(ids, backoff))
-    if not len(fst.words):
+    symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
+    if set(np.unique(fst.words).tolist()) <= symbols:
         raise GrammarError(
             f"{arpa}: no n-gram is left after dropping those with words that "
             f"{'the lexicon' if given else words_table} lacks; do both spell words alike (upper"

@@ -8,11 +8,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from toolkit.lang.config import LangConfig
+from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.letters import normaliser
-from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.lexicon import Lexicon, with_positions
+from toolkit.lang.probabilities import Entry
+from toolkit.lang.text import read_lines
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
 
@@ -63,7 +66,8 @@ def prepare_lang(
         raise LangError(f"the split {train!r} has no transcript with a word in it")
     lm_words = lm_words or {}
     listed = read_words(config.words, normaliser(config.normaliser)) if config.words_file else set()
-    source = source_lexicon(config, needed | listed | lm_words.keys())
+    dictionary = source_dictionary(config, needed | listed | lm_words.keys())
+    source = dictionary.lexicon
     if config.words == "lexicon":
         listed = set(possible_words(source, normaliser(config.normaliser)))
     vocabulary = needed | listed | set(_ranked(config, lm_words, source))
@@ -78,8 +82,16 @@ def prepare_lang(
             "transcripts belong to the same language?"
         )
     lang = Lang.of(lexicon.with_positions() if config.position_dependent else lexicon)
-    lang = dataclasses.replace(lang, normaliser=config.normaliser)
+    probabilities = dictionary.probabilities
+    if probabilities is not None:
+        probabilities = probabilities.renamed(
+            lambda entry: _vocabulary_entry(entry, vocabulary, config.position_dependent)
+        )
+    lang = dataclasses.replace(lang, normaliser=config.normaliser, probabilities=probabilities)
     lang.save(out)
+    if dictionary.extra_questions is not None:
+        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions))
+        write_atomically(out / EXTRA_QUESTIONS, "".join(lines))
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")
         for word, guess in guesses.items():
@@ -140,6 +152,26 @@ def _warn_of_large_tables(phones: int) -> None:
         )
 
 
+def _vocabulary_entry(
+    entry: Entry, vocabulary: Collection[str], position_dependent: bool
+) -> Entry | None:
+    """Return an entry of the dictionary as the vocabulary has it; None where it does not."""
+    word, phones = entry
+    if word not in vocabulary:
+        return None
+    return word, with_positions(phones) if position_dependent else phones
+
+
+def source_dictionary(config: LangConfig, words: Collection[str] = ()) -> Dictionary:
+    """Read the dictionary that words are looked up in: see `source_lexicon`."""
+    if config.lexicon_file is None:
+        return Dictionary(source_lexicon(config, words))
+    found = read_dictionary(config.lexicon_file, config.strip_stress)
+    for note in found.notes:
+        logger.info("%s: %s", config.lexicon_file, note)
+    return found
+
+
 def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
     """Read the lexicon that words are looked up in.
 
@@ -151,7 +183,7 @@ def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
         return grapheme_lexicon(words)
     if config.lexicon is None:
         return Lexicon.from_cmudict(stress=config.stress)
-    return Lexicon.read(config.lexicon, stress=config.stress)
+    return read_dictionary(config.lexicon, config.strip_stress).lexicon
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from toolkit.lang.lang import LangError
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import Normaliser, read_lines
+from toolkit.lang.text import Normaliser
+from toolkit.storage.lines import TextLines
 
 _VARIANT = re.compile(r"(.+)\(\d+\)")
 
@@ -22,7 +23,8 @@ def read_words(path: Path, rules: Normaliser) -> set[str]:
       LangError: the file has no word.
     """
     words: set[str] = set()
-    for _, line in read_lines(path):
+    lines = TextLines(LangError)
+    for _, line in lines.read(path):
         fields = line.split()
         if not fields or line.startswith((";;;", "#")):
             continue
@@ -30,6 +32,7 @@ def read_words(path: Path, rules: Normaliser) -> set[str]:
         word = fields[1] if counted else fields[0]
         variant = _VARIANT.fullmatch(word)
         words.update(rules.words(variant.group(1) if variant else word))
+    lines.finish()
     if not words:
         raise LangError(f"{path} has no word in it; it needs one per line")
     return words

@@ -217,6 +217,9 @@ def _string(text: str) -> str:
 
 
 def _literal(value: object) -> str:
+    if isinstance(value, tuple):
+        items = ", ".join(map(_literal, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
     return _quoted(value) if isinstance(value, str) else repr(value)
 
 

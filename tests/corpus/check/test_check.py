@@ -297,7 +297,7 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     (told,) = [item for item in found if item["kind"] == "no-speaker"]
     assert (told["id"], told["detail"]) == (
         "u2",
-        f"not in {tmp_path}/utt2spk: it is a speaker of its own",
+        f"not in {tmp_path}/utt2spk: its recording counts as its speaker",
     )
     with open(tmp_path / "utt2spk", "a") as file:
         file.write("u1 ben\n")
@@ -308,7 +308,7 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     assert (told["id"], told["detail"]) == ("u1", f"{tmp_path}/utt2spk: ann, not ben")
     (tmp_path / "utt2spk").unlink()
     lacking = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
-    assert lacking == [f"{tmp_path} has no utt2spk: it is a speaker of its own"] * 2
+    assert lacking == [f"{tmp_path} has no utt2spk: its recording counts as its speaker"] * 2
 
 
 def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_path):

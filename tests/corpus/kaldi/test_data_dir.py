@@ -59,6 +59,42 @@ def test_the_mark_of_windows_editors_is_no_part_of_the_first_id(folder, audio, t
     assert described(read_kaldi_dir(path)) == [("a", "s", "ONE", 0.0, 1.0)]
 
 
+def test_lines_that_are_not_utf8_are_faults_of_their_utterances(folder, audio, tmp_path):
+    for name in "abcd":
+        audio(tmp_path / f"{name}.wav", seconds=1.0)
+    path = folder(wav_scp="", text="", utt2spk="")
+    scp = b"".join(b"%c %s/%c.wav\n" % (i, bytes(tmp_path), i) for i in b"abcd")
+    (path / "wav.scp").write_bytes(scp.replace(b"d.wav", b"\xe9.wav"))
+    (path / "text").write_bytes(b"a gr\xc3\nb gr\xc3\xbcn\nc X\nd Y\n")
+    (path / "utt2spk").write_bytes(b"a s\nb s\nc \xe9\nd s\n")
+    cuts = {cut.id: cut for cut in read_kaldi_dir(path)}
+    assert {id: fault_of(cut) for id, cut in cuts.items()} == {
+        **{"a": "not-utf8", "b": None, "c": None, "d": "not-utf8"}
+    }
+    assert cuts["a"].custom["fault_detail"] == rf"{path / 'text'}:1: `a gr\xc3`"
+    assert text_of(cuts["b"]) == "grün"
+    assert "no_speaker" in cuts["c"].custom
+
+
+@pytest.mark.parametrize("program", ["sph2pipe", "/opt/kaldi/tools/sph2pipe_v2.5/sph2pipe"])
+def test_paths_of_another_machine_are_mapped(folder, audio, tmp_path, program):
+    audio(tmp_path / "new" / "x y.wav", seconds=1.0)
+    audio(tmp_path / "new" / "deep" / "b.wav", seconds=1.0)
+    path = folder(
+        wav_scp=f"a {program} -f wav -p '/old/home/x y.wav' |\nb /old/home/far/b.wav\n",
+        text="a ONE\nb TWO\n",
+        utt2spk="a s\nb s\n",
+    )
+    assert {fault_of(cut) for cut in read_kaldi_dir(path)} == {"missing-audio"}
+    mappings = (f"/old/home={tmp_path}/new", f"/old/home/far={tmp_path}/new/deep")
+    cuts = read_kaldi_dir(path, path_map=mappings)
+    assert [fault_of(cut) for cut in cuts] == [None, None]
+    assert [audio_of(cut) for cut in cuts] == [
+        f"{tmp_path}/new/x y.wav",
+        f"{tmp_path}/new/deep/b.wav",
+    ]
+
+
 def test_segments_with_open_ends(folder, audio, tmp_path):
     audio(tmp_path / "r.wav", seconds=2.0)
     cuts = read_kaldi_dir(
@@ -210,7 +246,7 @@ def test_of_two_speakers_the_first_is_kept_and_an_empty_one_is_none(folder, audi
         utt2spk="u1 ann\nu1 ben\nu2\nu3 ann\nu3 ann\n",
     )
     one, two, three = read_kaldi_dir(path)
-    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "u2", "ann"]
+    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "a", "ann"]
     assert one.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
     assert "no_speaker" in two.custom
     assert three.custom is None

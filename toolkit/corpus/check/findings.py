@@ -141,7 +141,7 @@ KINDS: dict[str, Kind] = {
     "no-speaker": Kind(
         WARNING,
         "none",
-        "utterance without a speaker",
+        "utterance without a speaker: its recording counts as one",
         "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
         "speaker",
     ),
@@ -218,6 +218,12 @@ KINDS: dict[str, Kind] = {
         "none",
         "some words are not in the lexicon; those with letters get guessed pronunciations",
         "add frequent ones to the lexicon, write numbers out: see oov.tsv",
+    ),
+    "not-utf8": Kind(
+        ERROR,
+        "all",
+        "line with bytes that are not UTF-8, shown as \\xNN",
+        "type the letters of these lines again, in UTF-8",
     ),
 }
 """Kinds by name, in the order of the report."""

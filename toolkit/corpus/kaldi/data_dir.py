@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lhotse import MonoCut
@@ -22,8 +23,19 @@ from toolkit.corpus.manifest import (
     speaker_of,
     text_of,
 )
-from toolkit.corpus.pairing import Audio, channel_index, count_from_one, from_one, pair
+from toolkit.corpus.pairing import (
+    NOT_UTF8,
+    Audio,
+    FaultyText,
+    channel_index,
+    count_from_one,
+    from_one,
+    pair,
+)
+from toolkit.storage.encoding import printable
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import reading
 from toolkit.storage.whitespace import key_and_rest
 
@@ -37,10 +49,14 @@ RunPipe = Callable[[str, str], Audio]
 """(recording id, shell command) -> the audio it writes."""
 
 
-def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCut]:
+def read_kaldi_dir(
+    folder: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[MonoCut]:
     """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
 
-    - A relative path in wav.scp is looked for from `folder` and each folder above it.
+    - A path in wav.scp is mapped by `path_map`; a relative one is looked for from `folder` and
+      each folder above it.
+    - Lines that are not UTF-8 are faults of their utterances.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE, with `-c 2` and
       `sox FILE -t wav - remix 2 |` as its second channel. Any other command is refused as a fault
       of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
@@ -49,8 +65,8 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
       a file of several. Numbers in segments are from 0, as extract-segments reads them, unless
       none is 0 and one above 1. Where nothing names a channel, all are averaged.
     - A segment's end of -1 is the end of the recording.
-    - An utterance that utt2spk lacks, or names without a speaker, is a speaker of its own, as is
-      Kaldi's custom, with a warning of the check. Of two speakers the first is kept, likewise.
+    - The speaker of an utterance that utt2spk lacks, or names without a speaker, is its recording,
+      with a warning of the check. Of two speakers the first is kept, likewise.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -61,17 +77,18 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     for name in ("wav.scp", "text"):
         if not (folder / name).is_file():
             raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
-    recordings = read_scp(folder / "wav.scp", run_pipe)
+    recordings = read_scp(folder / "wav.scp", run_pipe, path_map)
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
         audio = _segments(folder / "segments", _by_id(recordings))
     named = (folder / "utt2spk").is_file()
     speakers, others = _speakers(folder / "utt2spk") if named else ({}, {})
-    cuts = pair(
-        _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
-    )
+    texts = [
+        (line.id, FaultyText(line.fault) if line.fault else line.rest)
+        for line in _all_lines(folder / "text")
+    ]
+    cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
     lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
-    lacking += ": it is a speaker of its own"
     for cut in cuts:
         if cut.id not in speakers:
             mark_no_speaker(cut, lacking)
@@ -90,13 +107,23 @@ def _speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return speakers, others
 
 
-def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
+def read_scp(
+    path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[tuple[str, Audio]]:
     """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
 
     The channels are those of the file reco2file_and_channel beside it, if there is one.
     """
     sides = _sides(path.parent / "reco2file_and_channel")
-    recordings = [(id, _recording(path, id, rest, run_pipe)) for id, rest in _lines(path)]
+    recordings = [
+        (
+            line.id,
+            _faulty_audio(line)
+            if line.fault
+            else _recording(path, line.id, line.rest, run_pipe, path_map),
+        )
+        for line in _all_lines(path)
+    ]
     return [(id, dataclasses.replace(audio, side=sides.get(id))) for id, audio in recordings]
 
 
@@ -109,31 +136,59 @@ def _sides(path: Path) -> dict[str, str | None]:
     return {id: name for (id, _), name in zip(rows, names, strict=True)}
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
+@dataclass(frozen=True)
+class _Line:
+    """A line of a data directory's file."""
+
+    id: str
+    """Its first word."""
+    rest: str
+    """What follows."""
+    fault: str = ""
+    """File, line and bytes of a line that is not UTF-8."""
+
+
+def _all_lines(path: Path) -> list[_Line]:
     """Split every line that is not blank at its first white space, which is ASCII's.
 
     The mark with which editors of Windows begin files is no part of the first id.
     """
-    pairs = []
+    counts = LineCounts()
     with reading(path, ManifestError, "is it a file, and may you read it?"):
-        content = path.read_text(encoding="utf-8-sig", errors="replace")
-    for line in content.split("\n"):
+        numbered = list(decoded_lines(path, counts))
+    advice = f"; {counts.advice}" if counts.advice else ""
+    lines = []
+    for number, line in numbered:
         id, rest = key_and_rest(line)
-        if id:
-            pairs.append((id, rest))
-    return pairs
+        if is_faulty(line):
+            fault = f"{path}:{number}: {shown(line)}{advice}"
+            lines.append(_Line(printable(id).replace("\0", "\\x00"), printable(rest), fault))
+        elif id:
+            lines.append(_Line(id, rest))
+    return lines
 
 
-def _recording(scp: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """Read the lines as `_all_lines` does, without those that are not UTF-8."""
+    return [(line.id, line.rest) for line in _all_lines(path) if not line.fault]
+
+
+def _faulty_audio(line: _Line) -> Audio:
+    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
+
+
+def _recording(
+    scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
+) -> Audio:
     folder = scp.parent
     if not source:
         return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(locate(folder, source)), recording_id=id)
+        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
         name, channel = decoded
-        path = str(locate(folder, name))
+        path = str(locate(folder, map_path(name, path_map)))
         if not (run_pipe and is_shortened(path)):
             note = ("replaced-pipe", f"{path} for `{source}`")
             return Audio(path, recording_id=id, note=note, channel=channel)
@@ -154,10 +209,10 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
-        program, *arguments = shlex.split(command[:-1])
+        path, *arguments = shlex.split(command[:-1])
     except ValueError:
         return None
-    channel = None
+    program, channel = os.path.basename(path), None
     if program == "sox":
         *arguments, effect, channel = arguments if len(arguments) == 6 else [*arguments, "", ""]
         picks_channel = (
@@ -195,10 +250,14 @@ def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
 
 def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
     """Read the lines `utterance recording start end [channel]`."""
-    lines = [(id, rest.split()) for id, rest in _lines(path)]
-    numbers = [int(row[3]) for _, row in lines if len(row) > 3 and _is_number(row[3])]
+    lines = _all_lines(path)
+    rows = [line.rest.split() for line in lines]
+    numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
     first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
-    return [(id, _segment(row, recordings, first)) for id, row in lines]
+    return [
+        (line.id, _faulty_audio(line) if line.fault else _segment(row, recordings, first))
+        for line, row in zip(lines, rows, strict=True)
+    ]
 
 
 def _is_number(channel: str) -> bool:

@@ -22,8 +22,9 @@ from toolkit.lang.probabilities import (
     remove_probabilities,
 )
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
-from toolkit.lang.text import in_upper_case, read_lines
+from toolkit.lang.text import in_upper_case
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
 
 SILENCE_WORD = "!SIL"
@@ -253,6 +254,8 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield (file and line, fields) of the lines that are not blank."""
     if not path.is_file():
         raise KaldiDictError(f"{path.parent} is not a dictionary directory: it has no {path.name}")
-    for number, line in read_lines(path):
+    lines = TextLines(KaldiDictError)
+    for number, line in lines.read(path):
         if line.strip():
             yield f"{path}:{number}", line.split()
+    lines.finish()
