@@ -116,13 +116,13 @@ def open_at(
             if by_name
             else mp3_frames(content, _pieces(content) is not None)
         )
-        found = frames and frames.pieces_before(content, start)
-        if not found:
+        position = frames and frames.pieces_before(content, start)
+        if not position:
             content.seek(0)
             _skip(file, start)
             yield file
             return
-        pieces, before = found
+        pieces, before = position
         with _Unseekable(splice(content, pieces)) as part:
             _skip(part, before)
             yield part

@@ -109,8 +109,8 @@ def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) 
     position = begin + size
     if position >= total:
         return position > total
-    for _, more in _chunks(file, position, header):
-        position = file.tell() + more
+    for _, chunk_size in _chunks(file, position, header):
+        position = file.tell() + chunk_size
     return position < total - 1
 
 

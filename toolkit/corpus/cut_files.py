@@ -52,11 +52,11 @@ def cut_files(root: Path) -> dict[str, Path]:
         if not path.name.endswith(SUFFIXES):
             continue
         if _OTHER.search(name):
-            found = _SUPERVISIONS.fullmatch(name)
-            if found and _recordings_beside(path) is not None:
-                supervisions.append((found[1] or found[2] or found[3], path))
-        elif found := _PART.fullmatch(name):
-            cuts.append((found[1] or found[2], path))
+            match = _SUPERVISIONS.fullmatch(name)
+            if match and _recordings_beside(path) is not None:
+                supervisions.append((match[1] or match[2] or match[3], path))
+        elif match := _PART.fullmatch(name):
+            cuts.append((match[1] or match[2], path))
         elif suffix.startswith("l") or name == "cuts":
             names.append((name, path))
     parts: dict[str, Path] = {}
@@ -123,32 +123,32 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
     """Yield the cuts, with their file and line or number."""
     beside = _recordings_beside(path) if _OTHER.search(path.name.partition(".json")[0]) else None
     recordings = {}
-    for place, plain in manifest_items(beside) if beside is not None else ():
+    for place, item in manifest_items(beside) if beside is not None else ():
         with reading(place, ManifestError, ADVICE, "not a recording"):
-            recordings[validated(plain, {"id": str}, "it")["id"]] = plain
-    for place, plain in manifest_items(path):
+            recordings[validated(item, {"id": str}, "it")["id"]] = item
+    for place, item in manifest_items(path):
         with reading(
             place, ManifestError, ADVICE, "not a cut" if beside is None else "cannot be read"
         ):
             if beside is not None:
-                plain = _cut_of_supervision(plain, recordings, beside)
-            _check(plain)
-            cut = parse_cut(plain, place)
+                item = _cut_of_supervision(item, recordings, beside)
+            _check(item)
+            cut = parse_cut(item, place)
         yield place, _plain(cut, place)
 
 
-def _check(plain: Any) -> None:
+def _check(item: Any) -> None:
     """Check the types of what is used of a cut, which lhotse does not.
 
     Raises:
       ValueError, AttributeError: to be caught by `reading`.
     """
-    if plain.get("type") != "MonoCut":
+    if item.get("type") != "MonoCut":
         return
-    validated(plain, _TIMES)
-    for supervision in plain.get("supervisions") or []:
+    validated(item, _TIMES)
+    for supervision in item.get("supervisions") or []:
         validated(supervision, _TIMES)
-    if recording := plain.get("recording"):
+    if recording := item.get("recording"):
         validated(recording, _RECORDING)
 
 
@@ -182,35 +182,37 @@ def _recordings_beside(path: Path) -> Path | None:
     name, _, suffix = path.name.replace("supervisions", "recordings").rpartition(".json")
     same = Path(f"{name}.json{suffix}").name
     names = [same, *(f"{name}{suffix}" for suffix in SUFFIXES)]
-    found = (path.with_name(one) for one in names if one != path.name)
-    return next((file for file in found if file.is_file()), None)
+    candidates = (path.with_name(candidate) for candidate in names if candidate != path.name)
+    return next((file for file in candidates if file.is_file()), None)
 
 
-def _cut_of_supervision(plain: Any, recordings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _cut_of_supervision(
+    supervision: Any, recordings: Mapping[str, Any], path: Path
+) -> dict[str, Any]:
     """Return the plain data of the cut of a supervision.
 
     Args:
-      plain: the supervision.
+      supervision: the supervision.
       recordings: plain data by id.
       path: of the recordings.
 
     Raises:
       ValueError, KeyError, ...: it is no supervision; to be caught by `reading`.
     """
-    name = validated(plain, _SUPERVISION, "it")["recording_id"]
+    name = validated(supervision, _SUPERVISION, "it")["recording_id"]
     if name not in recordings:
         raise ValueError(f"{path} has no recording {quoted(name)}")
-    channel = plain.get("channel", 0)
+    channel = supervision.get("channel", 0)
     if isinstance(channel, list) and len(channel) == 1:
         channel = channel[0]
-    id, start = str(plain["id"]), plain["start"]
+    id, start = str(supervision["id"]), supervision["start"]
     return {
         "id": id,
         "type": "MonoCut",
         "start": start,
-        "duration": plain["duration"],
+        "duration": supervision["duration"],
         "channel": channel,
-        "supervisions": [{**plain, "start": 0.0, "channel": channel}],
+        "supervisions": [{**supervision, "start": 0.0, "channel": channel}],
         "recording": copy.deepcopy(recordings[name]),  # lhotse changes it
     }
 

@@ -183,7 +183,7 @@ class Mp3Frames:
     delay: int
     """Samples of the first frames that are no samples of the file."""
     phase: int
-    """Decoding may begin at the frames whose number leaves this rest when divided by `_CYCLE`."""
+    """Decoding may begin at the frames whose number modulo `_CYCLE` is this."""
 
     def pieces_before(self, file: BinaryIO, sample: int) -> tuple[tuple[Piece, ...], int] | None:
         """Return the pieces to decode a sample and those behind it as in the whole file.
@@ -202,8 +202,8 @@ class Mp3Frames:
         starts = [0]
         for run in self.runs:
             starts.append(starts[-1] + run.frames)
-        wanted = min((sample + self.delay) // header.samples, starts[-1] - 1)
-        first = wanted - _OVERLAP
+        target = min((sample + self.delay) // header.samples, starts[-1] - 1)
+        first = target - _OVERLAP
         filled = 0
         while first > 0 and filled < _RESERVOIR:
             first -= 1
@@ -214,18 +214,18 @@ class Mp3Frames:
         silent: list[Piece] = []
         filled = 0
         number = first
-        while filled < _RESERVOIR and number < wanted - _OVERLAP:
+        while filled < _RESERVOIR and number < target - _OVERLAP:
             frame = self._frame(file, number, starts)
             silent.append(_silent(frame, header, filled))
             filled += len(frame) - _side_end(frame, header)
             number += 1
         index = bisect_right(starts, number) - 1
         run = self.runs[index]
-        rest = _run_pieces(file, run, number - starts[index])
+        decoded = _run_pieces(file, run, number - starts[index])
         for later in self.runs[index + 1 :]:
-            rest += _run_pieces(file, later)
+            decoded += _run_pieces(file, later)
         head = _frames_header(file, self.runs[0], starts[-1] - first)
-        return (head, *silent, *rest), sample + self.delay - first * header.samples
+        return (head, *silent, *decoded), sample + self.delay - first * header.samples
 
     def _frame(self, file: BinaryIO, number: int, starts: list[int]) -> bytes:
         """Return the bytes of a frame."""

@@ -400,8 +400,8 @@ def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
         place = f"{path}:{number}"
         with reading(place, SourceError, "write the cuts again", "no cut"):
-            plain = json.loads(line)
-        yield place, plain
+            item = json.loads(line)
+        yield place, item
 
 
 def _without_channel(cut: Any) -> str:

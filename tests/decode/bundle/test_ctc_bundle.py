@@ -375,6 +375,24 @@ def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):
     ]
 
 
+def test_ctm_has_the_channel_that_is_read(bundle, audio, tmp_path):
+    samples, rate = soundfile.read(audio / "two.wav", dtype="int16")
+    soundfile.write(tmp_path / "s.wav", np.stack([samples[::-1], samples], axis=1), rate)
+    (tmp_path / "wav.scp").write_text(f"two {tmp_path}/s.wav\n")
+    (tmp_path / "reco2file_and_channel").write_text("two s B\n")
+    arguments = ("transcribe", "--model", bundle.parent, "--format", "ctm")
+
+    def words(*more):
+        lines = run(*arguments, *more).splitlines()
+        return [line.split()[1:] for line in lines if line.startswith(("two ", "s "))]
+
+    mono = words(audio / "two.wav")
+    assert mono
+    assert words(tmp_path / "wav.scp") == [["B", *fields[1:]] for fields in mono]
+    both = words("--channel", 2, tmp_path / "s.wav")
+    assert both == [["2", *fields[1:]] for fields in mono]
+
+
 def test_one_channel_is_aligned(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\n")
     align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "mono")

@@ -159,10 +159,10 @@ def _mark_clashes(recordings: list[Recording]) -> None:
     while clash := first_clash(
         f"{safe_name(recordings[position].utterance)}.TextGrid" for position in clear
     ):
-        both = [clear[number] for number in clash]
-        one, other = (recordings[position].utterance for position in both)
-        fault = f"the results of {one} and {other} would be at one place: rename one"
-        for position in both:
+        pair = [clear[number] for number in clash]
+        first, second = (recordings[position].utterance for position in pair)
+        fault = f"the results of {first} and {second} would be at one place: rename one"
+        for position in pair:
             recordings[position] = replace(recordings[position], fault=fault)
             clear.remove(position)
 

@@ -215,8 +215,12 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
     program, channel = os.path.basename(path), None
     if program == "sox":
         *arguments, effect, channel = arguments if len(arguments) == 6 else [*arguments, "", ""]
-        plain = arguments[1:] == ["-t", "wav", "-"] and effect == "remix" and channel.isdecimal()
-        return (arguments[0], channel) if plain and not arguments[0].startswith("-") else None
+        picks_channel = (
+            arguments[1:] == ["-t", "wav", "-"] and effect == "remix" and channel.isdecimal()
+        )
+        return (
+            (arguments[0], channel) if picks_channel and not arguments[0].startswith("-") else None
+        )
     while program == "sph2pipe" and len(arguments) > 2:
         if arguments[:2] == ["-f", "wav"]:
             del arguments[:2]
