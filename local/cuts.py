@@ -20,5 +20,5 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
         files = {part: path for part, path in files.items() if matches(part, patterns)}
     if not files:
         raise ManifestError(f"no file of cuts in {root} has a part such as {patterns}")
-    parts = {part: read_cut_file(path) for part, path in files.items()}
+    parts = {part: read_cut_file(path, corpus.map_paths) for part, path in files.items()}
     return assemble(parts, corpus, hold_out_test=True)

@@ -27,10 +27,11 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
         )
     run_pipe = PipeRunner(corpus.pipes) if corpus.allow_pipes else None
     if (root / "wav.scp").is_file():
-        return assemble({"train": read_kaldi_dir(root, run_pipe)}, corpus, hold_out_test=True)
+        cuts = read_kaldi_dir(root, run_pipe, corpus.map_paths)
+        return assemble({"train": cuts}, corpus, hold_out_test=True)
     folders = sorted(path.parent for path in root.glob("*/wav.scp"))
     parts = {
-        folder.name: read_kaldi_dir(folder, run_pipe)
+        folder.name: read_kaldi_dir(folder, run_pipe, corpus.map_paths)
         for folder in folders
         if matches(folder.name, patterns)
     }

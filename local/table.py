@@ -14,4 +14,4 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read the table `root`; dev and test are held out of train if its split column lacks them."""
     if not root.is_file():
         raise ManifestError(f"{root} is not a file: corpus.root must be the table, a CSV file")
-    return assemble(read_table(root), corpus, hold_out_test=True)
+    return assemble(read_table(root, corpus.map_paths), corpus, hold_out_test=True)

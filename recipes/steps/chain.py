@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from recipes.steps.data import has_copies, need_user_files
+from recipes.steps.data import has_copies
+from recipes.steps.gmm import tree_config
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore
@@ -14,6 +15,7 @@ from toolkit.fsa.denominator import Denominator, make_denominator
 from toolkit.fsa.phone_ngram import phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.build import TreeConfig
 from toolkit.processes import ranks
 from toolkit.stages.run import Run
 from toolkit.train.lfmmi.spoken import AlignedPhones
@@ -43,9 +45,8 @@ def train_chain(
     """
     out = run.make(system)
     if senones is None:
-        graphs, tree = out / "graphs", run.config.chain_tree
-        need_user_files(run, tree.questions, tree.roots)
-        ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, graphs))
+        graphs, tree = out / "graphs", tree_config(run, run.config.chain_tree)
+        ranks.on_rank_zero(partial(_make_graphs, run, aligner, cepstra, tree, graphs))
     else:
         graphs = run.need(senones)
     stores, phones = transcribed_phones(run, aligner, features)
@@ -87,12 +88,11 @@ def phone_sequences(phones: AlignedPhones) -> Iterator[list[int]]:
     return (phones.load(name).phones.tolist() for name in phones.ids)
 
 
-def _make_graphs(run: Run, aligner: str, cepstra: str, out: Path) -> None:
+def _make_graphs(run: Run, aligner: str, cepstra: str, config: TreeConfig, out: Path) -> None:
     """Tie the senones and estimate the denominator."""
     if (out / DENOMINATOR).exists():  # written last
         return
     system, alignments = run.need(aligner), run.need("ali")
-    config = run.config.chain_tree
     tie_low_rate(system, run.need(f"plp/{cepstra}"), alignments, config, out, run.jobs)
     senones, topology = Senones.load(out), Topology.load(system / "topology.json")
     sentences = phone_sequences(AlignedPhones(AlignmentStore(alignments), topology))

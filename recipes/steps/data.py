@@ -18,7 +18,7 @@ from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_o
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.score.results import (
     collect_results,
@@ -67,7 +67,7 @@ def hybrid_policy(run: Run) -> TextPolicy:
         return policy
     path = run.setting("lang.lexicon")
     need_user_files(run, path)
-    return policy.with_lexicon(Lexicon.read(path, policy=policy))
+    return policy.with_lexicon(read_dictionary(path, policy=policy).lexicon)
 
 
 def write_transcripts(split: str, found: Sequence[MonoCut], policy: TextPolicy) -> None:

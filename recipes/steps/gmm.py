@@ -25,6 +25,8 @@ from toolkit.decode.system import decode_passes
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
+from toolkit.hmm.tree.build import TreeConfig
+from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
 from toolkit.processes.workers import shared_workers
@@ -64,7 +66,7 @@ def _train(
     """Train a GMM system on the cepstra of the training data, or on those of its clean twins."""
     config = getattr(run.config, system)
     if hasattr(config, "tree"):
-        need_user_files(run, config.tree.questions, config.tree.roots)
+        config = replace(config, tree=tree_config(run, config.tree))
     cepstra = run.need(f"plp/{split}")
     return train(
         cepstra=cepstra,
@@ -75,6 +77,17 @@ def _train(
         jobs=run.jobs,
         progress=run.progress,
     )
+
+
+def tree_config(run: Run, config: TreeConfig) -> TreeConfig:
+    """Return the settings of a tree, with the extra questions of the lexicon, if it has some.
+
+    The user's files that they name become inputs of the stage.
+    """
+    need_user_files(run, config.questions, config.extra_questions, config.roots)
+    if config.extra_questions is None and run.exists(f"lang/{EXTRA_QUESTIONS}"):
+        return replace(config, extra_questions=run.need(f"lang/{EXTRA_QUESTIONS}"))
+    return config
 
 
 @shared_workers()
@@ -187,8 +200,7 @@ def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]
 
     With `pronunciation_probabilities`, those of the lexicon are estimated on the same alignments.
     """
-    config, out = run.config.senones, run.make("senones")
-    need_user_files(run, config.questions, config.roots)
+    config, out = tree_config(run, run.config.senones), run.make("senones")
     cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
     found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
     if run.config.pronunciation_probabilities:

@@ -28,6 +28,7 @@ def lexicon_config(run: Run) -> LangConfig:
         lexicon=run.setting("lang.lexicon"),
         normaliser=run.setting("lang.normaliser"),
         stress=run.setting("lang.stress"),
+        strip_stress=run.setting("lang.strip_stress"),
     )
     need_user_files(run, config.lexicon_file)
     return config

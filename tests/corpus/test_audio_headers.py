@@ -1,10 +1,12 @@
 """Lengths in headers against libsndfile, of whole files and of their first halves."""
 
+import os
 import struct
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from toolkit.corpus.audio_file import open_audio, unread_end
 from toolkit.corpus.audio_headers import declared_samples, ogg_end
@@ -154,3 +156,78 @@ def test_chunks_of_samples_that_do_not_fit_together_are_an_error(tmp_path, conte
         decode_audio(content, "a.wav")
     assert "several chunks" in decode(str(path)).error
     assert "several chunks" in recording_or_fault(path, "a")[1]
+
+
+STREAMS = [
+    *[
+        (form, kind)
+        for form in ("WAV", "WAVEX", "RF64", "W64", "AU", "CAF")
+        for kind in ("PCM_16", "PCM_24", "FLOAT", "ULAW", "ALAW")
+    ],
+    *[("WAV", kind) for kind in ("PCM_U8", "IMA_ADPCM", "GSM610")],
+]
+
+
+def without_size(form, data, size):
+    """Return a file as a program writes it to a pipe, where it cannot go back to its header."""
+    data, place = bytearray(data), data.find(b"data")
+    if form in ("WAV", "WAVEX"):
+        data[4:8] = data[place + 4 : place + 8] = size.to_bytes(4, "little")
+    elif form == "RF64":
+        place = data.find(b"ds64")
+        data[place + 8 : place + 32] = bytes(24)
+    elif form == "W64":
+        data[place + 16 : place + 24] = bytes(8) if size == 0 else b"\xff" * 8
+    elif form == "AU":
+        data[8:12] = size.to_bytes(4, "big")
+    else:
+        data[place + 4 : place + 12] = b"\xff" * 8
+    return bytes(data)
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF])
+@pytest.mark.parametrize(("form", "subtype"), STREAMS)
+def test_streams_are_read_to_the_end_of_the_file_everywhere(write, tmp_path, form, subtype, size):
+    path = write(form, subtype, 1 if subtype == "GSM610" else 2)
+    whole = load_audio(path)
+    stream = tmp_path / f"stream.{form.lower()}"
+    stream.write_bytes(without_size(form, path.read_bytes(), size))
+    assert torch.equal(load_audio(stream), whole)
+    assert torch.equal(load_audio(stream, offset=0.5, duration=0.25), whole[8000:12000])
+    assert torch.equal(torch.cat(list(audio_blocks(stream, 16000, 0.3))), whole)
+    assert torch.equal(decode_audio(stream.read_bytes(), "x").samples, whole)
+    recording, fault = recording_or_fault(stream, "s")
+    assert (recording.num_samples, fault) == (len(whole), None)
+    info = decode(str(stream))
+    assert (info.declared, info.decoded, info.error) == (len(whole), len(whole), None)
+    assert told(stream) == ""
+
+
+def test_a_stream_of_big_endian_samples(write, tmp_path):
+    data = write("WAV", "PCM_16").read_bytes()
+    header = struct.pack(
+        ">4sI4s4sIHHIIHH", b"RIFX", 0, b"WAVE", b"fmt ", 16, 1, 1, 16000, 32000, 2, 16
+    )
+    samples = np.frombuffer(data[44:], "<i2").astype(">i2").tobytes()
+    (tmp_path / "x.wav").write_bytes(header + b"data" + bytes(4) + samples)
+    assert torch.equal(load_audio(tmp_path / "x.wav"), load_audio(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("behind", [b"", b"LIST\x04\x00\x00\x00INFO"])
+def test_a_file_without_samples_is_no_stream(write, behind):
+    path = write("WAV", "PCM_16", samples=0)
+    path.write_bytes(path.read_bytes() + behind)
+    assert decode(str(path)).decoded == 0
+    with pytest.raises(AudioError, match="no samples"):
+        load_audio(path)
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFF000])
+def test_a_stream_of_more_than_four_gigabytes(write, size):
+    path = write("WAV", "PCM_16", channels=2, samples=10)
+    content = without_size("WAV", path.read_bytes()[:44], size)
+    path.write_bytes(content)
+    os.truncate(path, 5 << 30)  # a file with a hole
+    with open_audio(path) as file:
+        assert file.frames == ((5 << 30) - 44) // 4
+    path.unlink()

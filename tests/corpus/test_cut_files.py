@@ -1,14 +1,25 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
+import soundfile
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from local import cuts as reader
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
 from toolkit.corpus.cuts import UnsafeCutError
-from toolkit.corpus.manifest import ManifestError, read_cuts, speaker_of, text_of, write_cuts
+from toolkit.corpus.manifest import (
+    ManifestError,
+    channel_name,
+    channel_of,
+    read_cuts,
+    speaker_of,
+    text_of,
+    write_cuts,
+)
+from toolkit.features.cut_audio import load_cut_audio
 
 
 def cut(path, name, text="HELLO", speaker="anna", start=0.0, duration=None, segments=()):
@@ -42,6 +53,7 @@ def test_utterances_of_a_file_of_cuts(audio, tmp_path):
     assert [text_of(found[name]) for name in ("whole", "a", "b")] == ["GOOD MORNING", "ONE", "TWO"]
     assert speaker_of(found["part"]) == "anna"
     assert "names none" in found["nobody"].custom["no_speaker"]
+    assert speaker_of(found["nobody"]) == found["nobody"].recording_id
     assert found["silent"].custom["fault"] == "missing-transcript"
     for name in "cd":
         assert found[name].custom["fault"] == "bad-segment"
@@ -174,10 +186,16 @@ def test_channels_in_files_of_their_own(audio, tmp_path):
     assert "fault" not in (found.custom or {})
 
 
-def test_a_channel_of_several_is_a_fault(audio, tmp_path):
-    file = tmp_path / "cuts.jsonl"
-    CutSet.from_cuts([cut(audio(tmp_path / "a.wav", channels=2), "a")]).to_file(file)
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_cuts_pick_a_channel(audio, tmp_path, channel):
+    path, file = audio(tmp_path / "a.wav", channels=2), tmp_path / "cuts.jsonl"
+    one = cut(path, "a").to_dict() | {"channel": channel}
+    file.write_text(json.dumps(one))
     (found,) = read_cut_file(file)
-    assert found.custom["fault"] == "unread-channel"
-    assert f"channel 0 of 2 in {tmp_path}/a.wav" in found.custom["fault_detail"]
-    assert "mix_channels" not in found.custom
+    if channel == 2:
+        assert found.custom["fault"] == "no-channel"
+        assert f"no channel 3, but 2 channels in {path}" in found.custom["fault_detail"]
+        return
+    assert (channel_of(found), channel_name(found)) == (channel, str(channel + 1))
+    samples = soundfile.read(path, dtype="float32")[0]
+    assert np.array_equal(load_cut_audio(found).numpy(), samples[:, channel])

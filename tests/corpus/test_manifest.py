@@ -6,6 +6,7 @@ from toolkit.corpus.manifest import (
     ManifestError,
     audio_of,
     make_cut,
+    mark_no_speaker,
     read_cuts,
     recording_or_fault,
     speaker_of,
@@ -121,3 +122,14 @@ def test_a_file_whose_name_is_not_utf8_gets_a_fault_that_says_so(tmp_path):
     write_cuts([cut_of(path)], tmp_path / "cuts.jsonl")
     (cut,) = read_cuts(tmp_path / "cuts.jsonl")
     assert "not UTF-8" in str(cut.custom)
+
+
+def test_where_no_speaker_is_named_the_recording_or_its_channel_is(audio, tmp_path):
+    cut = cut_of(audio(tmp_path / "a.wav", channels=2), "r")
+    mark_no_speaker(cut, "x.csv:2 names none")
+    assert speaker_of(cut) == "r"
+    reason = "x.csv:2 names none: its recording counts as its speaker"
+    assert cut.custom == {"mix_channels": True, "no_speaker": reason}
+    cut.channel, cut.custom = 1, None
+    mark_no_speaker(cut, "x.csv:2 names none")
+    assert speaker_of(cut) == "r-1"

@@ -11,6 +11,7 @@ from toolkit.corpus.check.audio_info import decode
 from toolkit.corpus.manifest import recording_or_fault
 from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.blocks import audio_blocks
+from toolkit.features.cut_audio import LOCAL_FILES
 
 RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
 """Hz by the bits of the version and of the rate."""
@@ -140,3 +141,62 @@ def test_frames_are_found_behind_junk_that_ends_where_a_block_of_the_search_does
     path = tmp_path / "a.mp3"
     path.write_bytes(content + b"\xff" * junk + content)
     assert lengths(path) == {2 * frames * 576}
+
+
+def speech_like(rate, channels, seconds):
+    """Tones that come and go, and a pause: frames of all sizes."""
+    time = np.arange(round(seconds * rate)) / rate
+    swept = np.sin(2 * np.pi * (200 * time + 300 * np.sin(time))) * np.abs(np.sin(3 * time))
+    noise = 0.05 * np.random.default_rng(0).standard_normal(len(time))
+    samples = 0.3 * swept + noise * (np.sin(5 * time) > 0)
+    samples[len(time) // 2 : len(time) * 5 // 8] = 0
+    return np.stack([samples, samples[::-1]][:channels], axis=1)
+
+
+def delayed(content, delay):
+    """Return a file whose tag tells another delay of the encoder."""
+    place = content.index(b"LAME") + 21
+    old = int.from_bytes(content[place : place + 3], "big")
+    return content[:place] + (delay << 12 | old & 4095).to_bytes(3, "big") + content[place + 3 :]
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8000, 1), (16000, 1), (22050, 2), (44100, 2)])
+@pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT", "delayed", "untagged", "middle", "twice"])
+def test_pieces_are_slices_of_the_whole(tmp_path, capfd, rate, channels, mode):
+    content, path = io.BytesIO(), tmp_path / "a.mp3"
+    bits = mode if mode == "CONSTANT" else "VARIABLE"
+    samples = speech_like(rate, channels, 12.0)
+    soundfile.write(content, samples, rate, format="MP3", bitrate_mode=bits, compression_level=0.6)
+    data = content.getvalue()
+    if mode == "delayed":
+        data = delayed(data, 3500)
+    elif mode == "untagged":
+        data, _ = without_tag(data)
+    elif mode == "middle":
+        data = data[len(data) // 3 :]
+    elif mode == "twice":
+        data = data + without_tag(data)[0][1000:] + data
+    path.write_bytes(data)
+    whole = load_audio(path, rate)
+    seconds = len(whole) / rate
+    for start in (0.01, 0.2, 0.9, 1.7, 3.0, 4.321, seconds / 2, seconds * 2 / 3, seconds - 0.5):
+        expected = whole[round(start * rate) :][: round(0.4 * rate)]
+        assert load_audio(path, rate, start, 0.4).equal(expected), start
+        assert next(iter(audio_blocks(path, rate, 0.4, start))).equal(expected), start
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS", "FLAC", "GSM610", "IMA_ADPCM", "MPEG"])
+def test_pieces_are_slices_through_lhotse_too(tmp_path, subtype):
+    form = {"FLAC": "FLAC", "VORBIS": "OGG", "OPUS": "OGG", "MPEG": "MP3"}.get(subtype, "WAV")
+    kind = {"FLAC": "PCM_16", "MPEG": "MPEG_LAYER_III"}.get(subtype, subtype)
+    path = tmp_path / f"a.{form.lower()}"
+    soundfile.write(path, speech_like(16000, 1, 6.0), 16000, format=form, subtype=kind)
+    whole = load_audio(path)
+    recording, _ = recording_or_fault(path, "a")
+    for start in (0.0, 0.5, 2.75, 5.2):
+        expected = whole[round(start * 16000) :][:8000]
+        assert load_audio(path, 16000, start, 0.5).equal(expected)
+        samples, _ = LOCAL_FILES.read_audio(path, start, 0.5)
+        assert np.array_equal(samples[0], expected.numpy())
+    assert recording.num_samples == len(whole)

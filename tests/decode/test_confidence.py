@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from toolkit.decode.confidence import (
     Calibration,
@@ -52,6 +53,24 @@ def test_calibration_of_little_data_is_tame(right):
     assert all(0 < p < 1 for p in found([0.01, 0.5, 0.99]))
     assert math.isfinite(found.offset)
     assert math.isfinite(found.slope)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_calibration_is_the_maximum_of_the_posterior(seed):
+    """Against scipy, on so few words that the prior counts."""
+    rng = np.random.default_rng(seed)
+    confidences = rng.uniform(0.05, 0.95, 12)
+    correct = rng.random(12) < 0.3
+    log_odds = np.log(confidences / (1 - confidences))
+
+    def negative_log_posterior(line):
+        logits = line[0] + line[1] * log_odds
+        log_likelihood = np.sum(correct * logits - np.logaddexp(0, logits))
+        return -log_likelihood + 0.5 * (line[0] ** 2 + (line[1] - 1) ** 2)
+
+    expected = minimize(negative_log_posterior, [0.0, 1.0], method="BFGS", tol=1e-10).x
+    fit = Calibration.fit(confidences.tolist(), correct.tolist())
+    assert (fit.offset, fit.slope) == pytest.approx(tuple(expected), abs=1e-5)
 
 
 def test_calibration_error_of_two_bins():

@@ -245,28 +245,39 @@ def test_a_list_that_assigns_channels_is_not_mixed(audio, read, tmp_path):
     scp.write_text(f"s-A {stereo}\ns-B {stereo}\nm {mono}\nt {stereo}\n")
     (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\n")
     found = read(scp)
-    assert found["s-B"] == (
-        f"s-B: is channel B of 2 in {stereo}, as reco2file_and_channel says; give --channel 2, or"
-        " write each channel to its own file"
-    )
-    assert "give --channel 1" in found["s-A"]
+    assert torch.equal(found["s-A"], load_audio(stereo, channel=0))
+    assert torch.equal(found["s-B"], load_audio(stereo, channel=1))
     assert torch.equal(found["m"], load_audio(mono))
     assert torch.equal(found["t"], load_audio(stereo))
-    (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\nt s 0\n")
-    assert "says; write each channel" in read(scp)["t"]
+    (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\nt s 3\n")
+    assert read(scp)["t"] == f"t: no channel 3, but 2 channels in {stereo}"
     found = read(scp, channel=1)
     assert torch.equal(found["s-B"], load_audio(stereo, channel=1))
     assert "give --channel 1" in found["s-A"]
 
 
-def test_a_cut_of_an_imported_channel_is_refused(audio, read, tmp_path):
+def test_a_cut_of_an_imported_channel_is_read(audio, read, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
-    (data / "wav.scp").write_text(f"a {audio(tmp_path / 's.wav', channels=2)}\n")
-    (data / "text").write_text("a ONE\n")
-    (data / "reco2file_and_channel").write_text("a s A\n")
+    stereo = audio(tmp_path / "s.wav", channels=2)
+    (data / "wav.scp").write_text(f"a {stereo}\nb {stereo}\n")
+    (data / "text").write_text("a ONE\nb TWO\n")
+    (data / "reco2file_and_channel").write_text("a s B\nb s C\n")
     write_cuts(read_kaldi_dir(data), tmp_path / "data.jsonl")
-    assert "a: channel A of 2 in" in read(tmp_path / "data.jsonl")["a"]
+    found = read(tmp_path / "data.jsonl")
+    assert torch.equal(found["a"], load_audio(stereo, channel=1))
+    assert found["b"] == f"b: no channel C, but 2 channels in {stereo}"
+
+
+def test_the_channel_of_results_is_that_of_the_list(audio, tmp_path):
+    stereo = audio(tmp_path / "s.wav", channels=2)
+    scp = tmp_path / "wav.scp"
+    scp.write_text(f"a {stereo}\nb sph2pipe -f wav -p -c 2 {stereo} |\n")
+    (tmp_path / "reco2file_and_channel").write_text("a s A\n")
+    sources = Inputs().sources([str(scp), str(stereo)], None, tmp_path)
+    assert [source.channel for source in sources] == ["A", "2", "1"]
+    (source,) = Inputs(channel=1).sources([str(stereo)], None, tmp_path)
+    assert source.channel == "2"
 
 
 def test_mp3_without_tags_comes_through_standard_input(read, tmp_path):

@@ -6,6 +6,8 @@ import pytest
 import soundfile
 from lhotse.serialization import deserialize_item
 
+from toolkit.corpus.manifest import make_cut as toolkit_cut
+from toolkit.corpus.manifest import recording_or_fault
 from toolkit.features.audio import AudioError
 from toolkit.features.augment import (
     AugmentConfig,
@@ -33,6 +35,23 @@ def sounds(tmp_path):
     decay[40] = 0.9
     soundfile.write(tmp_path / "rooms/r.wav", decay, RATE)
     return tmp_path / "noise", tmp_path / "rooms"
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.9])
+def test_copies_of_one_channel_are_those_of_a_file_of_its_own(sounds, tmp_path, speed):
+    samples = np.random.default_rng(1).integers(-9000, 9000, (16000, 2)).astype("int16")
+    samples[:, 0] //= 7
+    soundfile.write(tmp_path / "s.wav", samples, RATE)
+    soundfile.write(tmp_path / "b.wav", samples[:, 1], RATE)
+    (stereo, _), (mono, _) = (recording_or_fault(tmp_path / f"{n}.wav", "r") for n in "sb")
+    noise, rooms = sounds
+    config = AugmentConfig((speed,), noise, 1.0, rooms=rooms, rooms_share=1.0)
+    cuts = [
+        toolkit_cut("u", stereo, "x", "s", 0.1, 0.9, channel=1),
+        toolkit_cut("u", mono, "x", "s", 0.1, 0.9),
+    ]
+    one, other = (load_cut_audio(copy) for cut in cuts for copy in augmented([cut], config))
+    assert np.array_equal(one.numpy(), other.numpy())
 
 
 def test_ids_and_speakers_of_copies(make_cut, sounds):

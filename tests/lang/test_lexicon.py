@@ -23,7 +23,7 @@ def read(tmp_path, text, **options):
 
 
 def test_cmu_style_without_stress(tmp_path):
-    assert read(tmp_path, CMU) == {
+    assert read(tmp_path, CMU, strip_stress=True) == {
         "A": [("AH",), ("EY",)],
         "AALBORG": [("AO", "L", "B", "AO", "R", "G")],
         "THE": [("DH", "AH"), ("DH", "IY")],
@@ -37,13 +37,22 @@ def test_words_are_spelled_as_transcripts_are(tmp_path):
     assert list(Lexicon.read(path)) == spelled == ["П'ЯТИЙ", "ЙОД", "M\u00dcHE", "STRASSE"]
 
 
-def test_stress_is_kept_on_request(tmp_path):
-    lexicon = read(tmp_path, CMU, stress=True)
+def test_digits_of_phones_are_kept(tmp_path):
+    lexicon = read(tmp_path, CMU)
     assert lexicon["THE"] == [("DH", "AH0"), ("DH", "IY0"), ("DH", "AH1")]
 
 
-def test_digits_that_are_not_stress_stay(tmp_path):
-    assert read(tmp_path, "ma M a1\nx EH3 EH1\n") == {"MA": [("M", "a1")], "X": [("EH3", "EH")]}
+@pytest.mark.parametrize("text", ["ma M a1\nx EH3 EH1\n", "ma AO1\nx AO2 AO3 AO4\n"])
+def test_digits_that_are_not_stress_stay(tmp_path, text, caplog):
+    assert read(tmp_path, text) == read(tmp_path, text, strip_stress=True)
+    assert "is no stress of ARPAbet: no digit is removed" in caplog.text
+
+
+def test_lines_that_are_not_utf8_are_left_out(tmp_path, caplog):
+    path = tmp_path / "lexicon.txt"
+    path.write_bytes("ä A\n".encode() + b"b\xc3 B\nc C\n")
+    assert Lexicon.read(path) == {"Ä": [("A",)], "C": [("C",)]}
+    assert rf"1 of 3 lines are not UTF-8: {path}:2: `b\xc3 B`" in caplog.text
 
 
 def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
@@ -61,7 +70,8 @@ def test_restrict_and_shortest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("b", "'b' has no phones"), ("b 0.5 B", "lexiconp"), ("b # x", "'b'")]
+    ("line", "message"),
+    [("b", "'b' has no phones"), ("b B 0.5", "'0.5' is among the phones"), ("b # x", "'b'")],
 )
 def test_faults_name_file_and_line(tmp_path, line, message):
     with pytest.raises(LexiconError, match=rf"lexicon\.txt:2: .*{message}"):

@@ -172,7 +172,7 @@ def test_a_lexicon_as_given(tmp_path):
         "n N\nN M\ndr. D R\nread R D\nread(2) R M\nf(2) M\n# N M\n# a remark\na\u00a0b N\n"
     )
     lexicon = Lexicon.read(path, policy=GIVEN)
-    assert list(lexicon) == ["n", "N", "dr.", "read", "a\u00a0b", "f(2)", "#"]
+    assert list(lexicon) == ["n", "N", "dr.", "read", "f(2)", "a\u00a0b", "#"]
     assert lexicon["read"] == [("R", "D"), ("R", "M")]
     lexicon.write(tmp_path / "written")
     assert Lexicon.load(tmp_path / "written") == lexicon

@@ -6,7 +6,9 @@ import sys
 import pytest
 
 from toolkit.lang.config import LangConfig
+from toolkit.lang.kaldi.dict_dir import write_dict
 from toolkit.lang.lang import Lang, LangError
+from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.prepare import prepare_lang
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
@@ -36,6 +38,30 @@ def test_phones_may_depend_on_their_place(config, tmp_path):
     assert lang.position_dependent
     assert lang.lexicon["CAB"] == [("K_B", "AE_I", "B_E")]
     assert lang.lexicon["<UNK>"] == [("SPN",)]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_probabilities_of_the_lexicon_are_used(config, tmp_path, marked):
+    made = config(position_dependent=marked)
+    weighted = LEXICON.replace("bat B", "bat 0.25 B").replace("tab T", "tab\t1\tT")
+    made.lexicon.write_text(weighted.replace("act AE", "act 0.5 0.2 1.5 0.5 AE"))
+    prepare_lang(made, TEXTS, {"ACT": 1}, tmp_path / "lang")
+    lang = Lang.load(tmp_path / "lang")
+    first = {word: lang.pronunciation_weights(word)[0] for word in lang.vocabulary}
+    assert {word: found.pronunciation for word, found in first.items()} == {
+        **{"ACT": 0.5, "BAT": 0.25, "CAB": 1.0, "TAB": 1.0}
+    }
+    assert (first["ACT"].silence_after, first["ACT"].silence_before) == (0.2, 1.5)
+    assert len(lang.probabilities.entries) == 3
+
+
+def test_extra_questions_of_kaldis_folder_are_kept(tmp_path):
+    write_dict(Lang.of(Lexicon({"BAT": [("B", "AE", "T")], "TAB": [("T", "AE", "B")]})), tmp_path)
+    (tmp_path / "extra_questions.txt").write_text("B T\n")
+    transcripts = {"train": {"u1": "bat, tab"}}
+    prepare_lang(LangConfig(tmp_path), transcripts, None, tmp_path / "lang")
+    assert (tmp_path / "lang/extra_questions.txt").read_text() == "B T\n"
+    assert Lang.load(tmp_path / "lang").lexicon["TAB"] == [("T_B", "AE_I", "B_E")]
 
 
 def test_vocabulary_guesses_and_report(config, tmp_path):

@@ -8,6 +8,7 @@ from toolkit.lang.text import (
     FirstNormaliser,
     Normaliser,
     TextError,
+    check_sentences,
     count_words,
     read_lines,
     read_sentences,
@@ -103,10 +104,22 @@ def test_a_file_that_is_not_there_is_named_once(tmp_path):
     assert str(caught.value) == f"{tmp_path / 'none.txt'}: no such file"
 
 
+def test_sentences_that_are_not_utf8_are_left_out(tmp_path, caplog):
+    (tmp_path / "a.txt").write_bytes(b"good day\ncaf" + b"\xc3\nna\xc3\xafve\n")
+    found = list(read_sentences(tmp_path, Normaliser()))
+    assert found == [["GOOD", "DAY"], ["NAIVE"]]
+    assert "1 of 3 lines are not UTF-8: " in caplog.text
+    assert "iconv" not in caplog.text
+
+
 def test_broken_files_name_the_line(tmp_path):
     (tmp_path / "latin.txt").write_bytes("good\ncafé\n".encode("latin1"))
-    with pytest.raises(TextError, match=r"latin\.txt:2: not UTF-8.*iconv"):
-        list(read_sentences(tmp_path / "latin.txt", Normaliser()))
+    with pytest.raises(TextError, match=r"latin\.txt:2: not UTF-8: `caf\\xe9`; .*iconv"):
+        list(read_lines(tmp_path / "latin.txt"))
+    (tmp_path / "latin.txt").write_bytes("café\n".encode("latin1") * 30)
+    for read in (lambda path: list(read_sentences(path, Normaliser())), check_sentences):
+        with pytest.raises(TextError, match=r"30 of 30 lines are not UTF-8: .*iconv"):
+            read(tmp_path / "latin.txt")
     packed = gzip.compress(b"word\n" * 10000)
     (tmp_path / "cut.txt.gz").write_bytes(packed[: len(packed) // 2])
     (tmp_path / "bad.txt.gz").write_bytes(packed[:12] + b"\xff" * 20)

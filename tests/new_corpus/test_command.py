@@ -31,6 +31,28 @@ def test_a_corpus_and_what_comes_next(run, root, corpus):
     assert "Error: the name 'mine' is taken (recipes/mine)" in again.output
 
 
+def test_a_folder_for_the_audio_of_commands_is_made(run, corpus, tmp_path):
+    data, pipes = tmp_path / "data", tmp_path / "pipes"
+    data.mkdir()
+    ids = [f"{number:02d}" for number in range(12)]
+    (data / "wav.scp").write_text("".join(f"{id} cat {corpus}/{id}.wav |\n" for id in ids))
+    (data / "text").write_text("".join(f"{id} the cat\n" for id in ids))
+    (data / "utt2spk").write_text("".join(f"{id} s{int(id) % 6}\n" for id in ids))
+    (data / "spk2gender").write_text("".join(f"s{number} f\n" for number in range(6)))
+    result = run("mine", "--from-kaldi", data, "--pipes", pipes, "--lexicon", "graphemes")
+    assert result.exit_code == 0, result.output
+    assert len(list(pipes.iterdir())) == 12
+    assert "gender" not in result.output
+    mapping = f"/home/ann={corpus}"
+    assert run("other", "--map-path", mapping).exit_code == 2
+    (data / "wav.scp").write_text("".join(f"{id} /home/ann/{id}.wav\n" for id in ids))
+    result = run("other", "--from-kaldi", data, "--map-path", mapping, "--lexicon", "graphemes")
+    assert result.exit_code == 0, result.output
+    result = run("third", "--from-kaldi", data, "--map-path", "/home/ann")
+    assert result.exit_code == 2
+    assert "is not OLD=NEW" in result.output
+
+
 def test_an_empty_one(run):
     result = run("mine")
     assert result.exit_code == 0, result.output

@@ -89,6 +89,19 @@ def test_a_lexicon_of_ones_own_and_a_long_alphabet(root, corpus):
     assert set(letters) < set(config.check.alphabet)
 
 
+def test_a_dictionary_of_kaldi(root, corpus):
+    folder = corpus / "dict"
+    folder.mkdir()
+    (folder / "lexiconp.txt").write_text("!SIL 1 SIL\nthe 0.5 D a1\nthe 1 D a\ncat 1 K a2 t\n")
+    (folder / "silence_phones.txt").write_text("SIL SPN\n")
+    (folder / "optional_silence.txt").write_text("SIL\n")
+    (folder / "nonsilence_phones.txt").write_text("D\na a1 a2\nK\nt\n")
+    made = make_from_data(root, "mine", corpus / "table.csv", "table", lexicon=str(folder))
+    assert any(line.startswith(f"lexicon: {folder}; 33% of 240 words") for line in made.remarks)
+    _, config = config_of(root, "mine")
+    assert config.lang.lexicon == folder
+
+
 def write_kaldi(folder, recordings, speakers):
     folder.mkdir(parents=True)
     ids = [f"{number:02d}" for number in range(40) if number % 8 in speakers]
@@ -112,11 +125,11 @@ def test_kaldi_directories(root, recordings, tmp_path):
     assert config.corpus == CorpusConfig("kaldi", data, train="train", dev="valid", test="eval")
 
 
-def test_speakers_on_two_channels_are_refused(root, recordings, tmp_path):
+def test_speakers_on_two_channels_are_read(root, recordings, tmp_path):
     data = tmp_path / "data"
     write_kaldi(data, recordings, range(8))
     stereo = tmp_path / "stereo.wav"
-    soundfile.write(stereo, np.zeros((8000, 2)), 16000)
+    soundfile.write(stereo, np.zeros((16000, 2)), 16000)
     lines = (data / "wav.scp").read_text().splitlines()
     ids = [line.split()[0] for line in lines]
     (data / "wav.scp").write_text("".join(f"{id} {stereo}\n" for id in ids[:2]))
@@ -125,13 +138,11 @@ def test_speakers_on_two_channels_are_refused(root, recordings, tmp_path):
     assert f"caution: 2 many-channels, first {ids[0]}: 2 channels" in remarks(root, "one", data)
     channels = [f"{id} stereo {'AB'[number]}\n" for number, id in enumerate(ids[:2])]
     (data / "reco2file_and_channel").write_text("".join(channels))
-    fault = f"unread-channel, left out, first {ids[0]}: channel A of 2 in {stereo}"
     told = remarks(root, "two", data)
-    assert f"caution: 2 {fault}: write each to its own file (fix: " in told
-    assert "many-channels" not in told
-    (data / "wav.scp").write_text("".join(f"{id} {stereo}\n" for id in ids))
-    with pytest.raises(ManifestError, match=f"no utterance has audio that can be read: 40 {fault}"):
-        make_from_data(root, "three", data, "kaldi")
+    assert "-channel" not in told
+    (data / "reco2file_and_channel").write_text(channels[0] + channels[1].replace("B", "C"))
+    fault = f"no-channel, left out, first {ids[1]}: no channel C, but 2 channels in {stereo}"
+    assert f"caution: 1 {fault} (fix: correct its channel" in remarks(root, "three", data)
 
 
 def remarks(root, name, data):
@@ -144,8 +155,23 @@ def test_transcripts_of_another_encoding_are_refused(root, recordings, tmp_path,
     text = tmp_path / "data" / "text"
     word = {"cp1252": "größe", "cp1251": "мама"}[encoding]
     text.write_bytes(text.read_text().replace("cat", word).encode(encoding))
-    with pytest.raises(ManifestError, match=r"transcripts are not UTF-8, first .*iconv"):
+    with pytest.raises(ManifestError, match=r"40 of 40 utterances are not UTF-8, first .*iconv"):
         make_from_data(root, "archive", tmp_path / "data", "kaldi")
+
+
+def test_a_few_transcripts_that_are_not_utf8_are_left_out(root, recordings, tmp_path):
+    write_kaldi(tmp_path / "data", recordings, range(8))
+    text = tmp_path / "data" / "text"
+    lines = text.read_text().replace("cat", "größe").encode().split(b"\n")
+    lines[3] = lines[3].replace("ö".encode(), b"\xc3")
+    text.write_bytes(b"\n".join(lines))
+    told = remarks(root, "archive", tmp_path / "data")
+    assert f"caution: 1 not-utf8, left out, first u03: {text}:4: `u03 the gr\\xc3ße`" in told
+    assert "iconv" not in told
+    _, config = config_of(root, "archive")
+    splits = kaldi.manifests(config.corpus, config.corpus.root)
+    faults = [cut.id for cuts in splits.values() for cut in cuts if "fault" in (cut.custom or {})]
+    assert faults == ["u03"]
 
 
 def test_text_of_the_language_model_is_read_beforehand(root, corpus):
@@ -156,6 +182,30 @@ def test_text_of_the_language_model_is_read_beforehand(root, corpus):
     with pytest.raises(TextError, match="not UTF-8"):
         make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=corpus / "00.wav")
     assert not (root / "recipes" / "mine").exists()
+
+
+def test_paths_of_another_machine(root, corpus, tmp_path):
+    data = tmp_path / "data"
+    write_kaldi(data, "/home/ann/speech", range(8))
+    with pytest.raises(ManifestError, match=r"--map-path /home/ann/speech=NEW"):
+        make_from_data(root, "mine", data, "kaldi")
+    mappings = (f"/home/ann={corpus.parent}",)
+    make_from_data(root, "mine", data, "kaldi", map_paths=mappings)
+    _, config = config_of(root, "mine")
+    assert config.corpus.map_paths == mappings
+    splits = kaldi.manifests(config.corpus, config.corpus.root)
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
+    path = corpus / "table.csv"
+    path.write_text(path.read_text().replace("\n0", "\n/home/ann/speech/0"))
+    made = make_from_data(root, "tables", path, "table", map_paths=mappings)
+    assert not any("missing-audio" in line for line in made.remarks)
+    found = read_table(path, mappings)["train"]
+    for cut in found:
+        source = cut.recording.sources[0]
+        source.source = source.source.replace(str(corpus.parent), "/home/ann")
+    CutSet.from_cuts(found).to_file(tmp_path / "cuts.jsonl")
+    made = make_from_data(root, "cuts", tmp_path / "cuts.jsonl", "cuts", map_paths=mappings)
+    assert not any("missing-audio" in line for line in made.remarks)
 
 
 def test_one_kaldi_directory(root, recordings, tmp_path):
@@ -297,3 +347,9 @@ def test_the_dictionary_beside_kaldi_directories_is_the_lexicon(root, corpus, pl
     assert any("text: as-given; as they stand 80 of 80 words" in line for line in made.remarks)
     _, config = config_of(root, "kaldis")
     assert config.lang == LangConfig(dictionary / "lexicon.txt", "as-given")
+    phones = {"silence_phones": "SIL", "optional_silence": "SIL", "nonsilence_phones": "D\nK"}
+    for name, lines in phones.items():
+        (dictionary / f"{name}.txt").write_text(f"{lines}\n")
+    make_from_data(root, "whole", data, "kaldi")
+    _, config = config_of(root, "whole")
+    assert config.lang == LangConfig(dictionary, "as-given")

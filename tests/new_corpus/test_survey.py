@@ -73,13 +73,13 @@ def test_few_speakers_have_utterances_held_out(counts):
 
 
 def test_speakers_that_the_corpus_does_not_name_are_not_held_out():
-    """As of a Kaldi directory without utt2spk, whose utterances are a speaker each."""
     cuts = utterances({f"u{number}": 1 for number in range(40)})
     for cut in cuts:
         cut.custom = {**(cut.custom or {}), NO_SPEAKER: "no utt2spk"}
     found = survey({"train": cuts}, CorpusConfig())
     assert found.corpus.hold_out == "utterances"
-    assert "by utterance" in describe(found)[2]
+    assert describe(found)[2].startswith("speakers: 40 of 40 utterances name none; the recording")
+    assert "by utterance" in describe(found)[3]
 
 
 def test_parts_of_their_own_are_kept():

@@ -208,20 +208,21 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         expected = {"bytes_per_step": 150.4, "averagings": 0.6, "host_copies": 1.0}
         assert strategy.report() != expected
         state = {**strategy.state(), "steps": 10, "sent": 1000.0}
-        own = {
+        rank_state = {
             **strategy.rank_state(),
             "weights": torch.full((21,), float(rank)),
             "counts": {"steps": 10, "sent": 1000.0, "exchanged": 84 * 6},
             "averagings": [6, 6 * (rank == 0)],  # all of them, and those that it has requested
             "host_copies": 10,
         }
-        strategy.load_state(state, [own])
+        strategy.load_state(state, [rank_state])
         assert strategy.report() == expected
         mine = strategy.flat.weights()
         again = strategy.rank_state()
-        assert torch.equal(again.pop("weights"), own["weights"])
-        assert again == {name: value for name, value in own.items() if name != "weights"}
-        strategy.load_state(state, [own, {**own, "weights": own["weights"] + 2}])
+        assert torch.equal(again.pop("weights"), rank_state["weights"])
+        assert again == {name: value for name, value in rank_state.items() if name != "weights"}
+        weights = rank_state["weights"] + 2
+        strategy.load_state(state, [rank_state, {**rank_state, "weights": weights}])
         mean = strategy.flat.weights()
         strategy.stop()
         return {**result, "mine": mine.tolist(), "mean": mean.tolist()}

@@ -45,7 +45,7 @@ def spelled(out, method, deadly):
     machine = MachineConfig(sentences_every=4, checkpoint_every=4)
     config = replace(CtcToy.config, epochs=2, machine=machine, parallel=parallel)
     strategy = make_strategy(parallel)
-    rank_state, made = strategy.rank_state, []
+    rank_state, checkpoints = strategy.rank_state, []
 
     def watched():
         """The state of a checkpoint; then all weights must be those of the model that is stored."""
@@ -54,13 +54,13 @@ def spelled(out, method, deadly):
             assert torch.equal(state["weights"], weights), strategy.steps
         elif os.environ["RANK"] == "0":
             assert torch.equal(strategy.server.weights(), weights), strategy.steps
-        made.append(strategy.steps)
-        (out / f"made-{os.environ['RANK']}").write_text(repr(made))
+        checkpoints.append(strategy.steps)
+        (out / f"made-{os.environ['RANK']}").write_text(repr(checkpoints))
         return state
 
     strategy.rank_state = watched
     headline = toy.train(out, config, strategy=strategy)
-    return {"made": made, "cer": headline["cer"]}
+    return {"made": checkpoints, "cer": headline["cer"]}
 
 
 @pytest.mark.parametrize("method", ["asgd", "adpsgd"])

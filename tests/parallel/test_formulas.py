@@ -211,7 +211,7 @@ def follow(config, rank, strategy=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     strategy.start(model, optimizer)
     inputs, outputs, rows = DATA
-    mine, number = turns(config, rank)
+    turn_of_rank, num_turns = turns(config, rank)
     found = []
     for step in range(STEPS):
         x = torch.from_numpy(inputs[step, rank][: rows[step, rank]]).float()
@@ -220,10 +220,10 @@ def follow(config, rank, strategy=None):
         strategy.backward((model(x) - y).square().sum(), torch.tensor(float(len(x))))
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-        for turn in range(number):
-            if number > 1:
+        for turn in range(num_turns):
+            if num_turns > 1:
                 strategy.barrier()
-            if turn == mine:
+            if turn == turn_of_rank:
                 strategy.after_step()
         found.append(model.weight.detach().tolist())
         wait_for_averaging(strategy, rank)

@@ -211,8 +211,8 @@ def test_a_damaged_shard_can_be_made_again(url, tmp_path):
     Marker("work", StepResult((ref,)), {}).commit(store, out, "p")
     assert list(store.list(f"{out}/{FOLDER}"))
     shards = [json.loads(line) for line in store.get(f"{url}/shards.jsonl").splitlines()]
-    made = {"path": f"made/{OBJECTS}/p/a/x", "size": ref.size, "digest": ref.digest}
-    shards[0]["objects"]["targets"] = made
+    damaged = {"path": f"made/{OBJECTS}/p/a/x", "size": ref.size, "digest": ref.digest}
+    shards[0]["objects"]["targets"] = damaged
     store.put(f"{url}/shards.jsonl", "".join(json.dumps(x) + "\n" for x in shards).encode())
     store.put(ref.path, b"xyz")
     stored = StoredShards(url, store, tmp_path, CacheConfig())

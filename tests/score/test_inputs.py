@@ -28,6 +28,20 @@ def test_a_pair_of_files(files):
     )
 
 
+def test_references_that_are_not_utf8_are_not_scored(files):
+    (files / "ref").write_bytes(b"s1-1 a b\ns2-1 c\xc3\n")
+    sides = InputReader().read(files / "ref", files / "hyp.trn")
+    assert (dict(sides.refs), dict(sides.hyps)) == ({"s1-1": "a b"}, {"s1-1": "a x"})
+    note = rf"1 of 2 references are not UTF-8 and are not scored: {files / 'ref'}:2: `s2-1 c\xc3`"
+    assert f"Note: {note}" in sides.notes[-1]
+    texts = files / "texts"
+    texts.mkdir()
+    (texts / "s1-1.txt").write_text("a b\n")
+    (texts / "s2-1.txt").write_bytes(b"c\xc3\n")
+    sides = InputReader().read(texts, files / "hyp.trn")
+    assert (dict(sides.refs), dict(sides.hyps)) == ({"s1-1": "a b"}, {"s1-1": "a x"})
+
+
 def test_speakers_of_a_file_of_ids_or_of_the_references(files):
     pair = files / "ref", files / "hyp.trn"
     assert InputReader(speakers=str(files / "utt2spk")).read(*pair).speakers["s2-1"] == "bob"

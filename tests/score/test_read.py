@@ -53,7 +53,7 @@ def test_format_can_be_forced(write):
         ("A (u1)\nB (u1)\n", "auto", 2, "'u1' occurred on line 1"),
         ("A (u1)\nB u2\n", "trn", 2, "in parentheses"),
         ("u1 A\n B C\n", "text", 2, "white space instead of an utterance id"),
-        (b"u1 A\nu2 \xff\n", "auto", 2, "byte 4 of the line is not UTF-8"),
+        (b"u1 A\nu2 \xff\n", "auto", 2, r"not UTF-8: `u2 \\xff`"),
         (b"u1 A\nu2 \x00\n", "auto", 2, "zero byte"),
     ],
 )
@@ -61,6 +61,29 @@ def test_faults_name_file_and_line(write, content, form, line, message):
     path = write(content)
     with pytest.raises(ToolkitError, match=re.escape(f"{path}:{line}: ") + f".*{message}"):
         read_transcripts(path, form)
+
+
+@pytest.mark.parametrize(
+    ("content", "texts", "faulty"),
+    [
+        (b"u1 A\nu2 \xff\nu3 C\n", {"u1": "A", "u3": "C"}, "u2"),
+        (b"A (u1)\nB \xff (u2)\n", {"u1": "A"}, "u2"),
+        (b"the cat\n\xc3\n", {"1": "the cat"}, "2"),
+        (b"u1 A\nu\xff B\n", {"u1": "A"}, "line 2"),
+    ],
+)
+def test_lines_that_are_not_utf8_can_be_left_out(write, content, texts, faulty):
+    path = write(content)
+    found = read_transcripts(path, leave_out_faulty=True)
+    assert found.texts == texts
+    assert list(found.faulty) == [faulty]
+    assert found.faulty[faulty].startswith(f"{path}:2: `")
+
+
+def test_too_many_lines_that_are_not_utf8_are_refused(write):
+    path = write("u1 Tür\n".encode("cp1252"))
+    with pytest.raises(ToolkitError, match=r":1: 1 of 1 lines are not UTF-8, first .*iconv"):
+        read_transcripts(path, leave_out_faulty=True)
 
 
 def test_unclear_format_is_an_error_that_names_the_option(write):

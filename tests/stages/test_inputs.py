@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.stages.inputs import InputNames
+from toolkit.stages.inputs import InputNames, same_setting
 
 
 @dataclass(frozen=True)
 class Corpus:
     root: Path
+    map_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,27 @@ def test_a_folder_is_called_after_its_setting(tmp_path):
     assert names.names(f"{tmp_path}/wav", ["corpus"]) == ["{corpus.root}/wav"]
     assert names.names(str(tmp_path), []) == [str(tmp_path)]
     assert names.path("{corpus.root}") == tmp_path
+
+
+def test_what_paths_are_mapped_to_is_a_place(tmp_path):
+    names = InputNames(tmp_path / "exp", Config(Corpus(tmp_path / "a", ("/old=/new", "/x=/y/"))))
+    assert names.folders["corpus.map_paths.1"] == "/y"
+    assert names.names("/new/wav", ["corpus"]) == ["{corpus.map_paths.0}/wav"]
+    assert not names.is_gone("{corpus.map_paths.0}/wav")
+    moved = InputNames(tmp_path / "exp", Config(Corpus(tmp_path / "a", ("/old=/moved", "/x=/y"))))
+    assert moved.path("{corpus.map_paths.0}/wav") == Path("/moved/wav")
+
+
+@pytest.mark.parametrize(
+    ("new", "same"),
+    [
+        (["/old=/moved"], True),
+        (["/other=/moved"], False),
+        (["/old=/moved", "/x=/y"], False),
+        ([], False),
+    ],
+)
+def test_contents_decide_where_mapped_paths_have_moved(new, same):
+    inputs = {"{corpus.map_paths.0}/wav": None}
+    assert same_setting("corpus.map_paths", ["/old=/new"], new, inputs) == same
+    assert not same_setting("corpus.map_paths", ["/old=/new"], ["/old=/moved"], {})

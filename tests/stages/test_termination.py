@@ -166,7 +166,12 @@ def test_nothing_comes_after_the_block():
 
 def test_an_interruption_is_forgotten_after_the_block():
     """A later run in another thread of this process would end by it."""
-    with pytest.raises(TerminatedError), terminable():
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
+
+    def terminate():
+        with terminable():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    with pytest.raises(TerminatedError):
+        terminate()
     assert interruption() is None

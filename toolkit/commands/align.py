@@ -26,6 +26,11 @@ from toolkit.config.parameters import FILE, FOLDER, TEXT_IN
     "--speakers", type=TEXT_IN, help="Lines of `name speaker`; default: a speaker per folder."
 )
 @click.option(
+    "--channel",
+    type=click.IntRange(1),
+    help="The channel of the files to align; default: the mean of all.",
+)
+@click.option(
     "--reference", type=TEXT_IN, help="A CTM of true word times to compare the result with."
 )
 @click.option(
@@ -39,6 +44,7 @@ def align(
     text: Path,
     out: Path,
     speakers: Path | None,
+    channel: int | None,
     reference: Path | None,
     jobs: int,
 ) -> None:
@@ -67,16 +73,16 @@ def align(
 
     # Read first: a fault of it is better told of before the alignment than after.
     truth = None if reference is None else read_ctm(reference)
-    ctc = find_ctc(model)
+    ctc, index = find_ctc(model), None if channel is None else channel - 1
     if description := describe(ctc or find_bundle(model)):
         click.echo(description, err=True)
     if ctc is not None:
         if speakers is not None:
             note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
             click.echo(note, err=True)
-        outcomes = align_folder_by_ctc(ctc, audio_dir, text, out, speakers, jobs)
+        outcomes = align_folder_by_ctc(ctc, audio_dir, text, out, speakers, jobs, index)
     else:
-        outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
+        outcomes = align_folder(model, audio_dir, text, out, speakers, jobs, index)
     for outcome in outcomes:
         if not outcome.aligned:
             click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)

@@ -17,12 +17,16 @@ from toolkit.config.parameters import (
     AS_JSON,
     FILE,
     FOLDER,
+    MAP_PATH,
     TEXT_IN,
     TEXT_OUT,
     Number,
     is_printed,
     print_json,
 )
+
+MISSING_SHARE = 0.5
+"""Share of the vocabulary that a language model lacks from which export-lang says so."""
 
 
 @click.group()
@@ -82,7 +86,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     type=FOLDER,
     help="Run the shell commands in wav.scp and write their audio to this folder.",
 )
-def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
+@MAP_PATH
+def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[str, ...]) -> None:
     """Convert a Kaldi data directory to lhotse cuts.
 
     Faulty utterances become cuts that say what is wrong, which a recipe's data check reports.
@@ -99,7 +104,7 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
 
     if out.suffix == ".gz":
         raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
-    cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None)
+    cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None, map_paths)
     number = write_cuts(cuts, out)
     if not is_printed(out):
         click.echo(f"{out}: {number} utterances")
@@ -130,6 +135,15 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
 
     lang = Lang.load(folder)
     grammar = None if lm is None else grammar_acceptor(lm, lang.words)  # before all is written
+    if grammar is not None:
+        used = {lang.words.symbol(int(word)) for word in set(grammar.words.tolist())}
+        lost = [word for word in lang.vocabulary if word not in used]
+        if len(lost) > MISSING_SHARE * len(lang.vocabulary):
+            click.echo(
+                f"Note: {lm} lacks {len(lost)} of {len(lang.vocabulary)} words, first {lost[0]}: "
+                "does it spell words as the lexicon does?",
+                err=True,
+            )
     entries = write_dict(lang, out / "dict")
     write_lang_dir(lang, out / "lang", grammar)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {entries} pronunciations")
@@ -211,6 +225,7 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
     show_default=True,
     help="Of the audio, in Hz.",
 )
+@MAP_PATH
 @PIPES
 @OUT
 def import_features(
@@ -219,6 +234,7 @@ def import_features(
     cuts: Path | None,
     frame_shift: float,
     sampling_rate: int,
+    map_paths: tuple[str, ...],
     allow_pipes: bool,
     out: Path,
 ) -> None:
@@ -241,13 +257,17 @@ def import_features(
         if not data.is_dir():
             raise click.UsageError(f"--data {data}: no such folder")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
-        frames = count_frames(table, allow_pipes)
+        frames = count_frames(table, allow_pipes, map_paths)
         known = cuts_without_audio(frames, speakers, texts, frame_shift)
         for name, found in (("text", texts), ("utt2spk", speakers)):
             _note_others(data / name, found, frames)
     else:
         raise click.UsageError("give either --data or --cuts")
-    done = read(table, known, out, frame_shift, sampling_rate, allow_pipes=allow_pipes)
+    done = read(
+        *(table, known, out, frame_shift, sampling_rate),
+        allow_pipes=allow_pipes,
+        path_map=map_paths,
+    )
     click.echo(
         f"{out}: {done.utterances} utterances, {done.frames} frames; largest change of a value "
         f"by rounding: {done.rounding:.3g}"

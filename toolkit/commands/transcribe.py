@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,7 +222,8 @@ def transcribe(
                 )
             if lower:
                 recognised = (transcript.in_lower_case() for transcript in recognised)
-            faults = _write(recognised, len(sources), form, out, channel or 1)
+            channels = {source.key: source.channel for source in sources}
+            faults = _write(recognised, len(sources), form, out, channels)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)
@@ -259,9 +260,17 @@ def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str
 
 
 def _write(
-    transcripts: "Iterable[Transcript]", total: int, form: str, out: Path | None, channel: int
+    transcripts: "Iterable[Transcript]",
+    total: int,
+    form: str,
+    out: Path | None,
+    channels: Mapping[str, str],
 ) -> list[str]:
-    """Print or write the transcripts; return error messages of recordings that failed."""
+    """Print or write the transcripts; return error messages of recordings that failed.
+
+    Args:
+      channels: the channel of each recording in CTM, by `Transcript.key`.
+    """
     from toolkit.decode.formats import SUFFIXES, line, written
     from toolkit.processes.bars import Bar
     from toolkit.storage.files import write_atomically
@@ -276,14 +285,14 @@ def _write(
             if form == "json" or not transcript.fault:
                 click.echo(line(transcript, form), nl=False)
         elif out is None:
-            click.echo(written(transcript, form, channel), nl=False)
+            click.echo(written(transcript, form, channels[transcript.key]), nl=False)
         elif not transcript.fault:
             try:
                 path = path_below(out, f"{transcript.key}{SUFFIXES[form]}")
             except UnsafePathError as error:
                 faults.append(str(error))
                 continue
-            write_atomically(path, written(transcript, form, channel))
+            write_atomically(path, written(transcript, form, channels[transcript.key]))
     return faults
 
 

@@ -141,6 +141,28 @@ def _one_object(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
     return wanted
 
 
+def _absolute_mappings(
+    ctx: click.Context, parameter: click.Parameter, mappings: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Check mappings `OLD=NEW`; make NEW absolute."""
+    absolute = []
+    for mapping in mappings:
+        old, _, new = mapping.partition("=")
+        if not (old and new):
+            raise click.BadParameter(f"{mapping!r} is not OLD=NEW", ctx, parameter)
+        absolute.append(f"{old}={Path(new).expanduser().absolute()}")
+    return tuple(absolute)
+
+
+MAP_PATH = click.option(
+    "--map-path",
+    "map_paths",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=_absolute_mappings,
+    help="Read files that are named below the folder OLD from the folder NEW; may be repeated, the "
+    "longest OLD counts.",
+)
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, callback=_one_object, help="Print JSON instead of text."
 )

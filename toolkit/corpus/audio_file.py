@@ -12,8 +12,15 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_headers import declared_samples, ogg_end, wav_pieces
-from toolkit.corpus.mp3 import mp3_pieces
+from toolkit.corpus.audio_headers import (
+    SHORTEN,
+    au_pieces,
+    caf_pieces,
+    declared_samples,
+    ogg_end,
+    wav_pieces,
+)
+from toolkit.corpus.mp3 import Mp3Frames, mp3_frames, mp3_pieces
 from toolkit.corpus.splice import Piece, splice
 from toolkit.storage.reading import regular
 
@@ -80,17 +87,59 @@ def open_audio(
         yield file
 
 
-def go_to(file: soundfile.SoundFile, start: int) -> None:
-    """Go to a sample of a file that has just been opened.
+@contextmanager
+def open_at(
+    source: Path | str | BinaryIO, file: soundfile.SoundFile, start: int
+) -> Iterator[soundfile.SoundFile]:
+    """Yield a file whose next sample is that of `start`, as it is when the whole is decoded.
 
     What stands before it is decoded where libsndfile cannot seek, as in GSM, which telephone
-    systems write into WAV files.
+    systems write into WAV files. MP3 is decoded from some frames before it, as seeking makes the
+    first frames sound differently.
+
+    Args:
+      source: a file's name, or the opened file.
+      file: the same, just opened by `open_audio`, `in_order` for MP3.
+      start: number of the sample.
     """
-    if soundfile.SoundFile.seekable(file):  # of `_Unseekable` too
-        file.seek(start)
+    if file.format != "MP3" or start <= 0:
+        if start > 0 and soundfile.SoundFile.seekable(file):  # of `_Unseekable` too
+            file.seek(start)
+        else:
+            _skip(file, start)
+        yield file
         return
-    while start > 0 and (read := len(file.read(min(start, BLOCK), "int16", always_2d=True))):
-        start -= read
+    by_name = isinstance(source, str | os.PathLike)
+    with open(source, "rb") if by_name else nullcontext(source) as content:
+        frames = (
+            _frames_of_file(*_version(source))
+            if by_name
+            else mp3_frames(content, _pieces(content) is not None)
+        )
+        found = frames and frames.pieces_before(content, start)
+        if not found:
+            content.seek(0)
+            _skip(file, start)
+            yield file
+            return
+        pieces, before = found
+        with _Unseekable(splice(content, pieces)) as part:
+            _skip(part, before)
+            yield part
+
+
+def _skip(file: soundfile.SoundFile, samples: int) -> None:
+    """Decode samples that are not needed."""
+    while samples > 0 and (read := len(file.read(min(samples, BLOCK), "int16", always_2d=True))):
+        samples -= read
+
+
+@lru_cache(maxsize=32)
+def _frames_of_file(path: str, size: int, modified: int) -> Mp3Frames | None:
+    """Find the frames of this version of an MP3 file, once."""
+    counted = _pieces_of_file(path, size, modified) is not None
+    with open(path, "rb") as content:
+        return mp3_frames(content, counted)
 
 
 def count_channels(path: Path) -> int:
@@ -209,6 +258,15 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
     pieces = None
     if head in WAV_MAGIC:
         pieces = wav_pieces(content)
+    elif head in (b".snd", b"dns."):
+        pieces = au_pieces(content)
+    elif head == b"caff":
+        pieces = caf_pieces(content)
+    elif head == b"NIST" and SHORTEN in content.read(1024):
+        raise soundfile.SoundFileRuntimeError(
+            "compressed by shorten, which is not read here: convert it by `sph2pipe -f wav y.sph"
+            " y.wav`, or give `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
+        )
     elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
         pieces = mp3_pieces(content)
     content.seek(0)

@@ -16,6 +16,8 @@ _PLAIN = (1, 3, 6, 7, 0xFFFE)
 """WAV's formats of samples of one size: integers, floats, A-law, µ-law, and extensible ones."""
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 """Bytes of a sample by AU's encoding."""
+SHORTEN = b"embedded-shorten"
+"""In the header of a SPHERE file: its samples are compressed by shorten."""
 _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 
 
@@ -48,10 +50,11 @@ def declared_samples(path: Path | str) -> int:
 
 
 def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of a WAV file with several chunks of samples, as a file with one.
+    """Return the pieces of a WAV file as a file with one chunk of samples of a known size.
 
-    libsndfile does not read such files. None: there is at most one such chunk, or it is no WAV
-    file. WAV files that follow one another in a file count as one.
+    libsndfile reads no file with several chunks, and nothing of one whose size is 0, which programs
+    write that write to a pipe: its samples last to the end of the file. None: neither, or it is no
+    WAV file. WAV files that follow one another in a file count as one.
 
     Args:
       file: the opened file, at any position.
@@ -64,14 +67,23 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     layouts = {b"RIFF": (12, "<4sI"), b"RIFX": (12, ">4sI"), b"RF64": (12, "<4sI")}
     start, header = layouts.get(head[:4], (40, "<4s12xQ"))
     total, formats, spans = file.seek(0, os.SEEK_END), set(), []
+    unknown = False
     for name, size in _chunks(file, start, header):
         begin = file.tell()
         if name == b"fmt ":
             formats.add(file.read(min(size, 1024)))
-        if name == b"data" and size and size < UNKNOWN_SIZE:
+        if name == b"data" and head[:4] == b"RF64" and size >= UNKNOWN_SIZE:
+            large = _large_size(file)
+            unknown = large == 0 and total > begin
+            spans.append((begin, large or total - begin))
+        elif name == b"data" and (unknown := _is_unknown(file, begin, size, total, header)):
+            spans.append((begin, total - begin))
+        elif name == b"data" and size:
             spans.append((begin, size))
+        if unknown:
+            break
     if len(spans) < 2:
-        return None
+        return _with_size(file, spans[0][0], header, total, formats) if unknown else None
     layout = formats.pop() if len(formats) == 1 else b""
     kind, frame = struct.unpack("<H10xH", layout[:14]) if len(layout) >= 14 else (0, 0)
     spans = [(begin, begin + size // frame * frame) for begin, size in spans] if frame else []
@@ -85,6 +97,98 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     riff += b"data" + struct.pack("<I", size)
     begin = b"RIFF" + struct.pack("<I", len(riff) + size) + riff
     return (begin, *((first, min(end, total)) for first, end in spans))
+
+
+def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) -> bool:
+    """Whether a chunk of samples lasts to the end of the file, as its size was not known.
+
+    Its size is 0 or a placeholder, beyond the file's end or where no chunk follows.
+    """
+    if 0 < size < UNKNOWN_SIZE:
+        return False
+    position = begin + size
+    if position >= total:
+        return position > total
+    for _, more in _chunks(file, position, header):
+        position = file.tell() + more
+    return position < total - 1
+
+
+def _large_size(file: BinaryIO) -> int:
+    """Return the size of the samples in the header of an RF64; -1: it has none."""
+    file.seek(12)
+    name, size = file.read(4), file.read(24)[12:20]
+    return struct.unpack("<Q", size)[0] if name == b"ds64" and len(size) == 8 else -1
+
+
+def _with_size(
+    file: BinaryIO, begin: int, header: str, total: int, formats: set[bytes]
+) -> tuple[Piece, ...]:
+    """Return the pieces of a WAV file whose samples last from `begin` to the end, with their size.
+
+    A RIFF file of 4 GiB or more, whose header cannot hold the size, becomes an RF64.
+    """
+    file.seek(0)
+    magic = file.read(4)
+    layout = next(iter(formats), b"")
+    order = ">" if magic == b"RIFX" else "<"
+    frame = struct.unpack(f"{order}12xH", layout[:14])[0] if len(layout) >= 14 else 0
+    size = total - begin
+    if magic == b"riff":
+        return ((0, begin - 8), struct.pack("<Q", 24 + size), (begin, total))
+    large = struct.pack("<3QI", total - 8, size, size // max(1, frame), 0)
+    if magic == b"RF64":
+        return ((0, 20), large[:24], (44, total))
+    if total >= 1 << 32:
+        chunk = b"RF64" + b"\xff" * 4 + b"WAVEds64" + struct.pack("<I", len(large)) + large
+        return (chunk, (12, begin - 4), b"\xff" * 4, (begin, total))
+    sizes = (struct.pack(f"{order}I", number) for number in (total - 8, size))
+    return ((0, 4), next(sizes), (8, begin - 4), next(sizes), (begin, total))
+
+
+def au_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
+    """Return the pieces of an AU file whose header does not know its size; None of others.
+
+    The size is 0, or a placeholder other than the one that libsndfile knows.
+    """
+    file.seek(0)
+    head = file.read(12)
+    if len(head) < 12:
+        return None
+    order = "<" if head.startswith(b"dns.") else ">"
+    begin, size = struct.unpack(f"{order}2I", head[4:12])
+    total = file.seek(0, os.SEEK_END)
+    unknown = size == 0 or (size >= UNKNOWN_SIZE and size > total - begin)
+    if not unknown or size == 0xFFFFFFFF or total <= begin:
+        return None
+    return ((0, 8), b"\xff" * 4, (12, total))
+
+
+def caf_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
+    """Return the pieces of a CAF file whose last chunk, of the samples, has no size; else None."""
+    total, start = file.seek(0, os.SEEK_END), 8
+    while True:
+        file.seek(start)
+        head = file.read(12)
+        if len(head) < 12:
+            return None
+        name, size = struct.unpack(">4sq", head)
+        start += 12
+        if name == b"data" and size == -1:
+            return ((0, start - 8), struct.pack(">q", total - start), (start, total))
+        if size < 0 or size > total:
+            return None
+        start += size
+
+
+def is_shortened(path: Path | str) -> bool:
+    """Whether a file is a SPHERE file compressed by shorten, which libsndfile does not decode."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1024)
+    except (OSError, ValueError):
+        return False
+    return head.startswith(b"NIST_1A") and SHORTEN in head
 
 
 def ogg_end(path: Path | str) -> Literal["", "open", "chained"]:
@@ -153,8 +257,9 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
     """
     own = struct.calcsize(header)
     included, unit = (own, 8) if own > 8 else (0, 2)
+    total = file.seek(0, os.SEEK_END)
     file.seek(start)
-    while len(head := file.read(own)) == own:
+    while start <= total and len(head := file.read(own)) == own:
         name, size = struct.unpack(header, head)
         size -= included
         if size < 0 or not all(32 <= byte < 127 for byte in name):
@@ -166,4 +271,4 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
         file.seek(start + own)
         yield name, size
         start += own + -(-size // unit) * unit
-        file.seek(start)
+        file.seek(min(start, total))

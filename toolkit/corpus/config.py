@@ -1,11 +1,14 @@
 """Which corpus a recipe reads, and how it is split."""
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from toolkit.config.settings import older_runs
 from toolkit.corpus.readers import reader_exists, reader_names
+from toolkit.storage.lines import MAX_FAULTY, MIN_FAULTY
+from toolkit.storage.path_map import parse_mapping
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class CorpusConfig:
     in data of your own."""
     pipes: Path | None = None
     """Folder in which the output of those commands is kept; needed with `allow_pipes`."""
+    map_paths: tuple[str, ...] = field(default=(), metadata=older_runs(()))
+    """Mappings `OLD=NEW`: audio that the corpus names below the folder OLD is read from NEW, of
+    several that fit by the longest OLD."""
 
     def __post_init__(self) -> None:
         if not reader_exists(self.name):
@@ -53,6 +59,8 @@ class CorpusConfig:
             raise ValueError("held_out_share must be above 0 and at most 0.4")
         if self.dev_speakers < 1 or self.test_speakers < 1:
             raise ValueError("dev_speakers and test_speakers must be at least 1")
+        for mapping in self.map_paths:
+            parse_mapping(mapping)
         if self.rotation < 0:
             raise ValueError("rotation must not be negative")
         if self.hours is not None and self.hours <= 0:
@@ -78,9 +86,9 @@ class CheckConfig:
     """Frames of 10 ms that a phone takes at least: the emitting states of its HMM."""
     max_seconds: float | None = None
     """Longer training utterances are excluded; None: no limit."""
-    max_excluded: float = 0.2
+    max_excluded: float = MAX_FAULTY
     """Largest share of a split's utterances that may be excluded ..."""
-    min_excluded: int = 20
+    min_excluded: int = MIN_FAULTY
     """... unless no more than this many are: a tiny corpus may lose more than the share."""
     listed: int = 5
     """Utterances that report.txt names per kind of error or warning and split, at most; of notes it

@@ -14,7 +14,9 @@ from lhotse.cut import Cut
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import Audio, FaultyText, pair
+from toolkit.storage.lines import is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)
@@ -58,13 +60,13 @@ def cut_files(root: Path) -> dict[str, Path]:
     return parts
 
 
-def read_cut_file(path: Path) -> list[MonoCut]:
+def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read the utterances of a file of lhotse's cuts, one for each supervision.
 
     An utterance is named after its cut, or after the supervision where a cut has several, with _
-    for white space, at which ids end in texts. Relative names of audio are looked up from the
-    folder of the file and those above it. Copies at other speeds, which icefall adds to its cuts,
-    are left out: the recipe makes its own.
+    for white space, at which ids end in texts. Names of audio are mapped by `path_map`; relative
+    ones are looked up from the folder of the file and those above it. Copies at other speeds, which
+    icefall adds to its cuts, are left out: the recipe makes its own.
 
     Raises:
       ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
@@ -81,25 +83,33 @@ def read_cut_file(path: Path) -> list[MonoCut]:
             # Numbers too, such as speakers' of some corpora, which lhotse stores as they are.
             name = cut.id if len(supervisions) == 1 else str(supervision.id)
             name = "_".join(name.split())
-            audio.append((name, _audio(cut, supervision, path)))
+            audio.append((name, _audio(cut, supervision, path, path_map)))
             speaker = None if supervision is None else supervision.speaker
             speakers.setdefault(name, ("" if speaker is None else str(speaker), place))
             if supervision is not None and supervision.text is not None:
-                texts.append((name, str(supervision.text)))
+                text = str(supervision.text)
+                texts.append((name, _faulty(text, place) if is_faulty(text) else text))
     if copies:
         logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
-    found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
+    found = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
     for one in found:
         speaker, place = speakers[one.id]
         if not speaker:
-            mark_no_speaker(one, f"{place} names none; all such utterances are one speaker's")
+            mark_no_speaker(one, f"{place} names none")
     return found
+
+
+def _faulty(text: str, place: str) -> FaultyText:
+    return FaultyText(f"{place}: {shown(text)}")
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
     """Yield the cuts, with their file and line."""
     opened = gzip.open if path.name.endswith(".gz") else open
-    with reading(path, ManifestError, ADVICE), opened(path, "rt", encoding="utf-8") as file:
+    with (
+        reading(path, ManifestError, ADVICE),
+        opened(path, "rt", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             if line.strip():
@@ -112,6 +122,8 @@ def _plain(cut: Cut, place: str) -> MonoCut:
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
         raise ManifestError(f"{place}: {cut.id} is a {kind}: what is read is cuts of one channel")
+    if not isinstance(cut.channel, int) or cut.channel < 0:
+        raise ManifestError(f"{place}: {cut.id}: a channel is a number from 0, not {cut.channel}")
     names = [source.source for source in cut.recording.sources]
     if not names or not all(isinstance(name, str) for name in names):
         raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
@@ -128,11 +140,16 @@ def _name(transform: Any) -> str:
     return transform["name"] if isinstance(transform, Mapping) else type(transform).__name__
 
 
-def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> Audio:
+def _audio(
+    cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
+) -> Audio:
     recording = cut.recording
     mine = [source for source in recording.sources if cut.channel in source.channels]
     source = (mine or recording.sources)[0]
-    name, fault = str(locate(path.absolute().parent, source.source)), None
+    # The channel's place in its file; `pair` compares it with the channels of the file.
+    index = source.channels.index(cut.channel) if mine else cut.channel
+    name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
+    fault = None
     begin, end = 0.0, cut.duration
     if supervision is not None:
         begin, end = max(0.0, supervision.start), min(end, supervision.end)
@@ -142,4 +159,12 @@ def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> 
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
     end = None if whole else end
-    return Audio(name, start, end, str(recording.id), fault, channel=str(cut.channel))
+    return Audio(
+        name,
+        start,
+        end,
+        str(recording.id),
+        fault,
+        channel=str(index + 1),
+        side=str(cut.channel + 1),
+    )

@@ -31,6 +31,8 @@ OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
 TAGS = "tags"
 """Holds, in `custom`, the tags of the transcript as it was written, which are not words of it."""
+CHANNEL_NAME = "channel_name"
+"""Holds, in `custom`, what the corpus calls the cut's channel: A, B, 1, ..."""
 TOLERANCE_SECONDS = 0.01
 """A segment that ends at most a frame past its recording is trimmed without a word: its end was
 rounded."""
@@ -100,6 +102,8 @@ def make_cut(
     end: float | None = None,
     fault: tuple[str, str] | None = None,
     note: tuple[str, str] | None = None,
+    channel: int | None = None,
+    channel_name: str | None = None,
 ) -> MonoCut:
     """Make the cut of one utterance.
 
@@ -109,6 +113,8 @@ def make_cut(
       fault: (kind of `toolkit.corpus.check.findings.KINDS`, detail) that the check is to report. A
         segment outside its recording gets its fault here.
       note: likewise, of something harmless; a trimmed segment gets its note here.
+      channel: the channel of the recording, from 0; None: the mean of all.
+      channel_name: what the corpus calls it, for CTM files and the like; None: its number from 1.
     """
     length = recording.duration
     if end is None or end < 0:
@@ -126,19 +132,23 @@ def make_cut(
         start, end = 0.0, 0.0
     duration = max(0.0, round(end - start, 8)) if length > 0 else 0.0
     custom: dict[str, str | bool] = {}
-    if recording.num_channels > 1:
+    if channel is None and recording.num_channels > 1:
         custom["mix_channels"] = True  # lhotse's MonoCut has one channel; the toolkit averages all
+    if channel_name not in (None, str((channel or 0) + 1)):
+        custom[CHANNEL_NAME] = channel_name
     if fault is not None:
         custom["fault"], custom["fault_detail"] = fault
     if note is not None:
         custom["note"], custom["note_detail"] = note
     text = single_spaced(text)
-    supervision = SupervisionSegment(id, recording.id, 0.0, duration, text=text, speaker=speaker)
+    supervision = SupervisionSegment(
+        id, recording.id, 0.0, duration, channel or 0, text=text, speaker=speaker
+    )
     return MonoCut(
         id=id,
         start=start,
         duration=duration,
-        channel=0,
+        channel=channel or 0,
         supervisions=[supervision],
         recording=recording,
         custom=custom or None,
@@ -146,8 +156,17 @@ def make_cut(
 
 
 def mark_no_speaker(cut: MonoCut, why: str) -> None:
-    """Record in a cut that its speaker is not known, for the check to report."""
-    cut.custom = {**(cut.custom or {}), NO_SPEAKER: why}
+    """Make the recording of a cut its speaker, as the corpus names none, for the check to report.
+
+    Of a recording of several channels that are not mixed each channel is a speaker. A recording has
+    one microphone and usually one talker: its mean is of more speech than that of an utterance, and
+    not of all talkers of the corpus.
+    """
+    custom = cut.custom or {}
+    one_channel = cut.recording.num_channels == 1 or custom.get("mix_channels")
+    speaker = cut.recording_id if one_channel else f"{cut.recording_id}-{cut.channel}"
+    cut.supervisions[0].speaker = speaker
+    cut.custom = {**custom, NO_SPEAKER: f"{why}: its recording counts as its speaker"}
 
 
 def mark_other_speaker(cut: MonoCut, which: str) -> None:
@@ -182,6 +201,17 @@ def rewrite_texts(cuts: Iterable[MonoCut], policy: Writing) -> None:
 def speaker_of(cut: MonoCut) -> str:
     """Return the speaker's name."""
     return cut.supervisions[0].speaker
+
+
+def channel_of(cut: MonoCut) -> int | None:
+    """Return the channel of the recording, from 0; None: the mean of all its channels."""
+    return None if (cut.custom or {}).get("mix_channels") else cut.channel
+
+
+def channel_name(cut: MonoCut) -> str:
+    """Return the channel for CTM and STM files: as the corpus calls it, else counted from 1."""
+    name = (cut.custom or {}).get(CHANNEL_NAME)
+    return name if isinstance(name, str) else str((channel_of(cut) or 0) + 1)
 
 
 def audio_of(cut: MonoCut) -> str:

@@ -8,6 +8,8 @@ and the bit rate of the first frame, and reads no further; tags of players count
 import os
 import re
 import struct
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -30,6 +32,15 @@ _JUNK = 1 << 16
 _DECODER_DELAY = 529
 """Samples that mpg123 removes from the beginning of a file with a LAME tag, beside those that the
 tag names."""
+_RESERVOIR = 511
+"""Bytes before a frame that its samples may depend on, at most: the bit reservoir."""
+_OVERLAP = 3
+"""Frames of which a frame's samples may depend on the spectra, at most."""
+_CYCLE = 8
+"""Frames after which the decoder's ring buffer begins at the same place. Its sums are taken in this
+order, so that decoding may begin at each eighth frame with the same rounding."""
+_BEFORE = 4
+"""Frames that mpg123 decodes before the first whose samples it returns, at most."""
 _TAG_SIZE = 200
 """Bytes of a frame that holds a LAME tag, at least."""
 _BLOCK = 1 << 16  # bytes
@@ -72,10 +83,16 @@ class _Header:
 class _Run:
     """Frames of one format, one directly after the other."""
 
+    begins: "array[int]"
+    """Where each begins in the file."""
     begin: int
     end: int
-    frames: int
     first: _Header
+
+    @property
+    def frames(self) -> int:
+        """Number of frames."""
+        return len(self.begins)
 
 
 class _FrameSizes(dict[bytes, int]):
@@ -121,7 +138,163 @@ def mp3_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
                 "MP3 streams of different sampling rates or channels follow one another in it:"
                 " write each to its own file"
             )
-    return (_frames_header(file, runs[0], frames), *((run.begin, run.end) for run in runs))
+    pieces = [piece for run in runs for piece in _run_pieces(file, run)]
+    return (_frames_header(file, runs[0], frames), *pieces)
+
+
+def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
+    """Return the pieces of a run, without the spectra of frames whose main data begin before it.
+
+    The decoder would leave out such a frame, or not, and would say so on standard error.
+
+    Args:
+      first: number of the frame in the run with which the pieces begin.
+    """
+    pieces: list[Piece] = []
+    filled = 0
+    begin = run.begins[first]
+    for position in run.begins:
+        if filled >= _RESERVOIR:
+            break
+        frame = _read_frame(file, position)
+        if position >= begin and _reach(frame, run.first) > filled:
+            pieces += [(begin, position)] if position > begin else []
+            pieces.append(_silent(frame, run.first, filled))
+            begin = position + len(frame)
+        filled += len(frame) - _side_end(frame, run.first)
+    return [*pieces, (begin, run.end)] if begin < run.end else pieces
+
+
+def _read_frame(file: BinaryIO, position: int) -> bytes:
+    """Return the bytes of the frame at a position."""
+    file.seek(position)
+    head = file.read(4)
+    header = _parse(head)
+    assert header is not None
+    return head + file.read(header.size - 4)
+
+
+@dataclass(frozen=True)
+class Mp3Frames:
+    """The frames of an MP3 file, which can be decoded from any of them on."""
+
+    runs: tuple[_Run, ...]
+    """The frames, in their order."""
+    delay: int
+    """Samples of the first frames that are no samples of the file."""
+    phase: int
+    """Decoding may begin at the frames whose number leaves this rest when divided by `_CYCLE`."""
+
+    def pieces_before(self, file: BinaryIO, sample: int) -> tuple[tuple[Piece, ...], int] | None:
+        """Return the pieces to decode the file from before a sample on, as when it is decoded whole.
+
+        They begin with frames that fill the bit reservoir, their own spectra being left out.
+
+        Args:
+          file: the opened file.
+          sample: in the file.
+
+        Returns:
+          The pieces, and the number of samples that they have before `sample`; None: the sample is
+          near the beginning of the file.
+        """
+        header = self.runs[0].first
+        starts = [0]
+        for run in self.runs:
+            starts.append(starts[-1] + run.frames)
+        wanted = min((sample + self.delay) // header.samples, starts[-1] - 1)
+        first = wanted - _OVERLAP
+        filled = 0
+        while first > 0 and filled < _RESERVOIR:
+            first -= 1
+            filled += self._main_data(file, first, starts)
+        first -= (first - self.phase) % _CYCLE
+        if first <= 0:
+            return None
+        silent: list[Piece] = []
+        filled = 0
+        number = first
+        while filled < _RESERVOIR and number < wanted - _OVERLAP:
+            frame = self._frame(file, number, starts)
+            silent.append(_silent(frame, header, filled))
+            filled += len(frame) - _side_end(frame, header)
+            number += 1
+        index = bisect_right(starts, number) - 1
+        run = self.runs[index]
+        rest = _run_pieces(file, run, number - starts[index])
+        for later in self.runs[index + 1 :]:
+            rest += _run_pieces(file, later)
+        head = _frames_header(file, self.runs[0], starts[-1] - first)
+        return (head, *silent, *rest), sample + self.delay - first * header.samples
+
+    def _frame(self, file: BinaryIO, number: int, starts: list[int]) -> bytes:
+        """Return the bytes of a frame."""
+        index = bisect_right(starts, number) - 1
+        run = self.runs[index]
+        return _read_frame(file, run.begins[number - starts[index]])
+
+    def _main_data(self, file: BinaryIO, number: int, starts: list[int]) -> int:
+        """Return the size of a frame's main data, in bytes."""
+        frame = self._frame(file, number, starts)
+        return len(frame) - _side_end(frame, self.runs[0].first)
+
+
+def _side_end(frame: bytes, header: _Header) -> int:
+    """Return where the main data of a frame begin, behind header, checksum and side information."""
+    return header.tag_offset + (0 if frame[1] & 1 else 2)
+
+
+def _reach(frame: bytes, header: _Header) -> int:
+    """Return how many bytes before a frame's own its main data begin."""
+    begin = 4 if frame[1] & 1 else 6
+    first, second = frame[begin : begin + 2]
+    return first << 1 | second >> 7 if header.version == 3 else first
+
+
+def _silent(frame: bytes, header: _Header, available: int) -> bytes:
+    """Return a frame without spectrum, which passes its main data on to those behind it.
+
+    Args:
+      available: bytes of main data before it; the frame's begin within them.
+    """
+    reach, begin, end = min(_reach(frame, header), available), 4, _side_end(frame, header)
+    side = bytearray(end - begin)
+    place = 0 if frame[1] & 1 else 2
+    side[place : place + 2] = (reach << (7 if header.version == 3 else 8)).to_bytes(2, "big")
+    return frame[:begin] + side + frame[end:]
+
+
+def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
+    """Find the frames of an MP3 file; None where it has none of layer III.
+
+    Args:
+      file: the opened file, at any position.
+      counted: whether it is read by the pieces of `mp3_pieces`.
+    """
+    first = _first_header(file, _skip_id3(file))
+    if first is None:
+        return None
+    runs = tuple(_runs(file, first[0]))
+    if not runs or any(run.first.audio_format != runs[0].first.audio_format for run in runs):
+        return None
+    if counted:  # `mp3_pieces` puts a silent frame before the first, as `pieces_before` does
+        return Mp3Frames(runs, 0, 0)
+    delay = _tag_delay(file, *first)
+    undecoded = max(0, delay // first[1].samples - _BEFORE)
+    return Mp3Frames(runs, delay, (1 + undecoded) % _CYCLE)
+
+
+def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
+    """Return the samples that mpg123 leaves out at the beginning, by the LAME tag of a frame."""
+    file.seek(start + header.tag_offset)
+    tag = file.read(160)
+    if tag[:4] not in (b"Xing", b"Info") or len(tag) < 160:
+        return 0
+    flags = struct.unpack(">I", tag[4:8])[0]
+    lame = 8 + 4 * (flags & 1) + 2 * (flags & 2) + 25 * (flags & 4) + (flags & 8) // 2
+    if not tag[lame]:
+        return 0
+    return (int.from_bytes(tag[lame + 21 : lame + 24], "big") >> 12) + _DECODER_DELAY
 
 
 def _parse(head: bytes) -> _Header | None:
@@ -223,13 +396,13 @@ def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
     _, tag_bytes = _read_tag(file, begin, header)
     position = begin + header.size if _is_tag(file, begin, header) else begin
     end = begin + tag_bytes if tag_bytes else total
-    sizes, first, frames = _FrameSizes(header.audio_format), position, 0
+    sizes, first, begins = _FrameSizes(header.audio_format), position, array("q")
     file.seek(position)
     while position < end and (size := sizes[file.read(4)]) and position + size <= total:
+        begins.append(position)
         position += size
-        frames += 1
         file.seek(position)
-    return _Run(first, position, frames, header)
+    return _Run(begins, first, position, header)
 
 
 def _frames_header(file: BinaryIO, run: _Run, frames: int) -> bytes:

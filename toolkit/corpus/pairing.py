@@ -1,12 +1,13 @@
 """Pairs transcripts with audio into cuts; an utterance without one of them becomes a fault."""
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from lhotse import MonoCut, Recording
+from lhotse.utils import fastcopy
 
 from toolkit.corpus.manifest import empty_recording, make_cut, recording_or_fault
 
@@ -28,23 +29,55 @@ class Audio:
     note: tuple[str, str] | None = None
     """(kind, detail) of something harmless that the check should mention."""
     channel: str | None = None
-    """Name of the channel that holds the utterance; a fault in a file of several."""
+    """The channel of the file that holds the utterance: A, B, ... or 1, 2, ...; None: the mean of
+    all."""
+    side: str | None = None
+    """The side of the conversation: the channel of this name in a file of several. A file of one
+    channel holds that side alone."""
 
 
-UNREAD_CHANNEL = "unread-channel"
-"""Fault of an utterance on one channel of a file of several. The mean of all channels would have
-the speakers of the others in it."""
+@dataclass(frozen=True)
+class FaultyText:
+    """A transcript that is not UTF-8, for the check to report."""
+
+    detail: str
+    """File, line and the line with its bytes."""
+
+
+NOT_UTF8 = "not-utf8"
+"""Fault of an utterance whose line in a text or table is not UTF-8."""
+NO_CHANNEL = "no-channel"
+"""Fault of an utterance on a channel that its file does not have, or on none where others are."""
+MOST_CHANNELS = 1024
+"""Channels of a file, at most: libsndfile's."""
 
 
 def channel_index(name: str) -> int | None:
     """Return the index of a channel called A, B, ... or 1, 2, ...; None for other names."""
-    if name.isdecimal() and name.isascii():
+    if name.isdecimal() and name.isascii() and len(name) <= len(str(MOST_CHANNELS)):
         return int(name) - 1 if int(name) else None
     return ord(name.upper()) - ord("A") if len(name) == 1 and name.upper() in "ABCDEFGH" else None
 
 
+def count_from_one(names: Iterable[str | None]) -> list[str | None]:
+    """Return the names of channels, with 1 for the first where numbers are counted from 0.
+
+    They are where one of them is 0.
+    """
+    names = list(names)
+    first = 0 if "0" in names else 1
+    return [from_one(name, first) for name in names]
+
+
+def from_one(name: str | None, first: int) -> str | None:
+    """Return the name of a channel, with 1 for the first where numbers begin at `first`."""
+    if first or name is None or not (name.isdecimal() and name.isascii()):
+        return name
+    return str(int(name) + 1) if len(name) <= len(str(MOST_CHANNELS)) else name
+
+
 def pair(
-    texts: Iterable[tuple[str, str]],
+    texts: Iterable[tuple[str, str | FaultyText]],
     audio: Iterable[tuple[str, Audio]],
     speaker: Callable[[str, Path | None], str],
     where: str,
@@ -58,8 +91,11 @@ def pair(
       where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
     audio = list(audio)
-    named = {item.path for _, item in audio if item.channel is not None}
-    texts_by_id: dict[str, list[str]] = {}
+    named: dict[str, set[str]] = {}
+    for _, item in audio:
+        if name := item.channel or item.side:
+            named.setdefault(item.path, set()).add(name)
+    texts_by_id: dict[str, list[str | FaultyText]] = {}
     audio_by_id: dict[str, list[Audio]] = {}
     for id, text in texts:
         texts_by_id.setdefault(id, []).append(text)
@@ -83,16 +119,18 @@ def pair(
 
 def _cut(
     id: str,
-    text: str | None,
+    text: str | FaultyText | None,
     item: Audio,
     speaker: str,
     where: str,
     recordings: dict[str, tuple[Recording, str | None]],
-    named: Collection[str],
+    named: Mapping[str, set[str]],
 ) -> MonoCut:
-    """Make the cut of one utterance; `named` are the files of which a channel is named."""
+    """Make the cut of one utterance; `named` has the names of channels by file."""
     recording_id = item.recording_id or id
-    fault = item.fault
+    fault, channel = item.fault, None
+    if isinstance(text, FaultyText):
+        fault, text = fault or (NOT_UTF8, text.detail), ""
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
     else:
@@ -102,11 +140,48 @@ def _cut(
         if reason is not None:
             exists = os.path.exists(item.path)
             fault = ("unreadable-audio" if exists else "missing-audio", reason)
-        elif item.path in named and recording.num_channels > 1:
-            channel = "no channel" if item.channel is None else f"channel {item.channel}"
-            detail = f"{channel} of {recording.num_channels} in {item.path}"
-            fault = (UNREAD_CHANNEL, f"{detail}: write each to its own file")
-            recording = empty_recording(item.path, recording_id)
-        elif text is None:
-            fault = ("missing-transcript", f"{where} has no line for {item.path}")
-    return make_cut(id, recording, text or "", speaker, item.start, item.end, fault, item.note)
+        else:
+            channel, reason = choose_channel(item, recording.num_channels, named.get(item.path, ()))
+            if reason:
+                fault = (NO_CHANNEL, f"{reason} in {item.path}")
+                recording = empty_recording(item.path, recording_id)
+            elif text is None:
+                fault = ("missing-transcript", f"{where} has no line for {item.path}")
+        if recording.id != recording_id:  # another recording in the same file, such as another side
+            recording = fastcopy(recording, id=recording_id)
+    return make_cut(
+        id,
+        recording,
+        text or "",
+        speaker,
+        item.start,
+        item.end,
+        fault,
+        item.note,
+        channel,
+        None if fault else item.side or item.channel,
+    )
+
+
+def choose_channel(
+    item: Audio, num_channels: int, named: Collection[str]
+) -> tuple[int | None, str]:
+    """Return the index of the channel of an utterance, None for the mean of all; or what is wrong.
+
+    Args:
+      num_channels: the channels of its file.
+      named: the names of channels that utterances of the file have.
+    """
+    count = f"{num_channels} channel" if num_channels == 1 else f"{num_channels} channels"
+    name = item.channel or item.side
+    if name is None:
+        missing = num_channels > 1 and named
+        return None, f"names none of {count}, of which others have one each," if missing else ""
+    if num_channels == 1 and item.channel is None:
+        if len({channel_index(side) for side in named}) > 1:
+            return None, f"side {name} of several ({', '.join(sorted(named))}), but {count}"
+        return None, ""
+    index = channel_index(name)
+    if index is None or index >= num_channels:
+        return None, f"no channel {name}, but {count}"
+    return index if num_channels > 1 else None, ""

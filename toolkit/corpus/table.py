@@ -8,14 +8,17 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, pair
-from toolkit.storage.reading import quoted, regular
+from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, count_from_one, pair
+from toolkit.storage.encoding import printable
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
+from toolkit.storage.reading import quoted, reading
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (
@@ -50,23 +53,26 @@ class Row:
     """Line number in the file, from 1."""
     values: Mapping[str, str]
     """By the names of `COLUMNS`; columns that the table lacks are not in it."""
+    fault: str = ""
+    """File, line and bytes of a line that is not UTF-8."""
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")
 
 
-def read_table(path: Path) -> dict[str, list[MonoCut]]:
+def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     """Read a table into cuts by part; "train" is the part of a table without a split column.
 
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds), `channel`
       and `split` are not; see `COLUMNS` for other spellings. Further columns are ignored.
-    - A line with a channel of a file of several is a fault: channels are not read, and their mean
-      is of several speakers.
-    - Relative paths start from the table's folder. Where there is no such file, one is taken whose
-      name has other Unicode normal forms, or / for \\, or one in the folder `clips` beside the
-      table, where Common Voice has it.
-    - Without `speaker`, or where it is empty, utterances are one speaker's, named after the file,
-      with a warning of the check. Unicode's normal form makes no other speaker.
+    - `channel` names the channel of a file of several: A, B, ... or 1, 2, ..., from 0 where one is
+      0. A line without one is a fault where others of its file have one; where none has, all are
+      averaged.
+    - Paths are mapped by `path_map`; relative ones start from the table's folder. Where there is no
+      such file, one is taken whose name has other Unicode normal forms, or / for \\, or one in the
+      folder `clips` beside the table, where Common Voice has it.
+    - Without `speaker`, or where it is empty, the recording is the speaker, with a warning of the
+      check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
       table has them.
     - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
@@ -75,13 +81,18 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
       Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: a column is missing, the file is not UTF-8, or a line does not fit its header.
+      ManifestError: a column is missing, the file is not text, or a line does not fit its header.
     """
     folder = path.absolute().parent
-    rows = [_as_on_disk(row, folder) for row in read_rows(path)]
+    rows = [_as_on_disk(_mapped(row, path_map), folder) for row in read_rows(path)]
     if not rows:
         raise ManifestError(f"{path} has no utterance: there is no line below the first")
     ids, recordings = _ids(rows, path), _recordings(rows)
+    channels = count_from_one(row["channel"] or None for row in rows)
+    rows = [
+        replace(row, values={**row.values, "channel": channel or ""})
+        for row, channel in zip(rows, channels, strict=True)
+    ]
     by_part: dict[str, list[tuple[str, Row]]] = {}
     for id, row in zip(ids, rows, strict=True):
         by_part.setdefault(_part(row, path), []).append((id, row))
@@ -89,18 +100,16 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
 
 
 def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path) -> list[MonoCut]:
-    speakers = {
-        id: unicodedata.normalize("NFC", row["speaker"]) or path.stem for id, row in reversed(rows)
-    }
+    speakers = {id: unicodedata.normalize("NFC", row["speaker"]) for id, row in reversed(rows)}
     unnamed = {
-        id: f"{path}:{row.line} names none; all such lines are one speaker's"
+        id: f"{path}:{row.line} names none"
         if "speaker" in row.values
-        else f"{path} has no column called speaker: all its lines are one speaker's"
+        else f"{path} has no column called speaker"
         for id, row in rows
         if not row["speaker"]
     }
     cuts = pair(
-        [(id, row["text"]) for id, row in rows],
+        [(id, FaultyText(row.fault) if row.fault else row["text"]) for id, row in rows],
         [(id, _audio(row, recordings, path)) for id, row in rows],
         lambda id, _: speakers[id],
         str(path),
@@ -111,16 +120,21 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
     return cuts
 
 
+def _mapped(row: Row, path_map: PathMap) -> Row:
+    audio = map_path(row["audio"], path_map)
+    return row if audio == row["audio"] else replace(row, values={**row.values, "audio": audio})
+
+
 def _as_on_disk(row: Row, folder: Path) -> Row:
     """Return the row with the name of its audio file as the file system has it."""
     name = row["audio"]
-    if not name or os.path.exists(folder / name):
+    if not name or row.fault or os.path.exists(folder / name):
         return row
     slashes = name.replace("\\", "/")
     forms = (unicodedata.normalize(form, slashes) for form in ("NFC", "NFD"))
     names = [below + one for below in ("", CLIPS) for one in (slashes, *forms)]
     found = next((one for one in names if os.path.exists(folder / one)), name)
-    return Row(row.line, {**row.values, "audio": found})
+    return replace(row, values={**row.values, "audio": found})
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -129,7 +143,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
       ManifestError: as `read_table`.
     """
-    text = _decode(path)
+    counts = LineCounts()
+    text = _decode(path, counts)
+    if counts.zero_bytes:
+        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
     first = io.StringIO(text, newline="").readline()
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
@@ -151,8 +168,14 @@ def read_rows(path: Path) -> Iterator[Row]:
                         f"{len(header)} columns; put a text with {_NAMES[delimiter]} in "
                         "quotation marks"
                     )
-                values = {role: cell for role, cell in zip(header, cells, strict=True) if role}
-                yield Row(reader.line_num, values)
+                values = {
+                    role: printable(cell) for role, cell in zip(header, cells, strict=True) if role
+                }
+                fault = ""
+                if faulty := [cell for cell in cells if is_faulty(cell)]:
+                    advice = f"; {counts.advice}" if counts.advice else ""
+                    fault = f"{path}:{reader.line_num}: {shown(faulty[0])}{advice}"
+                yield Row(reader.line_num, values, fault)
     except csv.Error as error:
         raise ManifestError(
             f"{path}:{reader.line_num}: {error}; is a quotation mark open or not doubled?"
@@ -165,38 +188,15 @@ _PART = re.compile(r"\w[\w.-]*")
 _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 
-def _decode(path: Path) -> str:
-    try:
-        data = regular(path).read_bytes()
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:1000]:
-        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}:{_advice(data, path)}") from error
-
-
-def _advice(data: bytes, path: Path) -> str:
-    """Say where a table is not UTF-8, and what to do."""
-    wrong, right = [], 0
-    for number, line in enumerate(data.split(b"\n"), 1):
+def _decode(path: Path, counts: LineCounts) -> str:
+    """Read the table; bytes that are not UTF-8 become surrogates, see `toolkit.storage.lines`."""
+    with reading(path, ManifestError, "is it a file, and may you read it?"):
         try:
-            right += not line.decode("utf-8").isascii()
-        except UnicodeDecodeError:
-            wrong.append(number)
-    if right:
-        some = ", ".join(map(str, wrong[:10])) + (", ..." if len(wrong) > 10 else "")
-        return (
-            f"{wrong[0]} is not UTF-8, as other lines are: two encodings are mixed; save the table"
-            f" in UTF-8 and type these lines' letters again: {some}"
-        )
-    return (
-        f"{wrong[0]} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
-        f"`iconv -f cp1252 -t utf-8 {path} > {path.with_name('utf8.csv')}` (cp1251 for Cyrillic "
-        "letters; the paths in it are relative to its folder)"
-    )
+            return "\n".join(line for _, line in decoded_lines(path, counts))
+        except UnicodeDecodeError as error:
+            raise ManifestError(
+                f"{path}: damaged {error.encoding}: save it as CSV in UTF-8"
+            ) from error
 
 
 def _unquote(field: str) -> str:
@@ -265,6 +265,8 @@ def _part(row: Row, path: Path) -> str:
 
 
 def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
+    if row.fault:
+        return Audio(row["audio"], fault=(NOT_UTF8, row.fault))
     if not row["audio"]:
         return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
     file, recording = str(path.absolute().parent / row["audio"]), recordings[row["audio"]]
@@ -274,7 +276,7 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
         times = f"{quoted(row['start'])} to {quoted(row['end'])}"
         detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
         return Audio(file, recording_id=recording, fault=("bad-segment", detail))
-    return Audio(file, start, end, recording, channel=row["channel"] or None)
+    return Audio(file, start, end, recording, side=row["channel"] or None)
 
 
 def _seconds(text: str) -> float | None:

@@ -21,13 +21,13 @@ LONGEST, PAUSE = 6.0, 0.7
 """Longest duration of a subtitle, and the pause after which a new one begins, in seconds."""
 
 
-def written(transcript: Transcript, form: str, channel: int = 1) -> str:
+def written(transcript: Transcript, form: str, channel: int | str = 1) -> str:
     """Return the content of a file that holds one transcript.
 
     Args:
       transcript: without `fault`; with word times, unless the format is text.
       form: one of `FORMATS`.
-      channel: the recording's channel in CTM, from 1.
+      channel: the recording's channel in CTM, such as 1 or A.
 
     Returns:
       The lines of the file; text is a single line of words.
@@ -93,7 +93,7 @@ def _words(transcript: Transcript) -> Iterator[Word]:
         yield from utterance.words or ()
 
 
-def _ctm_lines(transcript: Transcript, channel: int) -> Iterator[str]:
+def _ctm_lines(transcript: Transcript, channel: int | str) -> Iterator[str]:
     name = "_".join(transcript.name.split())
     for word in _words(transcript):
         duration = word.end - word.start

@@ -68,6 +68,8 @@ class Source:
     """Who speaks, if that is known."""
     origin: str = ""
     """Its name in messages: the path as it was given; empty: `name`."""
+    channel: str = "1"
+    """Its channel in CTM files: as its list or cut names it, else counted from 1."""
 
     @property
     def called(self) -> str:
@@ -163,10 +165,11 @@ class Inputs:
 
     def _file(self, path: Path, key: str, name: str | None = None) -> Source:
         blocks = partial(audio_blocks, path, channel=self.channel)
+        channel = str((self.channel or 0) + 1)
         if name is None:
             name = {"stem": path.stem, "relative": key, "path": str(path)}[self.ids]
-            return Source(_as_id(name), safe_name(key), blocks, origin=str(path))
-        return Source(name, safe_name(key), blocks)
+            return Source(_as_id(name), safe_name(key), blocks, origin=str(path), channel=channel)
+        return Source(name, safe_name(key), blocks, channel=channel)
 
     def _folder(self, folder: Path) -> list[Source]:
         paths: list[Path] = []
@@ -190,12 +193,18 @@ class Inputs:
         from toolkit.corpus.pipes import PipeRunner
 
         sources = []
-        for id, audio in read_scp(path, PipeRunner(work) if self.allow_pipes else None):
+        recordings = read_scp(path, PipeRunner(work) if self.allow_pipes else None)
+        named: dict[str, set[str]] = {}
+        for _, audio in recordings:
+            if channel := audio.channel or audio.side:
+                named.setdefault(audio.path, set()).add(channel)
+        for id, audio in recordings:
             if audio.fault is None:
                 source = self._file(Path(audio.path), id, id)
-                if audio.channel is not None:
-                    blocks = partial(_channel_blocks, id, audio, self.channel)
-                    source = replace(source, blocks=blocks)
+                if channel := audio.side or audio.channel:
+                    others = frozenset(named[audio.path])
+                    blocks = partial(_channel_blocks, id, audio, others, self.channel)
+                    source = replace(source, blocks=blocks, channel=channel)
                 sources.append(source)
                 continue
             kind, detail = audio.fault
@@ -212,7 +221,10 @@ class Inputs:
         return sources
 
     def _cuts(self, path: Path) -> list[Source]:
+        from lhotse import MonoCut
+
         from toolkit.corpus.cuts import UnsafeCutError, parse_cut
+        from toolkit.corpus.manifest import channel_name
         from toolkit.lang.text import read_lines
         from toolkit.storage.reading import reading
 
@@ -221,14 +233,18 @@ class Inputs:
             place = f"{path}:{number}"
             with reading(place, SourceError, "write the cuts again", "no cut"):
                 plain = json.loads(line)
+                channel = str((self.channel or 0) + 1)
                 try:
-                    blocks = partial(_cut_blocks, parse_cut(plain, place, places), self)
+                    cut = parse_cut(plain, place, places)
+                    blocks = partial(_cut_blocks, cut, self)
+                    if self.channel is None and isinstance(cut, MonoCut):
+                        channel = channel_name(cut)
                 except UnsafeCutError as error:
                     blocks = partial(_broken, str(error))
-                if fault := _unread_channel(plain):
+                if fault := _without_channel(plain):
                     blocks = partial(_broken, fault)
                 id, speaker = plain["id"], _speaker(plain)
-                sources.append(Source(id, safe_name(id), blocks, speaker))
+                sources.append(Source(id, safe_name(id), blocks, speaker, channel=channel))
         if not sources:
             raise SourceError(f"{path}: holds no cut")
         return sources
@@ -347,33 +363,42 @@ def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator
 
 
 def _channel_blocks(
-    id: str, audio: "Audio", channel: int | None, rate: int, seconds: float
+    id: str,
+    audio: "Audio",
+    named: frozenset[str],
+    option: int | None,
+    rate: int,
+    seconds: float,
 ) -> Iterator[Tensor]:
-    """Yield the samples of a recording of which reco2file_and_channel names the channel.
+    """Yield the samples of a recording of which wav.scp or reco2file_and_channel names the channel.
 
-    Of a file of several channels it is read where `channel` is the same, from 0.
+    Args:
+      named: the channels of its file that recordings have.
+      option: the value of --channel, from 0; it must be that channel.
     """
-    from toolkit.corpus.pairing import channel_index
+    from toolkit.corpus.pairing import choose_channel
 
-    path, index = Path(audio.path), channel_index(audio.channel or "")
-    channels = count_channels(path)
-    if channels > 1 and (channel is None or channel != index):
-        way_out = f"give --channel {index + 1}, or " if index is not None else ""
+    path = Path(audio.path)
+    num_channels = count_channels(path)
+    channel, fault = choose_channel(audio, num_channels, named) if num_channels else (None, "")
+    if fault:
+        raise AudioError(f"{id}: {fault} in {path}")
+    if channel is not None and option not in (None, channel):
         raise AudioError(
-            f"{id}: is channel {audio.channel} of {channels} in {path}, as reco2file_and_channel"
-            f" says; {way_out}write each channel to its own file"
+            f"{id}: is channel {audio.side or audio.channel} of {num_channels} in {path}: give"
+            f" --channel {channel + 1}, or leave out --channel"
         )
     yield from audio_blocks(path, rate, seconds, channel=channel)
 
 
-def _unread_channel(cut: Any) -> str:
-    """Why a cut that the toolkit made cannot be read: it is on one channel of a file of several."""
-    from toolkit.corpus.pairing import UNREAD_CHANNEL
+def _without_channel(cut: Any) -> str:
+    """Why a cut that the toolkit made cannot be read: its file lacks the channel."""
+    from toolkit.corpus.pairing import NO_CHANNEL
 
     custom = validated(cut, {str: Any}).get("custom")
-    if not isinstance(custom, dict) or custom.get("fault") != UNREAD_CHANNEL:
+    if not isinstance(custom, dict) or custom.get("fault") != NO_CHANNEL:
         return ""
-    return f"{cut['id']}: {custom.get('fault_detail', UNREAD_CHANNEL)}"
+    return f"{cut['id']}: {custom.get('fault_detail', NO_CHANNEL)}"
 
 
 def _speaker(cut: Any) -> str | None:

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import go_to, open_audio, rate_fault, unread_container
+from toolkit.corpus.audio_file import open_at, open_audio, rate_fault, unread_container
 from toolkit.corpus.sample_scale import scale_fault
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
@@ -146,7 +146,7 @@ def _read(
 ) -> tuple[np.ndarray, int]:
     """Read samples [S, channels], of 16 bits where the file has those, and their rate."""
     try:
-        with open_audio(source) as file:
+        with open_audio(source, in_order=True) as file:
             start = round(offset * file.samplerate)
             length = file.frames - start
             if duration is not None:
@@ -158,10 +158,10 @@ def _read(
                     )
             if length <= 0:
                 raise AudioError(f"{path}: no samples")
-            go_to(file, start)
             # libsndfile's own conversion to float32 takes longer than the reading
             kind = "int16" if file.subtype == "PCM_16" else "float32"
-            samples = file.read(length, dtype=kind, always_2d=True)
+            with open_at(source, file, start) as part:
+                samples = part.read(length, dtype=kind, always_2d=True)
             rate = file.samplerate
     except (soundfile.SoundFileError, OSError, MemoryError, ValueError) as error:
         raise undecodable(path, source, error) from error

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import go_to, open_audio, unread_end
+from toolkit.corpus.audio_file import open_at, open_audio, unread_end
 from toolkit.corpus.sample_scale import FLOATS, SECONDS, SampleScale
 from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
@@ -66,9 +66,9 @@ def audio_blocks(
             raise AudioError(f"{name}: has {file.channels} channels, no channel {channel + 1}")
         if duration is None and (fault := unread_end(path, file)):
             logger.warning("%s: %s", name, fault)
-        go_to(file, start)
-        blocks = _file_blocks(file, name, length, seconds, channel)
-        yield from _resampled(blocks, rate, sampling_rate)
+        with open_at(path, file, start) as part:
+            blocks = _file_blocks(part, name, length, seconds, channel)
+            yield from _resampled(blocks, rate, sampling_rate)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from lhotse.utils import compute_num_samples
 from torch import Tensor
 
 import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
-from toolkit.corpus.audio_file import go_to, open_audio
+from toolkit.corpus.audio_file import open_at, open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_samples, load_audio, resample
 from toolkit.features.cut_resampling import check_resampling
@@ -91,13 +91,13 @@ class LocalFiles(LibsndfileBackend):
         """Read samples [channels, S] float32 and their rate, as lhotse's backend of libsndfile."""
         if isinstance(path_or_fd, str | Path) and not Path(path_or_fd).is_file():
             raise AudioError(f"{path_or_fd}: no such audio file")
-        with open_audio(path_or_fd) as file:
+        with open_audio(path_or_fd, in_order=True) as file:
             rate = file.samplerate
             start = compute_num_samples(offset, rate) if offset > 0 else 0
-            go_to(file, start)
             left = max(0, file.frames - start)
             frames = left if duration is None else compute_num_samples(duration, rate)
-            return file.read(frames, dtype="float32", always_2d=True).T, rate
+            with open_at(path_or_fd, file, start) as part:
+                return part.read(frames, dtype="float32", always_2d=True).T, rate
 
 
 LOCAL_FILES = LocalFiles()

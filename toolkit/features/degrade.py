@@ -22,7 +22,7 @@ class _InPlace(AudioTransform):
 class Reverberate(_InPlace):
     """Convolution with a room impulse response, the delay of its highest peak removed.
 
-    The power stays the same, so that levels remain comparable.
+    The power of each channel stays the same, so that levels remain comparable.
     """
 
     path: str
@@ -39,12 +39,13 @@ class Reverberate(_InPlace):
 
         wet = fftconvolve(samples, response[None], axes=1)[:, delay : delay + length]
         power = _power(wet)
-        return (wet * np.sqrt(_power(samples) / power) if power > 0 else wet).astype(np.float32)
+        gain = np.sqrt(np.divide(_power(samples), power, out=np.ones_like(power), where=power > 0))
+        return (wet * gain).astype(np.float32)
 
 
 @dataclass
 class AddNoise(_InPlace):
-    """Additive noise at a given signal-to-noise ratio over the whole utterance."""
+    """Additive noise at a given signal-to-noise ratio over the whole utterance, in each channel."""
 
     path: str
     """Audio file of the noise; repeated where it is too short."""
@@ -56,7 +57,7 @@ class AddNoise(_InPlace):
     def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
         """Add the noise to [channels, S] samples."""
         noise = self._noise(samples.shape[1], sampling_rate)
-        power = _power(noise)
+        power = float(_power(noise[None])[0, 0])
         if power == 0:
             return samples
         gain = np.sqrt(_power(samples) / (power * 10 ** (self.snr / 10)))
@@ -68,5 +69,6 @@ class AddNoise(_InPlace):
         return np.resize(np.roll(whole, -first), length)
 
 
-def _power(samples: np.ndarray) -> float:
-    return float(np.mean(np.square(samples, dtype=np.float64)))
+def _power(samples: np.ndarray) -> np.ndarray:
+    """Return the mean square [channels, 1] of samples [channels, S]."""
+    return np.mean(np.square(samples, dtype=np.float64), axis=1, keepdims=True)

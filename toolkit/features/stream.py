@@ -18,7 +18,7 @@ OVERLAP = 1
 """Seconds that neighbouring blocks share: longer than windows and resampling filters."""
 
 
-def extract_file(path: Path, frontend: Frontend) -> Tensor:
+def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> Tensor:
     """Compute the features of a whole file: `frontend(load_audio(path))`, but block by block.
 
     Blocks begin at whole seconds, where the samples of every rate and the frames coincide. A
@@ -27,6 +27,7 @@ def extract_file(path: Path, frontend: Frontend) -> Tensor:
     Args:
       path: an audio file.
       frontend: its frame shift divides a second.
+      channel: the channel of the file, from 0; None: the mean of all.
 
     Returns:
       [T, F] float32, T = round(S / step).
@@ -38,7 +39,7 @@ def extract_file(path: Path, frontend: Frontend) -> Tensor:
     rate = frontend.config.sampling_rate
     seconds = _whole_seconds(path)
     if seconds <= BLOCK + OVERLAP:
-        return frontend(load_audio(path, rate))
+        return frontend(load_audio(path, rate, channel=channel))
     per_second = round(1000 / frontend.config.frame_shift_ms)
     parts = []
     for start in range(0, seconds, BLOCK):
@@ -47,7 +48,7 @@ def extract_file(path: Path, frontend: Frontend) -> Tensor:
         length = None if last else start + BLOCK + OVERLAP - first
         if length is not None and first + length > seconds:
             length = None
-        frames = frontend(load_audio(path, rate, first, length))
+        frames = frontend(load_audio(path, rate, first, length, channel))
         skipped = (start - first) * per_second
         # A copy, so that the frames that blocks share are not kept.
         parts.append(frames[skipped : None if last else skipped + BLOCK * per_second].clone())

@@ -57,7 +57,8 @@ def grammar_acceptor(
                 " without"
             )
     fst = connect(_Contexts(model, ids, max_order).acceptor(ids, backoff))
-    if not len(fst.words):
+    symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
+    if set(np.unique(fst.words).tolist()) <= symbols:
         raise GrammarError(
             f"{arpa}: no n-gram is left after dropping those with words that "
             f"{'the lexicon' if given else words_table} lacks; do both spell words alike (upper"

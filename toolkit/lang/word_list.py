@@ -6,7 +6,8 @@ from pathlib import Path
 
 from toolkit.lang.lang import LangError
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import WordRules, read_lines
+from toolkit.lang.text import WordRules
+from toolkit.storage.lines import TextLines
 from toolkit.storage.whitespace import split_words
 
 _VARIANT = re.compile(r"(.+)\(\d+\)")
@@ -23,7 +24,8 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
       LangError: the file has no word.
     """
     words: set[str] = set()
-    for _, line in read_lines(path):
+    lines = TextLines(LangError)
+    for _, line in lines.read(path):
         fields = split_words(line)
         if not fields or line.startswith((";;;", "#")):
             continue
@@ -31,6 +33,7 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
         word = fields[1] if counted else fields[0]
         variant = _VARIANT.fullmatch(word)
         words.update(rules.words(variant.group(1) if variant else word))
+    lines.finish()
     if not words:
         raise LangError(f"{path} has no word in it; it needs one per line")
     return words

@@ -8,8 +8,9 @@ from lhotse import MonoCut
 
 from toolkit.corpus.check.findings import ERROR, KINDS
 from toolkit.corpus.letters import is_garbled, word_of_two_alphabets
-from toolkit.corpus.manifest import NO_SPEAKER, OTHER_SPEAKER, speaker_of, text_of
+from toolkit.corpus.manifest import NO_SPEAKER, OTHER_SPEAKER, audio_of, speaker_of, text_of
 from toolkit.lang.policy import TextPolicy
+from toolkit.storage.path_map import suggestion
 from toolkit.storage.whitespace import split_words
 
 REMEDIES = {
@@ -49,6 +50,7 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     if shared := [id for id, number in owners.items() if number > 1]:
         counts["shared-id"] = len(shared)
         first["shared-id"] = f"{shared[0]}: in {owners[shared[0]]} splits"
+    missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
         known = KINDS.get(kind)
@@ -56,6 +58,8 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
         what = kind if known is not None else f"{transcripts} with {kind}"
         left_out = ", left out" if known is not None and known.severity == ERROR else ""
         fix = known.fix if known is not None else REMEDIES[kind]
+        if kind == "missing-audio" and (advice := suggestion(map(audio_of, missing))):
+            fix = f"{fix}; {advice}"
         texts[kind] = f"{count} {what}{left_out}, first {first[kind]} (fix: {fix})"
     return texts | _like_speakers(cuts) | _without_end(cuts)
 

@@ -11,22 +11,24 @@ from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_table
+from toolkit.lang.dictionary import Dictionary, read_dictionary
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
 from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import TextPolicy
-from toolkit.lang.text import Normaliser, read_sentences
+from toolkit.lang.text import Normaliser, check_sentences, read_sentences
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
 from toolkit.new_corpus.survey import choose_parts, survey
 from toolkit.new_corpus.templates import Settings
+from toolkit.storage.lines import too_many
 
+ALIGN_LEXICON = "phones/align_lexicon.txt"
+"""What makes a lang directory a lexicon."""
 DICTIONARIES = ("local/dict", "dict", "local/dict_nosp")
 """Where Kaldi's recipes have dictionary directories, in or beside their data directories."""
-NOT_UTF8 = "\ufffd"
-"""Stands in texts for bytes that are not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def make_from_data(
     lexicon: str | None = None,
     lm_text: Path | None = None,
     pipes: Path | None = None,
+    map_paths: tuple[str, ...] = (),
 ) -> NewCorpus:
     """Write the recipe of a corpus that an existing reader can read into the checkout.
 
@@ -76,6 +79,7 @@ def make_from_data(
       lexicon: as in `make_empty`; by default chosen to suit the transcripts.
       lm_text: as in `make_empty`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
+      map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
@@ -83,22 +87,23 @@ def make_from_data(
       TextError: the language model's text cannot be read.
     """
     data = data.absolute()
-    corpus = CorpusConfig(reader, data)
+    corpus = CorpusConfig(reader, data, map_paths=map_paths)
     if pipes is not None:
         corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
-    kaldi = partial(_kaldi_parts, pipes=corpus.pipes)
-    parts, left_out = {"table": _tables, "kaldi": kaldi, "cuts": _cut_files}[reader](data)
+    read = {"table": _tables, "kaldi": _kaldi_parts, "cuts": _cut_files}[reader]
+    parts, left_out = read(data, corpus)
     _check_encoding(parts, data)
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
-    if lm_text is not None and next(read_sentences(lm_text, LetterNormaliser()), None) is None:
-        raise ManifestError(f"{lm_text}: the language model's text has no word in it")
-    dictionary = _kaldi_lexicon(data) if reader == "kaldi" else None
-    if lexicon is None and dictionary is not None:
-        lexicon = str(dictionary)
+    if lm_text is not None:
+        check_sentences(lm_text)
+        if next(read_sentences(lm_text, LetterNormaliser()), None) is None:
+            raise ManifestError(f"{lm_text}: the language model's text has no word in it")
+    prepared = _kaldi_dictionary(data) if reader == "kaldi" else None
+    if lexicon is None and prepared is not None:
+        lexicon = str(prepared)
     policy, about_text = None, []
     if lexicon not in (None, "cmudict", "graphemes"):
-        prepared = reader == "kaldi" and _normalised_by_kaldi(data)
-        policy, coverage = choose_policy(texts, Path(lexicon), prepared)
+        policy, coverage = choose_policy(texts, Path(lexicon), prepared is not None)
         about_text = [_text_remark(policy, coverage)]
     found = survey(parts, corpus, left_out, policy)
     chosen = _choose_lexicon(texts, lexicon, policy)
@@ -111,31 +116,32 @@ def make_from_data(
     return NewCorpus(tuple(written), (*about, *cautions(found)))
 
 
-def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     if path.is_dir():
         kaldi = next(chain(path.glob("wav.scp"), path.glob("*/wav.scp")), None)
         hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else "such as table.csv"
         raise ManifestError(f"{path} is a folder: name the table in it, {hint}")
-    return read_table(path), []
+    return read_table(path, corpus.map_paths), []
 
 
-def _cut_files(root: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _cut_files(root: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the files of cuts that a recipe needs; return the names of the other parts too."""
     files = cut_files(root)
     used, left_out = _used(sorted(files))
-    return {name: read_cut_file(files[name]) for name in used}, left_out
+    return {name: read_cut_file(files[name], corpus.map_paths) for name in used}, left_out
 
 
-def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _kaldi_parts(folder: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the data directories that a recipe needs; return the names of the others too."""
     if folder.is_file():
         raise ManifestError(
             f"{folder} is a file: --from-kaldi takes the folder with wav.scp, text and utt2spk; "
             "a table is given by --from-csv"
         )
-    run_pipe = PipeRunner(pipes) if pipes is not None else None
+    run_pipe = PipeRunner(corpus.pipes) if corpus.pipes is not None else None
+    read = partial(read_kaldi_dir, run_pipe=run_pipe, path_map=corpus.map_paths)
     if (folder / "wav.scp").is_file():
-        return {"train": read_kaldi_dir(folder, run_pipe)}, []
+        return {"train": read(folder)}, []
     names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
     if not names:
         raise ManifestError(
@@ -143,7 +149,7 @@ def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoC
             "Kaldi data directories"
         )
     used, left_out = _used(names)
-    return {name: read_kaldi_dir(folder / name, run_pipe) for name in used}, left_out
+    return {name: read(folder / name) for name in used}, left_out
 
 
 def _used(names: list[str]) -> tuple[list[str], list[str]]:
@@ -153,13 +159,13 @@ def _used(names: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
-    """Refuse transcripts that were not UTF-8: their letters would be lost one by one."""
-    broken = [cut for cuts in parts.values() for cut in cuts if NOT_UTF8 in text_of(cut)]
-    if broken:
+    """Refuse a corpus of which too many lines are not UTF-8; a few are findings."""
+    cuts = [cut for found in parts.values() for cut in found]
+    broken = [cut for cut in cuts if (cut.custom or {}).get("fault") == NOT_UTF8]
+    if too_many(len(broken), len(cuts)):
         raise ManifestError(
-            f"{data}: {len(broken)} transcripts are not UTF-8, first {broken[0].id}: "
-            f"{text_of(broken[0])!r}; convert the file, for example with "
-            "`iconv -f cp1252 -t utf-8 text > text.new` (cp1251 for Cyrillic letters)"
+            f"{data}: {len(broken)} of {len(cuts)} utterances are not UTF-8, first "
+            f"{broken[0].id}: {broken[0].custom['fault_detail']}"
         )
 
 
@@ -171,17 +177,16 @@ class _LexiconChoice:
     remark: str
 
 
-def _normalised_by_kaldi(folder: Path) -> bool:
-    """Whether Kaldi's dict or lang directory is beside the data, whose text was prepared then."""
-    places = (root / name for root in (folder, folder.parent) for name in ("lang", "lang_nosp"))
-    return _kaldi_lexicon(folder) is not None or any((p / "words.txt").is_file() for p in places)
-
-
-def _kaldi_lexicon(folder: Path) -> Path | None:
-    """Return the lexicon of the dictionary directory in or beside Kaldi data directories."""
-    places = (root / name for root in (folder, folder.parent) for name in DICTIONARIES)
-    lexicons = (place / "lexicon.txt" for place in places)
-    return next((path for path in lexicons if path.is_file()), None)
+def _kaldi_dictionary(folder: Path) -> Path | None:
+    """Return Kaldi's dictionary, or lang directory, in or beside data directories; or a lexicon."""
+    roots = (folder, folder.parent)
+    for place in (root / name for root in roots for name in DICTIONARIES):
+        if (place / "silence_phones.txt").is_file():
+            return place
+        if (place / "lexicon.txt").is_file():
+            return place / "lexicon.txt"
+    places = (root / name for root in roots for name in ("lang", "lang_nosp"))
+    return next((place for place in places if (place / ALIGN_LEXICON).is_file()), None)
 
 
 def _text_remark(policy: TextPolicy, coverage: dict[str, Coverage]) -> str:
@@ -197,12 +202,14 @@ def _choose_lexicon(
     texts: list[str], lexicon: str | None, policy: TextPolicy | None
 ) -> _LexiconChoice:
     """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy."""
-    own = policy is not None
-    known = Lexicon.read(Path(lexicon), policy=policy) if own and lexicon else None
-    language = survey_language(texts, known, policy)
+    dictionary: Dictionary | None = None
+    if policy is not None and lexicon is not None:
+        dictionary = read_dictionary(Path(lexicon), policy=policy)
+    language = survey_language(texts, dictionary.lexicon if dictionary else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
-    if own:
-        remark = f"{share} are in it, the others get predicted pronunciations"
+    if dictionary is not None:
+        notes = "".join(f"; {note}" for note in dictionary.notes)
+        remark = f"{share} are in it, the others get predicted pronunciations{notes}"
     elif lexicon is not None:
         remark = f"{share} are in the English lexicon"
     else:

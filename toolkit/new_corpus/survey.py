@@ -52,6 +52,8 @@ class Survey:
     """Splits that are held out from the training part."""
     left_out: tuple[str, ...]
     """Parts that are not used."""
+    unnamed: int = 0
+    """Number of utterances whose speaker the corpus does not name."""
 
 
 def survey(
@@ -102,6 +104,7 @@ def survey(
         sum(cut.duration >= LONG_SECONDS for cut in cuts),
         held_out,
         tuple(sorted({*left_out, *parts} - used)),
+        sum(NO_SPEAKER in (cut.custom or {}) for cut in cuts),
     )
 
 

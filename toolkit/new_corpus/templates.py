@@ -84,8 +84,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
 
     - `texts`: (utterance id, transcript), as written: later stages normalise case and punctuation.
     - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
-      file; WAV, FLAC, MP3, OGG, SPHERE, of any rate. Channels are averaged, unless their speakers
-      differ and Audio(file, channel="A") names one: that is refused until it has its own file.
+      file; WAV, FLAC, MP3, OGG, SPHERE, of any rate. Channels are averaged, unless
+      Audio(file, channel="A") names one: "A" or "1" is the first.
     - `speakers`: utterance id to speaker.
 
     Ids may be anything without white space, in any order. Leave nothing out: stage 3 finds and
@@ -216,6 +216,9 @@ def _string(text: str) -> str:
 
 
 def _literal(value: object) -> str:
+    if isinstance(value, tuple):
+        items = ", ".join(map(_literal, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
     return _quoted(value) if isinstance(value, str) else repr(value)
 
 

@@ -24,6 +24,7 @@ from toolkit.score.read import (
     read_transcripts,
 )
 from toolkit.score.segments import assign
+from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
 """Given instead of a file of speakers: these are then in the ids, see `speaker_of_id`."""
@@ -92,6 +93,10 @@ class InputReader:
                 f"{path} as {side.form}" for path, side in {ref: first, hyp: second}.items()
             )
             notes = (f"Read {read_as} (--format forces one).", *doubt)
+        if first.faulty:
+            hyps_left = {id: t for id, t in second.texts.items() if id not in first.faulty}
+            second = replace(second, texts=hyps_left)
+            notes += (_note_faulty(first),)
         speakers = self._speakers_of(first.texts, first.speakers)
         if first.speakers and speakers is None:
             silent = [id for id in first.texts if id not in first.speakers]
@@ -114,7 +119,7 @@ class InputReader:
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
         if (path, side, named) not in self._read:
-            found = read_transcripts(path, self._form, named, side)
+            found = read_transcripts(path, self._form, named, side, leave_out_faulty=side == "ref")
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
                 texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
@@ -196,6 +201,17 @@ class InputReader:
         if self._speakers is not None:
             return read_speakers(Path(self._speakers))
         return named if named and all(utterance in named for utterance in refs) else None
+
+
+def _note_faulty(refs: Transcripts) -> str:
+    """Tell of the references that are not UTF-8."""
+    listed = "; ".join(list(refs.faulty.values())[:LISTED])
+    more = f"; and {len(refs.faulty) - LISTED} more" if len(refs.faulty) > LISTED else ""
+    advice = f"; {refs.faulty_advice}" if refs.faulty_advice else ""
+    return (
+        f"Note: {len(refs.faulty)} of {len(refs.faulty) + len(refs.texts)} references are not UTF-8"
+        f" and are not scored: {listed}{more}{advice}"
+    )
 
 
 def _as_referenced(

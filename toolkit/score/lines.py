@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.errors import ToolkitError
+from toolkit.storage.lines import LineCounts, decoded_lines, is_utf8, shown
 from toolkit.storage.reading import regular
 
 Side = Literal["ref", "hyp"]
@@ -17,28 +18,46 @@ class TranscriptError(ToolkitError):
     """A transcript file that cannot be read."""
 
 
+class FaultyLineError(TranscriptError):
+    """A line that is not UTF-8 or has a zero byte."""
+
+
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
     """Read a file in UTF-8, gzipped where its name ends in .gz; numbers count from 1.
 
-    Only a newline ends a line, as in Kaldi; Unicode's other line separators do not.
+    Only a newline ends a line, as in Kaldi; Unicode's other line separators do not. A file that
+    begins with the byte order mark of UTF-16 is decoded.
 
     Raises:
-      TranscriptError: the file cannot be read, is not UTF-8 or has a zero byte.
+      FaultyLineError: a line is not UTF-8 or has a zero byte.
+      TranscriptError: the file cannot be read.
     """
-    raw = content(path)
-    numbered = []
-    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else [], start=1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise TranscriptError(
-                f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8: "
-                "convert the file, for instance with iconv"
-            ) from error
+    counts = LineCounts()
+    numbered = undecoded_lines(path, counts)
+    for number, text in numbered:
+        if not is_utf8(text):
+            advice = f"; {counts.advice}" if counts.advice else ""
+            raise FaultyLineError(f"{path}:{number}: not UTF-8: {shown(text)}{advice}")
         if "\0" in text:
-            raise TranscriptError(f"{path}:{number}: a zero byte: this is not a transcript file")
-        numbered.append((number, text.removesuffix("\r")))
+            raise FaultyLineError(f"{path}:{number}: a zero byte: this is not a transcript file")
     return numbered
+
+
+def undecoded_lines(path: Path, counts: LineCounts) -> list[tuple[int, str]]:
+    """Read as `numbered_lines`, faulty lines too (see `toolkit.storage.lines`); count them.
+
+    Raises:
+      TranscriptError: the file cannot be read.
+    """
+    try:
+        return list(decoded_lines(path, counts))
+    except UnicodeDecodeError as error:
+        raise TranscriptError(f"{path}: damaged {error.encoding}; save it as UTF-8") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise TranscriptError(f"{path}: cannot read it: {why}") from error
+    except (EOFError, zlib.error) as error:
+        raise TranscriptError(f"{path}: damaged gzip file: {error}") from error
 
 
 def finite(text: str) -> float | None:

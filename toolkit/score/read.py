@@ -1,8 +1,8 @@
 """Reading of transcripts: Kaldi's text, trn, plain lines, CTM, JSON, icefall's, and folders."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -10,9 +10,16 @@ from typing import Literal
 from toolkit.align.ctm import CtmError
 from toolkit.score.alternatives import NO_WORD, GrammarError, parse
 from toolkit.score.ctm import read_scored_ctm, timed_words
-from toolkit.score.lines import Side, TranscriptError, numbered_lines
+from toolkit.score.lines import (
+    FaultyLineError,
+    Side,
+    TranscriptError,
+    numbered_lines,
+    undecoded_lines,
+)
 from toolkit.score.read_json import read_json_texts
 from toolkit.score.read_recogs import is_recogs, recogs_texts
+from toolkit.storage.lines import LineCounts, is_faulty, shown, too_many
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import WHITE_SPACE, key_and_rest, single_spaced, split_words
 
@@ -55,6 +62,10 @@ class Transcripts:
     """Transcript by utterance id, in the file's order; words separated by single spaces."""
     speakers: dict[str, str] = field(default_factory=dict)
     """Speaker by utterance id, where the file or folder names them."""
+    faulty: dict[str, str] = field(default_factory=dict)
+    """By utterance id (or `line N`, where it has none), lines that are not UTF-8 and left out."""
+    faulty_advice: str = ""
+    """Advice that is right for all of these lines; empty where there is none."""
 
     @property
     def marked(self) -> bool:
@@ -97,6 +108,7 @@ def read_transcripts(
     form: Form | Literal["auto"] = "auto",
     named: bool = False,
     side: Side = "ref",
+    leave_out_faulty: bool = False,
 ) -> Transcripts:
     """Read a file of transcripts in UTF-8 (gzipped: `.gz`), or a folder.
 
@@ -121,6 +133,8 @@ def read_transcripts(
       form: its format; a file named *.ctm is a CTM whatever it is.
       named: whether lines begin with an id.
       side: which text is read of files that have both, references and hypotheses.
+      leave_out_faulty: leave out lines of text, trn and plain files that are not UTF-8, unless they
+        are too many (see `toolkit.storage.lines.too_many`).
 
     Raises:
       TranscriptError: the file cannot be read or is not UTF-8, an id is missing or repeated, or the
@@ -128,7 +142,7 @@ def read_transcripts(
     """
     path = Path(path)
     if path.is_dir():
-        return _read_folder(path, side)
+        return _read_folder(path, side, leave_out_faulty)
     named_form = form_by_name(path)
     if named_form == "stm":
         raise TranscriptError(
@@ -142,15 +156,26 @@ def read_transcripts(
         return Transcripts(form, *read_json_texts(path, side))
     if form == "ctm":
         return Transcripts(form, _ctm_texts(path))
-    lines = numbered_lines(path)
+    counts, faulty_lines = LineCounts(), []
+    if leave_out_faulty:
+        lines = undecoded_lines(path, counts)
+        faulty_lines = [(number, line) for number, line in lines if is_faulty(line)]
+        lines = [(number, line) for number, line in lines if not is_faulty(line)]
+        _check_limit(path, faulty_lines, counts)
+    else:
+        lines = numbered_lines(path)
     if form == "auto":
         form = _detect(path, lines, named)
-    if form == "icefall":
+    faulty = {
+        _faulty_id(form, *item): f"{path}:{item[0]}: {shown(item[1])}" for item in faulty_lines
+    }
+    if form == "icefall":  # its lines belong together in pairs: none can be left out
+        lines = numbered_lines(path)
         filled = [(number, line) for number, line in lines if split_words(line)]
         return Transcripts(form, recogs_texts(path, filled, side))
     if form == "plain":
         texts = {str(number): single_spaced(line) for number, line in lines}
-        return Transcripts("plain", texts)
+        return Transcripts("plain", texts, faulty=faulty, faulty_advice=counts.advice)
     texts, seen = {}, {}
     for number, line in lines:
         if not split_words(line) or (form == "trn" and line.startswith(";;")):
@@ -163,7 +188,27 @@ def read_transcripts(
             )
         seen[utterance] = number
         texts[utterance] = single_spaced(words)
-    return Transcripts(form, texts)
+    return Transcripts(form, texts, faulty=faulty, faulty_advice=counts.advice)
+
+
+def _check_limit(path: Path, faulty: Sequence[tuple[int, str]], counts: LineCounts) -> None:
+    """Raise an error where too many lines are not UTF-8."""
+    if too_many(counts.faulty, counts.lines):
+        number, line = faulty[0]
+        advice = f"; {counts.advice}" if counts.advice else ""
+        raise TranscriptError(
+            f"{path}:{number}: {counts.faulty} of {counts.lines} lines are not UTF-8, first"
+            f" {shown(line)}{advice}"
+        )
+
+
+def _faulty_id(form: Form, number: int, line: str) -> str:
+    """Return the id of a line that is not UTF-8, or `line N` where its id cannot be read."""
+    if form == "plain":
+        return str(number)
+    match = _TRN.match(line)
+    id = (match[2] if match else "") if form == "trn" else key_and_rest(line)[0]
+    return id if id and not is_faulty(id) else f"line {number}"
 
 
 def _refuse_others(path: Path) -> None:
@@ -197,13 +242,15 @@ def read_speakers(path: Path) -> dict[str, str]:
     return speakers
 
 
-def _read_folder(folder: Path, side: Side) -> Transcripts:
+def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcripts:
     if (folder / "text").is_file():
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
-        return Transcripts("text", read_transcripts(folder / "text", "text").texts, speakers)
+        found = read_transcripts(folder / "text", "text", leave_out_faulty=leave_out_faulty)
+        return replace(found, speakers=speakers)
     files = sorted(folder.rglob("*.txt"))
     texts: dict[str, str] = {}
+    faulty: dict[str, str] = {}
     for path in files:
         if path.name.endswith(OF_A_CHAPTER):
             own = read_transcripts(path, "text").texts
@@ -212,10 +259,21 @@ def _read_folder(folder: Path, side: Side) -> Transcripts:
             texts |= own
             continue
         id = _new_id(folder, path, texts)
-        lines = (line for _, line in numbered_lines(path))
+        try:
+            lines = [line for _, line in numbered_lines(path)]
+        except FaultyLineError as error:
+            if not leave_out_faulty:
+                raise
+            faulty[id] = str(error)
+            continue
         texts[id] = " ".join(word for line in lines for word in split_words(line))
+    if too_many(len(faulty), len(faulty) + len(texts)):
+        raise TranscriptError(
+            f"{folder}: {len(faulty)} of {len(faulty) + len(texts)} texts are not UTF-8, first "
+            f"{next(iter(faulty.values()))}"
+        )
     if texts:
-        return Transcripts(FOLDER, texts)
+        return Transcripts(FOLDER, texts, faulty=faulty)
     for path in sorted(folder.rglob("*.json")):
         own, _ = read_json_texts(path, side)
         if len(own) != 1:

@@ -14,8 +14,11 @@ from typing import Any
 
 from toolkit.config.settings import flatten, to_plain
 from toolkit.storage.digest import AUDIO
+from toolkit.storage.path_map import parse_mapping
 from toolkit.storage.places import RUN, Places, folder_of
 
+MAP = "map_paths"
+"""Last part of the settings whose mappings `OLD=NEW` are places: NEW of the N-th is `{KEY.N}`."""
 ROOT = "root"
 """Last part of the settings that are places: names may begin with the folder of one."""
 
@@ -32,12 +35,19 @@ class InputNames:
         plain = flatten(to_plain(config))
         self._root = root
         self._settings = {key: value for key, value in plain.items() if is_path(value)}
+        self._mapped = {
+            f"{key}.{number}": parse_mapping(mapping)[1]
+            for key, mappings in plain.items()
+            if key.split(".")[-1] == MAP
+            for number, mapping in enumerate(mappings)
+        }
 
     @cached_property
     def folders(self) -> dict[str, str]:
         """The folders of the settings that are places."""
         settings = self._settings.items()
-        return {key: folder_of(value) for key, value in settings if key.split(".")[-1] == ROOT}
+        roots = {key: folder_of(value) for key, value in settings if key.split(".")[-1] == ROOT}
+        return {**roots, **self._mapped}
 
     def names(self, path: str, sections: Iterable[str]) -> list[str]:
         """Return how a marker names an input: by each setting that it is, by a place, or as it is.
@@ -50,10 +60,10 @@ class InputNames:
         sections = tuple(sections)
         read = {
             key
-            for key in self._settings
+            for key in (*self._settings, *self._mapped)
             if any(key == section or key.startswith(f"{section}.") for section in sections)
         }
-        exact = [f"{{{key}}}" for key in sorted(read) if self._settings[key] == path]
+        exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
         name = Places(folders).name(path)
         # A setting may be a file, whose folder is the place: that is an input of another name.
@@ -62,7 +72,8 @@ class InputNames:
     def is_gone(self, name: str) -> bool:
         """Whether an input was called after a setting that is no path any more."""
         setting, brace, _ = name.removeprefix("{").partition("}")
-        return bool(brace) and name.startswith("{") and setting not in self._settings
+        known = setting in self._settings or setting in self._mapped
+        return bool(brace) and name.startswith("{") and not known
 
     def path(self, name: str) -> Path:
         """Return the path of an input; that of a setting which is gone does not exist."""
@@ -96,4 +107,13 @@ def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> boo
 
     Then the contents decide, see `Inspector.record_changes`.
     """
-    return f"{{{key}}}" in inputs and is_path(old) and is_path(new)
+    if f"{{{key}}}" in inputs:
+        return is_path(old) and is_path(new)
+    if key.split(".")[-1] != MAP or not old or not isinstance(new, list) or len(old) != len(new):
+        return False
+    before, after = list(map(parse_mapping, old)), list(map(parse_mapping, new))
+    return all(
+        first[0] == second[0]
+        and (first == second or any(name.startswith(f"{{{key}.{number}}}") for name in inputs))
+        for number, (first, second) in enumerate(zip(before, after, strict=True))
+    )

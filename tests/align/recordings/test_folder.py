@@ -377,3 +377,23 @@ def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
         Aligner(moved)
     with pytest.raises(AlignerError, match=r"holds aligner\.json"):
         Aligner(tmp_path)
+
+
+@pytest.mark.parametrize("channel", [1, 2])
+def test_one_channel_is_aligned_as_a_file_of_its_own(bundle, corpus, tmp_path, channel):
+    audio, text, _ = corpus({"call": sentence(40)})
+    mono, rate = soundfile.read(audio / "call.wav", dtype="int16")
+    arguments = ["align", "--model", str(bundle), "--audio-dir", str(audio), "--text", str(text)]
+    CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "mono")])
+    other = (3000 * np.random.default_rng(0).standard_normal(len(mono))).astype("int16")
+    sides = (mono, other) if channel == 1 else (other, mono)
+    soundfile.write(audio / "call.wav", np.stack(sides, axis=1), rate)
+    arguments += ["--channel", str(channel), "--out", str(tmp_path / "stereo")]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    for tier in ("words", "phones"):
+        expected = read_ctm(tmp_path / f"mono/{tier}.ctm")
+        expected = [replace(entry, channel=str(channel)) for entry in expected]
+        assert read_ctm(tmp_path / f"stereo/{tier}.ctm") == expected
+    result = CliRunner().invoke(main, [*arguments, "--channel", "3"])
+    assert result.exit_code == 1
+    assert "has 2 channels, no channel 3" in result.stderr

@@ -55,6 +55,25 @@ def test_nothing_is_dropped(folder, tmp_path):
     assert not found["x"].fault
 
 
+def test_a_text_that_is_not_utf8_stops_its_own_recording_alone(folder, tmp_path):
+    audio = folder("a.wav", "b.wav", "c.wav")
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_bytes("Tür".encode("cp1252"))
+    (texts / "b.lab").write_bytes("Tür".encode("utf-16"))
+    (texts / "c.txt").write_bytes("Tür".encode())
+    found = by_name(read_inputs(audio, texts))
+    assert rf"{texts / 'a.txt'}:1: `T\xfcr`" in found["a"].fault
+    assert "iconv" in found["a"].fault
+    assert [(found[name].text, found[name].fault) for name in "bc"] == [("Tür", "")] * 2
+    lines = tmp_path / "text"
+    lines.write_bytes(b"a T\xfcr\n" + "b Tür\nc Tür\n".encode())
+    found = by_name(read_inputs(audio, lines))
+    assert rf"{lines}:1 is not UTF-8: `a T\xfcr`" in found["a"].fault
+    assert "iconv" not in found["a"].fault
+    assert [(found[name].text, found[name].fault) for name in "bc"] == [("Tür", "")] * 2
+
+
 def test_a_container_that_is_not_read_is_named(folder, tmp_path):
     audio = folder("x.wav", "ann/y.m4a")
     (tmp_path / "text").write_text("y one\nann/y two\nx three\nz four\n")

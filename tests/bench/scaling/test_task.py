@@ -96,9 +96,9 @@ def test_utterances_are_chosen_from_all_speakers_by_the_seed(run, monkeypatch):
 
 def test_the_task_is_trained_and_evaluated_on_these_frames(run, monkeypatch):
     monkeypatch.setattr(task, "MOST_FRAMES", 20 * FRAMES // 3)
-    made, expected = make_task(run, seed=1), FrameTask(*frames_of(run, seed=1), seed=1)
+    loaded, expected = make_task(run, seed=1), FrameTask(*frames_of(run, seed=1), seed=1)
     weights = expected.initial()
-    assert torch.equal(made.initial(), weights)
-    gradients = (x.gradients(weights[None], [0], x.frames) for x in (made, expected))
+    assert torch.equal(loaded.initial(), weights)
+    gradients = (x.gradients(weights[None], [0], x.frames) for x in (loaded, expected))
     assert torch.equal(*gradients)
-    assert made.evaluate(weights) == expected.evaluate(weights)
+    assert loaded.evaluate(weights) == expected.evaluate(weights)

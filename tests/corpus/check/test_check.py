@@ -307,7 +307,7 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     (told,) = [item for item in found if item["kind"] == "no-speaker"]
     assert (told["id"], told["detail"]) == (
         "u2",
-        f"not in {tmp_path}/utt2spk: it is a speaker of its own",
+        f"not in {tmp_path}/utt2spk: its recording counts as its speaker",
     )
     with open(tmp_path / "utt2spk", "a") as file:
         file.write("u1 ben\n")
@@ -318,7 +318,7 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     assert (told["id"], told["detail"]) == ("u1", f"{tmp_path}/utt2spk: ann, not ben")
     (tmp_path / "utt2spk").unlink()
     lacking = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
-    assert lacking == [f"{tmp_path} has no utt2spk: it is a speaker of its own"] * 2
+    assert lacking == [f"{tmp_path} has no utt2spk: its recording counts as its speaker"] * 2
 
 
 def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_path):
@@ -354,3 +354,19 @@ def test_audio_that_features_refuse_is_left_out_before_they_are_extracted(corpus
     assert unreadable == {"fast", "across"}
     assert f"{path}: values that are not numbers from 0.750 to 0.750 s" in corpus.text
     assert corpus.left("train") == ["good0", "good1", "good2", "before"]
+
+
+def test_each_channel_is_checked_by_itself(corpus, tmp_path):
+    noise = np.random.default_rng(0).integers(-999, 999, 16000).astype(np.int16)
+    soundfile.write(tmp_path / "s.wav", np.stack([noise, 0 * noise], axis=1), 16000)
+    recording, _ = recording_or_fault(tmp_path / "s.wav", "s")
+    corpus.cuts["train"] = [
+        make_cut(name, recording, "ONE TWO", name, channel=channel)
+        for name, channel in (("a", 0), ("b", 1), ("c", 2))
+    ]
+    found = {(item["kind"], item["id"]): item["detail"] for item in corpus.check()[1]}
+    assert found == {
+        ("silent-audio", "b"): f"channel 2 of {tmp_path}/s.wav",
+        ("no-channel", "c"): f"no channel 3, but 2 channels in {tmp_path}/s.wav",
+    }
+    assert corpus.left("train") == ["a"]

@@ -1,11 +1,23 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir, write_kaldi_dir
-from toolkit.corpus.manifest import ManifestError, audio_of, make_cut, speaker_of, text_of
+from toolkit.corpus.manifest import (
+    ManifestError,
+    audio_of,
+    channel_name,
+    channel_of,
+    make_cut,
+    speaker_of,
+    text_of,
+)
+from toolkit.corpus.pairing import Audio
 from toolkit.corpus.pipes import PipeRunner
+from toolkit.features.cut_audio import load_cut_audio
 
 
 @pytest.fixture
@@ -47,6 +59,42 @@ def test_the_mark_of_windows_editors_is_no_part_of_the_first_id(folder, audio, t
     assert described(read_kaldi_dir(path)) == [("a", "s", "ONE", 0.0, 1.0)]
 
 
+def test_lines_that_are_not_utf8_are_faults_of_their_utterances(folder, audio, tmp_path):
+    for name in "abcd":
+        audio(tmp_path / f"{name}.wav", seconds=1.0)
+    path = folder(wav_scp="", text="", utt2spk="")
+    scp = b"".join(b"%c %s/%c.wav\n" % (i, bytes(tmp_path), i) for i in b"abcd")
+    (path / "wav.scp").write_bytes(scp.replace(b"d.wav", b"\xe9.wav"))
+    (path / "text").write_bytes(b"a gr\xc3\nb gr\xc3\xbcn\nc X\nd Y\n")
+    (path / "utt2spk").write_bytes(b"a s\nb s\nc \xe9\nd s\n")
+    cuts = {cut.id: cut for cut in read_kaldi_dir(path)}
+    assert {id: fault_of(cut) for id, cut in cuts.items()} == {
+        **{"a": "not-utf8", "b": None, "c": None, "d": "not-utf8"}
+    }
+    assert cuts["a"].custom["fault_detail"] == rf"{path / 'text'}:1: `a gr\xc3`"
+    assert text_of(cuts["b"]) == "grün"
+    assert "no_speaker" in cuts["c"].custom
+
+
+@pytest.mark.parametrize("program", ["sph2pipe", "/opt/kaldi/tools/sph2pipe_v2.5/sph2pipe"])
+def test_paths_of_another_machine_are_mapped(folder, audio, tmp_path, program):
+    audio(tmp_path / "new" / "x y.wav", seconds=1.0)
+    audio(tmp_path / "new" / "deep" / "b.wav", seconds=1.0)
+    path = folder(
+        wav_scp=f"a {program} -f wav -p '/old/home/x y.wav' |\nb /old/home/far/b.wav\n",
+        text="a ONE\nb TWO\n",
+        utt2spk="a s\nb s\n",
+    )
+    assert {fault_of(cut) for cut in read_kaldi_dir(path)} == {"missing-audio"}
+    mappings = (f"/old/home={tmp_path}/new", f"/old/home/far={tmp_path}/new/deep")
+    cuts = read_kaldi_dir(path, path_map=mappings)
+    assert [fault_of(cut) for cut in cuts] == [None, None]
+    assert [audio_of(cut) for cut in cuts] == [
+        f"{tmp_path}/new/x y.wav",
+        f"{tmp_path}/new/deep/b.wav",
+    ]
+
+
 def test_segments_with_open_ends(folder, audio, tmp_path):
     audio(tmp_path / "r.wav", seconds=2.0)
     cuts = read_kaldi_dir(
@@ -71,36 +119,36 @@ def test_segments_with_open_ends(folder, audio, tmp_path):
     ]
 
 
-def test_a_channel_of_several_is_a_fault_and_not_their_mean(folder, audio, tmp_path):
+@pytest.mark.parametrize(("first", "second"), [("0", "1"), ("1", "2"), ("A", "B"), ("a", "2")])
+def test_a_fifth_column_of_segments_picks_a_channel(folder, audio, tmp_path, first, second):
     for name, channels in (("mono", 1), ("stereo", 2)):
         audio(tmp_path / f"{name}.wav", seconds=2.0, channels=channels)
-    cuts = read_kaldi_dir(
-        folder(
-            wav_scp=f"m {tmp_path}/mono.wav\ns {tmp_path}/stereo.wav\n",
-            text="u1 A\nu2 B\nu3 C\nu4 D\n",
-            segments="u1 m 0 1 0\nu2 s 0 1 1\nu3 s 0 1 A\nu4 s 0 1\n",
-            utt2spk="u1 s\nu2 s\nu3 s\nu4 s\n",
-        )
+    rows = (f"m 0 1 {first}", f"s 0 1 {second}", f"s 0 1 {first}", "s 0 1", "s 0 1 7", "s 0 1 x")
+    ids = [f"u{n}" for n in range(len(rows))]
+    path = folder(
+        wav_scp=f"m {tmp_path}/mono.wav\ns {tmp_path}/stereo.wav\n",
+        text="".join(f"{id} ONE\n" for id in ids),
+        segments="".join(f"{id} {row}\n" for id, row in zip(ids, rows, strict=True)),
+        utt2spk="".join(f"{id} s\n" for id in ids),
     )
-    by_id = {cut.id: cut for cut in cuts}
-    assert [fault_of(by_id[f"u{n}"]) for n in range(1, 5)] == [
-        None,
-        "unread-channel",
-        "unread-channel",
-        "unread-channel",
-    ]
-    details = [by_id[f"u{n}"].custom["fault_detail"] for n in (2, 4)]
-    assert details == [
-        f"{channel} of 2 in {tmp_path}/stereo.wav: write each to its own file"
-        for channel in ("channel 1", "no channel")
-    ]
+    cuts = [{cut.id: cut for cut in read_kaldi_dir(path)}[id] for id in ids]
+    assert [fault_of(cut) for cut in cuts] == [None] * 3 + ["no-channel"] * 3
+    assert [channel_of(cut) for cut in cuts[:3]] == [0, 1, 0]
+    assert "names none of 2 channels" in cuts[3].custom["fault_detail"]
+    assert cuts[4].custom["fault_detail"].endswith(f"but 2 channels in {tmp_path}/stereo.wav")
+
+
+def test_a_lone_channel_1_of_segments_is_the_second_as_in_kaldi(folder, audio, tmp_path):
+    wav = audio(tmp_path / "s.wav", channels=2)
+    (cut,) = read_kaldi_dir(folder(wav_scp=f"s {wav}\n", text="u A\n", segments="u s 0 1 1\n"))
+    assert channel_of(cut) == 1
 
 
 CHANNELS = "s-A s A\ns-B s B\nm m A\nn n 1\n"
 
 
 @pytest.mark.parametrize("segments", [True, False])
-def test_speakers_on_channels_of_a_file_are_never_averaged(folder, audio, tmp_path, segments):
+def test_reco2file_and_channel_picks_channels(folder, audio, tmp_path, segments):
     wavs = {n: audio(tmp_path / f"{n}.wav", channels=2 if n in "st" else 1) for n in "stmn"}
     scp = {"s-A": wavs["s"], "s-B": wavs["s"], "m": wavs["m"], "n": wavs["n"], "t": wavs["t"]}
     files = {
@@ -113,15 +161,69 @@ def test_speakers_on_channels_of_a_file_are_never_averaged(folder, audio, tmp_pa
     path = folder(**files)
     (path / "reco2file_and_channel").write_text(CHANNELS)
     cuts = {cut.id: cut for cut in read_kaldi_dir(path)}
-    faults = {id: fault_of(cut) for id, cut in cuts.items()}
-    assert faults == {
-        **{"s-A": "unread-channel", "s-B": "unread-channel", "m": None, "n": None, "t": None}
-    }
-    detail = f"channel B of 2 in {wavs['s']}: write each to its own file"
-    assert cuts["s-B"].custom["fault_detail"] == detail
-    assert cuts["s-B"].duration == 0
-    mixed = {id for id, cut in cuts.items() if (cut.custom or {}).get("mix_channels")}
-    assert mixed == {"t"}
+    assert not any(fault_of(cut) for cut in cuts.values())
+    expected = {"s-A": (0, "A"), "s-B": (1, "B"), "m": (0, "A"), "n": (0, "1"), "t": (None, "1")}
+    assert {id: (channel_of(c), channel_name(c)) for id, c in cuts.items()} == expected
+    assert {id: cut.recording_id for id, cut in cuts.items()} == {id: id for id in scp}
+    stereo = soundfile.read(wavs["s"], dtype="float32")[0]
+    piece = slice(3200, 12800) if segments else slice(None)
+    for side, id in enumerate(("s-A", "s-B")):
+        assert np.array_equal(load_cut_audio(cuts[id]).numpy(), stereo[piece, side])
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", "2"), ("0", "1"), ("b", "a")])
+def test_names_of_sides(folder, audio, tmp_path, first, second):
+    wav = audio(tmp_path / "s.wav", channels=2)
+    path = folder(wav_scp=f"x {wav}\ny {wav}\n", text="x A\ny B\n")
+    (path / "reco2file_and_channel").write_text(f"x s {first}\ny s {second}\n")
+    channels = [channel_of(cut) for cut in read_kaldi_dir(path)]
+    assert channels == ([1, 0] if first == "b" else [0, 1])
+
+
+def test_two_sides_of_a_file_of_one_channel_are_a_fault(folder, audio, tmp_path):
+    wav, mine = audio(tmp_path / "s.wav"), audio(tmp_path / "b.wav")
+    path = folder(wav_scp=f"x {wav}\ny {wav}\nz {mine}\n", text="x A\ny B\nz C\n")
+    (path / "reco2file_and_channel").write_text("x s A\ny s B\nz b B\n")
+    x, y, z = read_kaldi_dir(path)
+    assert [fault_of(cut) for cut in (x, y, z)] == ["no-channel", "no-channel", None]
+    assert x.custom["fault_detail"] == f"side A of several (A, B), but 1 channel in {wav}"
+    assert channel_name(z) == "B"
+
+
+@pytest.mark.parametrize("command", ["sph2pipe -f wav -p -c {} {}", "sph2pipe -c {} -f wav {}"])
+def test_sph2pipe_picks_a_channel(folder, tmp_path, command):
+    stereo = np.stack([np.arange(8000), -np.arange(8000)], axis=1) / 2**15
+    wav = tmp_path / "s.sph"
+    soundfile.write(wav, stereo, 8000, format="NIST", subtype="PCM_16")
+    scp = "".join(f"{n} {command.format(n, wav)} |\n" for n in (1, 2))
+    cuts = read_kaldi_dir(folder(wav_scp=scp, text="1 A\n2 B\n"))
+    assert [(channel_of(cut), cut.custom["note"]) for cut in cuts] == [
+        (0, "replaced-pipe"),
+        (1, "replaced-pipe"),
+    ]
+    for side, cut in enumerate(cuts):
+        assert np.array_equal(load_cut_audio(cut, 8000).numpy(), stereo[:, side].astype("float32"))
+
+
+def test_sph2pipe_of_a_channel_that_the_file_lacks_is_a_fault(folder, audio, tmp_path):
+    wav = audio(tmp_path / "m.wav")
+    (cut,) = read_kaldi_dir(folder(wav_scp=f"m sph2pipe -f wav -p -c 2 {wav} |\n", text="m A\n"))
+    assert cut.custom["fault_detail"] == f"no channel 2, but 1 channel in {wav}"
+
+
+@pytest.mark.parametrize("coding", ["pcm,embedded-shorten-v2.00", "ulaw,embedded-shorten-v2.00"])
+def test_shortened_sphere_names_the_way_out(folder, tmp_path, coding):
+    head = f"NIST_1A\n   1024\nsample_coding -s{len(coding)} {coding}\nend_head\n"
+    wav = tmp_path / "s.sph"
+    wav.write_bytes(head.encode().ljust(1024) + b"ajkg" + bytes(100))
+    path = folder(wav_scp=f"m sph2pipe -f wav -p -c 2 {wav} |\n", text="m A\n")
+    (cut,) = read_kaldi_dir(path)
+    assert fault_of(cut) == "unreadable-audio"
+    assert "shorten" in cut.custom["fault_detail"]
+    assert "sph2pipe -f wav" in cut.custom["fault_detail"]
+    commands = []
+    read_kaldi_dir(path, lambda id, command: commands.append(command) or Audio(str(wav)))
+    assert commands == [f"sph2pipe -f wav -p -c 2 {wav}"]
 
 
 def test_duplicates_are_kept_for_the_check(folder, audio, tmp_path):
@@ -144,7 +246,7 @@ def test_of_two_speakers_the_first_is_kept_and_an_empty_one_is_none(folder, audi
         utt2spk="u1 ann\nu1 ben\nu2\nu3 ann\nu3 ann\n",
     )
     one, two, three = read_kaldi_dir(path)
-    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "u2", "ann"]
+    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "a", "ann"]
     assert one.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
     assert "no_speaker" in two.custom
     assert three.custom is None
@@ -176,7 +278,10 @@ def test_a_mere_decoding_command_is_read_as_its_file(folder, audio, tmp_path, co
         "flac -c -d -s {} > y |",
         "flac -o y -d {} |",
         "flac -c -d '{} |",
-        "sph2pipe -f wav -p -c 2 {} |",
+        "sph2pipe -f wav -p -c 3 {} |",
+        "sph2pipe -f wav -u {} |",
+        "sox {} -t wav - remix 1,2 |",
+        "sox {} -t wav - rate 8k |",
         "cat {} |",
         "|",
     ],

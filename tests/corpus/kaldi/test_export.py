@@ -1,6 +1,8 @@
 from pathlib import Path
 
 import pytest
+import soundfile
+import torch
 from lhotse import AudioSource
 
 from tests.dummies import dummy_recording
@@ -10,11 +12,14 @@ from toolkit.corpus.kaldi.validate import data_dir_faults
 from toolkit.corpus.manifest import (
     ManifestError,
     audio_of,
+    channel_name,
+    channel_of,
     make_cut,
     recording_or_fault,
     speaker_of,
     text_of,
 )
+from toolkit.features.cut_audio import load_cut_audio
 
 
 @pytest.fixture
@@ -98,19 +103,46 @@ def test_each_utterance_keeps_its_file_where_recordings_share_an_id(cut, tmp_pat
 
 
 def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
-    fast, both, left = cut("a-2", "a"), cut("a-3", "a"), cut("a-4", "a", channels=2)
+    fast, both = cut("a-2", "a"), cut("a-3", "a")
     fast.recording = fast.recording.perturb_speed(0.9)
     second = AudioSource("file", [1], both.recording.sources[0].source)
     both.recording.sources.append(second)
     both.recording.channel_ids = [0, 1]
-    left.custom = None
-    done = export_data_dir([cut("a-1", "a"), fast, both, left], tmp_path / "out")
+    done = export_data_dir([cut("a-1", "a"), fast, both], tmp_path / "out")
     assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
     assert dict(done.left_out) == {
         "a-2": "its audio is changed when it is read, such as in speed: write it to a file",
         "a-3": "its recording consists of 2 files",
-        "a-4": f"it is on one of the 2 channels of {audio_of(left)}",
     }
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "sph"])
+def test_channels_come_back_as_they_were(audio, tmp_path, suffix):
+    path = tmp_path / f"s.{suffix}"
+    audio(tmp_path / "s.wav", 2.0, channels=2)
+    samples, rate = soundfile.read(tmp_path / "s.wav", dtype="int16")
+    soundfile.write(path, samples, rate, format={"sph": "NIST"}.get(suffix))
+    header, _ = recording_or_fault(path, "s")
+    cuts = [
+        make_cut(f"{name}-1", header, "X", name, 0.5, 1.5, channel=side, channel_name="AB"[side])
+        for side, name in enumerate(("ann", "bob"))
+    ]
+    export_data_dir(cuts, tmp_path / "out")
+    sides = (tmp_path / "out/reco2file_and_channel").read_text()
+    assert sides == "s s A\ns-2 s B\n"
+    assert data_dir_faults(tmp_path / "out") == []
+    command = "sph2pipe -f wav -p -c 2 {}" if suffix == "sph" else "sox {} -t wav - remix 2"
+    assert f"s-2 {command.format(path)} |\n" in (tmp_path / "out/wav.scp").read_text()
+    back = read_kaldi_dir(tmp_path / "out")
+    assert [(channel_of(c), channel_name(c), audio_of(c)) for c in back] == [
+        (0, "A", str(path)),
+        (1, "B", str(path)),
+    ]
+    for one, other in zip(cuts, back, strict=True):
+        assert torch.equal(load_cut_audio(one), load_cut_audio(other))
+    mono, _ = recording_or_fault(audio(tmp_path / "m.wav"), "m")
+    export_data_dir([make_cut("m-1", mono, "X", "m")], tmp_path / "out")
+    assert not (tmp_path / "out/reco2file_and_channel").exists()
 
 
 def test_words_that_kaldi_reserves_are_an_error_that_names_the_line(cut, tmp_path):

@@ -375,6 +375,19 @@ def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):
     ]
 
 
+def test_one_channel_is_aligned(bundle, audio, tmp_path):
+    (tmp_path / "text").write_text("one a dog\n")
+    align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "mono")
+    samples, rate = soundfile.read(next(audio.rglob("one.*")), dtype="int16")
+    both = tmp_path / "both"
+    both.mkdir()
+    soundfile.write(both / "one.wav", np.stack([samples[::-1], samples], axis=1), rate)
+    align_folder_by_ctc(bundle, both, tmp_path / "text", tmp_path / "stereo", channel=1)
+    words = read_ctm(tmp_path / "mono/words.ctm")
+    expected = [replace(word, channel="2") for word in words]
+    assert read_ctm(tmp_path / "stereo/words.ctm") == expected != []
+
+
 def test_speakers_that_change_nothing_are_told(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\ntwo an ox\n")
     (tmp_path / "utt2spk").write_text("one ann\ntwo ann\n")

@@ -155,3 +155,30 @@ def test_a_word_with_a_no_break_space_is_refused(tmp_path):
     lexicon = Lexicon({"A": [("AH0",)], "A\N{NO-BREAK SPACE}B": [("AH0", "N")]})
     with pytest.raises(KaldiDictError, match="white space"):
         write_lang_dir(Lang.of(lexicon), tmp_path)
+
+
+def export_with(tmp_path, arpa):
+    vocabulary("plain").save(tmp_path / "lang")
+    (tmp_path / "lm.arpa").write_text(arpa)
+    command = ["kaldi", "export-lang", "--lang", tmp_path / "lang", "--lm", tmp_path / "lm.arpa"]
+    return CliRunner().invoke(cli.main, [*map(str, command), "--out", str(tmp_path / "out")])
+
+
+def test_a_model_in_the_other_case_is_refused(tmp_path):
+    """Its n-grams of <unk> and </s> alone are no grammar."""
+    words = ["<s>", "</s>", "<unk>", *map(str.lower, vocabulary("plain").vocabulary)]
+    grams = "".join(f"-1.0\t{word}\n" for word in words)
+    arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"
+    done = export_with(tmp_path, arpa)
+    assert done.exit_code == 1
+    assert "do both spell words alike (upper case)?" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_lacks_most_words_is_told(tmp_path):
+    known = vocabulary("plain").vocabulary
+    grams = "".join(f"-1.0\t{word}\n" for word in ("<s>", "</s>", known[0]))
+    done = export_with(tmp_path, f"\\data\\\nngram 1=3\n\n\\1-grams:\n{grams}\n\\end\\\n")
+    assert done.exit_code == 0, done.output
+    lost = f"lacks {len(known) - 1} of {len(known)} words, first {known[1]}"
+    assert f"Note: {tmp_path / 'lm.arpa'} {lost}" in done.stderr

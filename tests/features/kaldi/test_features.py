@@ -43,6 +43,19 @@ def test_features_come_back_bit_for_bit(small_store, tmp_path, name, text):
         assert back.speaker(id) == small_store.store.speaker(id)
 
 
+def test_paths_of_another_machine_are_mapped(small_store, tmp_path):
+    export_features(small_store.path, tmp_path / "kaldi")
+    scp = tmp_path / "kaldi" / "feats.scp"
+    scp.write_text(scp.read_text().replace(str(tmp_path), "/home/ann"))
+    with pytest.raises(ToolkitError, match="--map-path /home/ann/kaldi=NEW"):
+        count_frames(scp)
+    mappings = (f"/home/ann={tmp_path}",)
+    assert len(count_frames(scp, path_map=mappings)) == len(small_store.store)
+    cuts = cuts_of(small_store.store)
+    done = import_features(scp, cuts, tmp_path / "back", path_map=mappings)
+    assert done.utterances == len(small_store.store)
+
+
 def test_text_archives_cannot_be_compressed(small_store, tmp_path):
     with pytest.raises(ToolkitError, match="leave one of the two out"):
         export_features(small_store.path, tmp_path, compress=True, text=True)

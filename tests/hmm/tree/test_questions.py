@@ -1,9 +1,18 @@
+import dataclasses
+
 import pytest
 import torch
 
 from toolkit.hmm.phone_sets import PhoneSetError
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.questions import automatic_questions, distinct, read_questions
+from toolkit.hmm.tree.build import TreeConfig, grow_tree
+from toolkit.hmm.tree.nodes import Split
+from toolkit.hmm.tree.questions import (
+    automatic_questions,
+    distinct,
+    read_extra_questions,
+    read_questions,
+)
 from toolkit.hmm.tree.stats import TreeStatistics
 
 
@@ -89,3 +98,44 @@ def test_questions_file(tmp_path):
     path.write_text("SIL SPN\nA AB\n")
     with pytest.raises(PhoneSetError, match=r"questions.txt:2: no phone 'AB'; did you mean"):
         read_questions(path, topology)
+
+
+def test_extra_questions_are_about_phones_in_all_positions(tmp_path):
+    topology = Topology(("SIL", "A1_B", "A1_E", "A2_B", "T_B"), silence_phones=("SIL",))
+    path = tmp_path / "extra_questions.txt"
+    path.write_text("sil SPN\nA1 T gone\nA2_B\n\n")
+    found = read_extra_questions(path, topology)
+    names = [{topology.phones[p - 1] for p in phones} for phones in found]
+    assert names == [set(), {"A1_B", "A1_E", "T_B"}, {"A2_B"}, set()]
+
+
+def asked(tree):
+    """The sets of phones that the splits of a tree ask for."""
+    waiting, sets = [root.node for root in tree.roots], []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Split):
+            sets.append(node.phones)
+            waiting += [node.yes, node.no]
+    return sets
+
+
+def test_extra_questions_are_asked_besides_those_from_the_data(tmp_path):
+    """Of two phones that sound unlike and have the same effect on their neighbour."""
+    topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
+    counts = TreeStatistics(1)
+    sounds = dict(zip(topology.phones, (0.0, 1.0, 40.0, 2.0, 41.0), strict=True))
+    for left, effect in {"A": 0.0, "B": 0.0, "C": 9.0, "D": 9.0}.items():
+        for phone in ("A", "B", "C", "D"):
+            states = [topology.state_id(topology.phones.index(phone) + 1, s) for s in range(3)]
+            ids = torch.tensor(states).repeat_interleave(20)
+            side = torch.full((60,), topology.phones.index(left) + 1)
+            noise = torch.linspace(-0.1, 0.1, 60)[:, None]
+            counts.accumulate(side, ids, side, sounds[phone] + effect + noise)
+    path = tmp_path / "extra_questions.txt"
+    path.write_text("A B\n")
+    config = TreeConfig(max_leaves=25, min_gain=1.0, min_frames=5, cluster_threshold=0)
+    plain = grow_tree(counts, topology, config)
+    extra = grow_tree(counts, topology, dataclasses.replace(config, extra_questions=path))
+    assert {2, 3} not in asked(plain)
+    assert {2, 3} in asked(extra)

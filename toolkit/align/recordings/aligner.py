@@ -130,13 +130,17 @@ class Aligner:
         """Whether the system needs a transform for each speaker (see `adaptation_statistics`)."""
         return self._independent is not None
 
-    def cepstra(self, audio: Path) -> Tensor:
+    def cepstra(self, audio: Path, channel: int | None = None) -> Tensor:
         """Raw cepstra [T, F] of a file of any format, rate and length.
+
+        Args:
+          audio: the file.
+          channel: its channel, from 0; None: the mean of all.
 
         Raises:
           AudioError, FrontendError: the file cannot be read, or is shorter than a window.
         """
-        return extract_file(audio, self.frontend)
+        return extract_file(audio, self.frontend, channel)
 
     def adaptation_statistics(
         self, cepstra: Tensor, mean: Tensor, words: Sequence[str]
@@ -183,12 +187,16 @@ class Aligner:
         return float(found.mean().exp()) if len(found) else 0.0
 
     def entries(
-        self, utterance: str, words: Sequence[str], alignment: RecordingAlignment
+        self,
+        utterance: str,
+        words: Sequence[str],
+        alignment: RecordingAlignment,
+        channel: str = "1",
     ) -> tuple[list[CtmEntry], list[CtmEntry]]:
         """Words and phones in seconds, with confidences: geometric means of phone posteriors.
 
         A word ends where the next one or a silence begins. Phones are written without the marks of
-        position-dependent ones.
+        position-dependent ones. `channel` is that of the entries.
         """
         starts = alignment.phone_frames
         ends = [*starts[1:], alignment.num_frames]
@@ -198,13 +206,14 @@ class Aligner:
         phones = without_positions(symbols) if self._lang.position_dependent else symbols
         posteriors = alignment.log_posteriors
         return (
-            _entries(utterance, word_starts, word_ends, words, posteriors),
-            _entries(utterance, starts, ends, phones, posteriors),
+            _entries(utterance, channel, word_starts, word_ends, words, posteriors),
+            _entries(utterance, channel, starts, ends, phones, posteriors),
         )
 
 
 def _entries(
     utterance: str,
+    channel: str,
     starts: list[int],
     ends: list[int],
     tokens: Sequence[str],
@@ -213,7 +222,7 @@ def _entries(
     confidences = span_confidences(log_posteriors, starts, ends)
     return [
         CtmEntry(
-            utterance, "1", start * FRAME_SHIFT, (end - start) * FRAME_SHIFT, token, confidence
+            utterance, channel, start * FRAME_SHIFT, (end - start) * FRAME_SHIFT, token, confidence
         )
         for start, end, token, confidence in zip(starts, ends, tokens, confidences, strict=True)
     ]

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
@@ -110,7 +110,7 @@ def extend_lang(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang
     lexicon = Lexicon({word: list(found) for word, found in lang.lexicon.items()})
     for word, pronunciations in more.items():
         lexicon[word] = list(pronunciations)
-    return Lang(lexicon, lang.phones, word_table(lexicon), lang.normaliser, tags=lang.tags)
+    return replace(lang, lexicon=lexicon, words=word_table(lexicon))
 
 
 @dataclass(frozen=True)

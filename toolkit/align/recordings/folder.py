@@ -51,6 +51,7 @@ def align_folder(
     out: Path,
     speakers: Path | None = None,
     jobs: int = 1,
+    channel: int | None = None,
 ) -> list[FileOutcome]:
     """Align every recording of a folder with its text; one that fails does not stop the others.
 
@@ -63,6 +64,7 @@ def align_folder(
       speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
         adapting system adapted, together.
       jobs: worker processes; the results do not depend on them.
+      channel: the channel of the files, from 0; None: the mean of all.
 
     Returns:
       An outcome for every text and every audio file, sorted by utterance.
@@ -75,7 +77,7 @@ def align_folder(
     policy = Lang.load(bundle / LANG).policy
     tasks, outcomes = _tasks(read_inputs(audio, text, speakers), policy)
     guesses = guess_missing(bundle, {word for task in tasks for word in task.words})
-    job = Job(bundle, guesses.pronunciations, out)
+    job = Job(bundle, guesses.pronunciations, out, channel)
     work = out / WORK
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

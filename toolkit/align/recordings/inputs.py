@@ -9,9 +9,12 @@ from unicodedata import normalize
 from toolkit.corpus.audio_file import UNREAD, unread_container
 from toolkit.errors import ToolkitError
 from toolkit.lang.policy import TextCounts, TextPolicy
-from toolkit.lang.text import read_lines
+from toolkit.lang.text import TextError
+from toolkit.storage.encoding import printable
 from toolkit.storage.folders import visible_files
+from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_faulty, shown
 from toolkit.storage.names import first_clash, safe_name
+from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +90,8 @@ def read_inputs(
         its folder's name as its speaker, or its own name if it lies in `audio` itself.
       adapts: whether models adapt to speakers, so that many recordings of one are told.
 
+    A text that is not UTF-8 is a fault of its recording alone.
+
     Returns:
       Recordings, sorted by utterance.
 
@@ -96,7 +101,7 @@ def read_inputs(
     """
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder of audio")
-    texts = _texts(text)
+    texts, faults = _texts(text)
     known = read_speakers(speakers) if speakers else {}
     files = visible_files(audio)
     by_path: dict[str, list[Path]] = {}
@@ -116,7 +121,7 @@ def read_inputs(
     for name, words in texts.items():
         found = by_path.get(_id(name)) or by_stem.get(_id(name), [])
         taken.update(found)
-        fault, path = "", found[0] if found else None
+        fault, path = faults.get(name, ""), found[0] if found else None
         if not found:
             fault = f"no audio file of this name below {audio}"
             if like := alike.get(_bare(name)):
@@ -169,7 +174,9 @@ def _bare(name: str) -> str:
     return "".join(filter(str.isalnum, normalize("NFC", name))).casefold()
 
 
-def _texts(source: Path) -> dict[str, str]:
+def _texts(source: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Read the texts by name, and by name why a text cannot be used."""
+    faults: dict[str, str] = {}
     if source.is_dir():
         texts: dict[str, str] = {}
         for path in visible_files(source):
@@ -177,19 +184,31 @@ def _texts(source: Path) -> dict[str, str]:
                 name = path.relative_to(source).with_suffix("").as_posix()
                 if name in texts:
                     raise InputError(f"{source}: two texts are called {name}")
-                texts[name] = " ".join(line for _, line in read_lines(path))
+                texts[name], fault = _text_of_file(path)
+                if fault:
+                    faults[name] = fault
     elif source.suffix.lower() in (".csv", ".tsv", ".jsonl", ".json"):
         raise InputError(
             f"{source} is a table or a manifest: give lines of `name words ...`, such as Kaldi's "
             "text, or a folder of .txt files"
         )
     elif source.is_file():
-        texts = _pairs(source)
+        texts, faults = _pairs(source)
     else:
         raise InputError(f"{source}: no such file or folder of texts")
     if not texts:
         raise InputError(f"{source}: no text in it; a folder needs .txt or .lab files")
-    return texts
+    return texts, faults
+
+
+def _text_of_file(path: Path) -> tuple[str, str]:
+    """Return the text in a file, and why it cannot be used."""
+    lines = TextLines(TextError)
+    try:
+        text = " ".join(line for _, line in lines.read(path))
+    except TextError as error:
+        return "", str(error)
+    return text, lines.message()
 
 
 def read_speakers(path: Path) -> dict[str, str]:
@@ -200,20 +219,36 @@ def read_speakers(path: Path) -> dict[str, str]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file of speakers")
-    found = _pairs(path)
+    found, faults = _pairs(path)
     for utterance, speaker in found.items():
+        if fault := faults.get(utterance):
+            raise InputError(fault)
         if not speaker:
             raise InputError(f"{path}: {utterance} has no speaker")
     return found
 
 
-def _pairs(path: Path) -> dict[str, str]:
-    """Split every line that is not blank at its first white space."""
+def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Split every line that is not blank at its first white space.
+
+    Returns:
+      The rest of the line by name; and by name what is wrong with a line that is not UTF-8.
+    """
     pairs: dict[str, str] = {}
-    for number, line in read_lines(path):
-        if line.strip():
+    faults: dict[str, str] = {}
+    counts = LineCounts()
+    with reading(path, InputError, "save it as text in UTF-8"):
+        for number, line in decoded_lines(path, counts):
+            if not line.strip():
+                continue
             name, *rest = line.split(maxsplit=1)
+            name = printable(name)
             if name in pairs:
                 raise InputError(f"{path}:{number}: a second line for {name}")
             pairs[name] = rest[0].strip() if rest else ""
-    return pairs
+            if is_faulty(line):
+                pairs[name] = ""
+                faults[name] = f"{path}:{number} is not UTF-8: {shown(line)}"
+    if counts.advice:
+        faults = {name: f"{fault}; {counts.advice}" for name, fault in faults.items()}
+    return pairs, faults

@@ -34,6 +34,8 @@ class Job:
     """Pronunciations of words that its lexicon lacks."""
     out: Path
     """The folder of the results."""
+    channel: int | None = None
+    """The channel of the files, from 0; None: the mean of all."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _aligner(job: Job) -> Aligner:
 def extract(job: Job, task: Task) -> RecordingCepstra:
     """Compute the cepstra of a recording."""
     try:
-        cepstra = _aligner(job).cepstra(task.audio)
+        cepstra = _aligner(job).cepstra(task.audio, job.channel)
     except ToolkitError as error:
         return RecordingCepstra(task, fault=str(error))
     with open_audio(task.audio) as file:
@@ -140,7 +142,8 @@ def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Aligned
     transform = None if speaker.transform is None else torch.tensor(speaker.transform)
     try:
         found = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
-        words, phones = aligner.entries(task.utterance, task.words, found)
+        channel = str((job.channel or 0) + 1)
+        words, phones = aligner.entries(task.utterance, task.words, found, channel)
         tiers = {"words": words, "phones": phones}
         write_textgrid(textgrid_path(job.out, task.utterance), tiers, extracted.seconds)
     except ToolkitError as error:

@@ -32,7 +32,9 @@ class AudioInfo:
     decoded: int = 0
     """Samples per channel that could be decoded."""
     silent: bool = False
-    """Whether every sample is zero, of several channels in their mean, which is what is used."""
+    """Whether every sample is zero, of several channels in their mean."""
+    silent_channels: tuple[bool, ...] = ()
+    """Whether every sample is zero, for each channel."""
     digest: str = ""
     """Digest of the 16-bit samples; empty where there are none."""
     error: str | None = None
@@ -72,6 +74,7 @@ def decode(path: str) -> AudioInfo:
     """Read a file to its end; never raises for a broken one."""
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
+    sounding = np.zeros(0, bool)  # [channels]
     content: FileDigest | None = None
     bad: tuple[int, int] | None = None
     scale = SampleScale()
@@ -79,6 +82,7 @@ def decode(path: str) -> AudioInfo:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path, in_order=True) as file:
             rate, channels = file.samplerate, file.channels
+            sounding = np.zeros(channels, bool)
             declared = file.frames + missing_samples(path, file)
             # libsndfile does not scale floats where it is asked for integers.
             kind = "float32" if file.subtype in FLOATS else "int16"
@@ -91,6 +95,8 @@ def decode(path: str) -> AudioInfo:
                     block = _int16(block)
                 decoded += len(block)
                 silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
+                if not sounding.all():
+                    sounding |= np.any(block, axis=0)
                 digest.update(block.tobytes())
     except (soundfile.SoundFileError, OSError) as problem:
         error = str(problem).rstrip(": ")
@@ -101,6 +107,7 @@ def decode(path: str) -> AudioInfo:
         declared,
         decoded,
         silent,
+        tuple((~sounding).tolist()),
         digest.hexdigest() if decoded else "",
         error,
         content,

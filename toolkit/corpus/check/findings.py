@@ -47,12 +47,11 @@ KINDS: dict[str, Kind] = {
         "float samples scaled to integers, far beyond [-1, 1]",
         "divide them by 32768, or write 16-bit integers",
     ),
-    "unread-channel": Kind(
+    "no-channel": Kind(
         ERROR,
         "all",
-        "utterance on one channel of a file of several, which is not read",
-        "write each channel to its own file, for example by `sox y.wav y-A.wav remix 1` and "
-        "`sox y.wav y-B.wav remix 2`",
+        "utterance on a channel that its file does not have, or on none where others name theirs",
+        "correct its channel: A or 1 for the first, B or 2 for the second",
     ),
     "refused-pipe": Kind(
         ERROR,
@@ -142,7 +141,7 @@ KINDS: dict[str, Kind] = {
     "no-speaker": Kind(
         WARNING,
         "none",
-        "utterance without a speaker",
+        "utterance without a speaker: its recording counts as one",
         "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
         "speaker",
     ),
@@ -206,13 +205,19 @@ KINDS: dict[str, Kind] = {
         NOTE,
         "none",
         "more than one channel, will be averaged to one",
-        "nothing; but split the file if its channels hold different talkers",
+        "nothing; but name the channel of each utterance if they hold different talkers",
     ),
     "oov": Kind(
         NOTE,
         "none",
         "some words are not in the lexicon; those with letters get guessed pronunciations",
         "add frequent ones to the lexicon, write numbers out: see oov.tsv",
+    ),
+    "not-utf8": Kind(
+        ERROR,
+        "all",
+        "line with bytes that are not UTF-8, shown as \\xNN",
+        "type the letters of these lines again, in UTF-8",
     ),
 }
 """Kinds by name, in the order of the report."""

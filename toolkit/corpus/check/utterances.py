@@ -17,6 +17,7 @@ from toolkit.corpus.manifest import (
     OTHER_SPEAKER,
     TAGS,
     audio_of,
+    channel_of,
     speaker_of,
     text_of,
 )
@@ -86,11 +87,18 @@ class SplitChecker:
         if info.bad_scale:
             return [("scaled-samples", f"{path}: {info.bad_scale}")]
         found = []
-        if info.silent:
+        channel = channel_of(cut)
+        if channel is not None and not channel < info.channels:
+            count = f"{info.channels} channel{'s' if info.channels > 1 else ''}"
+            return [("no-channel", f"no channel {channel + 1}, but {count} in {path}")]
+        if channel is None and info.silent:
             found.append(("silent-audio", path))
+        elif channel is not None and info.silent_channels[channel]:
+            which = f"channel {channel + 1} of " if info.channels > 1 else ""
+            found.append(("silent-audio", f"{which}{path}"))
         if info.sampling_rate != config.sampling_rate:
             found.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
-        if info.channels > 1:
+        if info.channels > 1 and channel is None:
             found.append(("many-channels", f"{path}: {info.channels} channels"))
         if config.max_seconds is not None and cut.duration > config.max_seconds:
             found.append(("too-long", f"{path}: {cut.duration:.2f} s"))
@@ -198,7 +206,7 @@ def _same_audio_and_text(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
     found = []
-    first: dict[tuple[str, float, float, str], tuple[str, str]] = {}
+    first: dict[tuple[str, int | None, float, float, str], tuple[str, str]] = {}
     for split, cuts in splits.items():
         copies: Counter[str] = Counter()
         for cut in cuts:
@@ -206,7 +214,7 @@ def _same_audio_and_text(
             known = info.get(audio_of(cut))
             if known is None or not known.digest or not text_of(cut) or _at_fault(cut):
                 continue
-            key = (known.digest, cut.start, cut.duration, text_of(cut))
+            key = (known.digest, channel_of(cut), cut.start, cut.duration, text_of(cut))
             other = first.setdefault(key, (split, cut.id))
             if other != (split, cut.id):
                 detail = f"{audio_of(cut)} is the same as that of {other[1]} in {other[0]}"

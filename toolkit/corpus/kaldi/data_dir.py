@@ -6,20 +6,36 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lhotse import MonoCut
 
+from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import (
+    CHANNEL_NAME,
     ManifestError,
     audio_of,
+    channel_name,
+    channel_of,
     mark_no_speaker,
     mark_other_speaker,
     speaker_of,
     text_of,
 )
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import (
+    NOT_UTF8,
+    Audio,
+    FaultyText,
+    channel_index,
+    count_from_one,
+    from_one,
+    pair,
+)
+from toolkit.storage.encoding import printable
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import reading
 from toolkit.storage.whitespace import key_and_rest
 
@@ -33,18 +49,24 @@ RunPipe = Callable[[str, str], Audio]
 """(recording id, shell command) -> the audio it writes."""
 
 
-def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCut]:
+def read_kaldi_dir(
+    folder: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[MonoCut]:
     """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
 
-    - A relative path in wav.scp is looked for from `folder` and each folder above it.
-    - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
-      refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
+    - A path in wav.scp is mapped by `path_map`; a relative one is looked for from `folder` and
+      each folder above it.
+    - Lines that are not UTF-8 are faults of their utterances.
+    - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE, with `-c 2` and
+      `sox FILE -t wav - remix 2 |` as its second channel. Any other command is refused as a fault
+      of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - Lines may be in any order.
-    - An utterance on one channel of a file of several, as reco2file_and_channel or a fifth column
-      of segments says, is a fault: channels are not read, and their mean is of several speakers.
+    - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel of
+      a file of several. Numbers in segments are from 0, as extract-segments reads them, unless
+      none is 0 and one above 1. Where nothing names a channel, all are averaged.
     - A segment's end of -1 is the end of the recording.
-    - An utterance that utt2spk lacks, or names without a speaker, is a speaker of its own, as is
-      Kaldi's custom, with a warning of the check. Of two speakers the first is kept, likewise.
+    - The speaker of an utterance that utt2spk lacks, or names without a speaker, is its recording,
+      with a warning of the check. Of two speakers the first is kept, likewise.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -55,18 +77,18 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     for name in ("wav.scp", "text"):
         if not (folder / name).is_file():
             raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
-    recordings = read_scp(folder / "wav.scp", run_pipe)
+    recordings = read_scp(folder / "wav.scp", run_pipe, path_map)
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
-        known = _by_id(recordings)
-        audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
+        audio = _segments(folder / "segments", _by_id(recordings))
     named = (folder / "utt2spk").is_file()
     speakers, others = _speakers(folder / "utt2spk") if named else ({}, {})
-    cuts = pair(
-        _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
-    )
+    texts = [
+        (line.id, FaultyText(line.fault) if line.fault else line.rest)
+        for line in _all_lines(folder / "text")
+    ]
+    cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
     lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
-    lacking += ": it is a speaker of its own"
     for cut in cuts:
         if cut.id not in speakers:
             mark_no_speaker(cut, lacking)
@@ -85,49 +107,91 @@ def _speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return speakers, others
 
 
-def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
+def read_scp(
+    path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[tuple[str, Audio]]:
     """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
 
     The channels are those of the file reco2file_and_channel beside it, if there is one.
     """
-    channels = _channels(path.parent / "reco2file_and_channel")
-    recordings = [(id, _recording(path, id, rest, run_pipe)) for id, rest in _lines(path)]
-    return [(id, dataclasses.replace(audio, channel=channels.get(id))) for id, audio in recordings]
+    sides = _sides(path.parent / "reco2file_and_channel")
+    recordings = [
+        (
+            line.id,
+            _faulty_audio(line)
+            if line.fault
+            else _recording(path, line.id, line.rest, run_pipe, path_map),
+        )
+        for line in _all_lines(path)
+    ]
+    return [(id, dataclasses.replace(audio, side=sides.get(id))) for id, audio in recordings]
 
 
-def _channels(path: Path) -> dict[str, str]:
+def _sides(path: Path) -> dict[str, str | None]:
     """Read reco2file_and_channel: the channel of each recording."""
     if not path.is_file():
         return {}
-    rows = ((id, rest.split()) for id, rest in _lines(path))
-    return {id: fields[1] for id, fields in rows if len(fields) > 1}
+    rows = [(id, rest.split()) for id, rest in _lines(path)]
+    names = count_from_one(fields[1] if len(fields) > 1 else None for _, fields in rows)
+    return {id: name for (id, _), name in zip(rows, names, strict=True)}
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
+@dataclass(frozen=True)
+class _Line:
+    """A line of a data directory's file."""
+
+    id: str
+    """Its first word."""
+    rest: str
+    """What follows."""
+    fault: str = ""
+    """File, line and bytes of a line that is not UTF-8."""
+
+
+def _all_lines(path: Path) -> list[_Line]:
     """Split every line that is not blank at its first white space, which is ASCII's.
 
     The mark with which editors of Windows begin files is no part of the first id.
     """
-    pairs = []
+    counts = LineCounts()
     with reading(path, ManifestError, "is it a file, and may you read it?"):
-        content = path.read_text(encoding="utf-8-sig", errors="replace")
-    for line in content.split("\n"):
+        numbered = list(decoded_lines(path, counts))
+    advice = f"; {counts.advice}" if counts.advice else ""
+    lines = []
+    for number, line in numbered:
         id, rest = key_and_rest(line)
-        if id:
-            pairs.append((id, rest))
-    return pairs
+        if is_faulty(line):
+            fault = f"{path}:{number}: {shown(line)}{advice}"
+            lines.append(_Line(printable(id).replace("\0", "\\x00"), printable(rest), fault))
+        elif id:
+            lines.append(_Line(id, rest))
+    return lines
 
 
-def _recording(scp: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """Read the lines as `_all_lines` does, without those that are not UTF-8."""
+    return [(line.id, line.rest) for line in _all_lines(path) if not line.fault]
+
+
+def _faulty_audio(line: _Line) -> Audio:
+    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
+
+
+def _recording(
+    scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
+) -> Audio:
     folder = scp.parent
     if not source:
         return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(locate(folder, source)), recording_id=id)
+        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
-        path = str(locate(folder, decoded))
-        return Audio(path, recording_id=id, note=("replaced-pipe", f"{path} for `{source}`"))
+        name, channel = decoded
+        path = str(locate(folder, map_path(name, path_map)))
+        if not (run_pipe and is_shortened(path)):
+            note = ("replaced-pipe", f"{path} for `{source}`")
+            return Audio(path, recording_id=id, note=note, channel=channel)
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
     return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
@@ -140,20 +204,33 @@ def locate(folder: Path, name: str) -> Path:
     return next((path for path in places if os.path.isfile(path)), places[0])
 
 
-def _decoded_file(command: str) -> str | None:
-    """Return the FILE of a command that only decodes it with flac or sph2pipe."""
+def _decoded_file(command: str) -> tuple[str, str | None] | None:
+    """Return FILE and channel of a command that only decodes it with flac, sph2pipe or sox."""
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
-        program, *arguments = shlex.split(command[:-1])
+        path, *arguments = shlex.split(command[:-1])
     except ValueError:
         return None
-    if program == "sph2pipe" and arguments[:2] == ["-f", "wav"]:
-        del arguments[:2]
+    program, channel = os.path.basename(path), None
+    if program == "sox":
+        *arguments, effect, channel = arguments if len(arguments) == 6 else [*arguments, "", ""]
+        plain = arguments[1:] == ["-t", "wav", "-"] and effect == "remix" and channel.isdecimal()
+        return (arguments[0], channel) if plain and not arguments[0].startswith("-") else None
+    while program == "sph2pipe" and len(arguments) > 2:
+        if arguments[:2] == ["-f", "wav"]:
+            del arguments[:2]
+        elif arguments[0] == "-p":
+            del arguments[0]
+        elif arguments[0] == "-c" and arguments[1] in ("1", "2"):
+            channel = arguments[1]
+            del arguments[:2]
+        else:
+            break
     options = {argument for argument in arguments if argument.startswith("-")}
     files = [argument for argument in arguments if not argument.startswith("-")]
     plain = program in DECODERS and options <= DECODERS[program]
-    return files[0] if plain and len(files) == 1 else None
+    return (files[0], channel) if plain and len(files) == 1 else None
 
 
 def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
@@ -167,9 +244,25 @@ def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
     return table
 
 
-def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
-    """Read `recording start end [channel]`."""
-    name, *numbers = rest.split() or [""]
+def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
+    """Read the lines `utterance recording start end [channel]`."""
+    lines = _all_lines(path)
+    rows = [line.rest.split() for line in lines]
+    numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
+    first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
+    return [
+        (line.id, _faulty_audio(line) if line.fault else _segment(row, recordings, first))
+        for line, row in zip(lines, rows, strict=True)
+    ]
+
+
+def _is_number(channel: str) -> bool:
+    return channel.isdecimal() and channel.isascii() and len(channel) < 5
+
+
+def _segment(row: list[str], recordings: dict[str, Audio], first: int) -> Audio:
+    """Read `recording start end [channel]`; numbers of channels begin at `first`."""
+    name, *numbers = row or [""]
     if name not in recordings:
         return Audio(name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp"))
     whole = recordings[name]
@@ -178,14 +271,21 @@ def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
         if not (math.isfinite(start) and math.isfinite(end)):
             raise ValueError
     except ValueError:
-        fault = whole.fault or ("bad-segment", f"segments: not `recording start end`: {rest!r}")
+        fault = whole.fault or (
+            "bad-segment",
+            f"segments: not `recording start end`: {' '.join(row)!r}",
+        )
         return Audio(whole.path, recording_id=name, fault=fault)
-    channel = numbers[2] if len(numbers) > 2 else whole.channel
-    return Audio(whole.path, start, end, name, whole.fault, whole.note, channel)
+    channel = from_one(numbers[2], first) if len(numbers) > 2 else whole.channel
+    return Audio(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
 
 
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
+
+    Where a cut is on one channel of a file of several, or its channel has a name,
+    reco2file_and_channel is written too, with A for the first channel and B for the second; wav.scp
+    then has a command that takes that channel (sph2pipe -c, sox).
 
     Without parts, segments of an earlier export are removed. All files are sorted by bytes, as
     Kaldi's tools require. FLAC and SPHERE files are given as the commands with which
@@ -207,10 +307,10 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     )
     sources: dict[str, str] = {}
     for cut in cuts:
-        source = _source(audio_of(cut), cut.id)
+        source = _source(audio_of(cut), cut.id, _channel_of_several(cut))
         if sources.setdefault(cut.recording_id, source) != source:
             raise ManifestError(
-                f"recording id {cut.recording_id!r} is that of two files, the second"
+                f"recording id {cut.recording_id!r} is that of two files or channels, the second of"
                 f" {audio_of(cut)}: give each an id of its own"
             )
     utterances: dict[str, list[str]] = {}
@@ -234,16 +334,43 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         tables["segments"] = {
             cut.id: f"{cut.recording_id} {cut.start:.4f} {cut.end:.4f}" for cut in cuts
         }
+    (folder / "reco2file_and_channel").unlink(missing_ok=True)
+    if any(CHANNEL_NAME in (cut.custom or {}) or _channel_of_several(cut) for cut in cuts):
+        tables["reco2file_and_channel"] = {
+            cut.recording_id: f"{_file_id(cut)} {_side(cut)}" for cut in cuts
+        }
     for name, table in tables.items():
         lines = (f"{key} {table[key]}".rstrip() for key in sorted(table, key=str.encode))
         write_atomically(folder / name, "".join(f"{line}\n" for line in lines))
 
 
-def _source(path: str, id: str) -> str:
+def _channel_of_several(cut: MonoCut) -> int | None:
+    """Return the channel, from 1, of a cut on one channel of a file of several; None: another."""
+    channel = channel_of(cut)
+    return None if channel is None or cut.recording.num_channels == 1 else channel + 1
+
+
+def _side(cut: MonoCut) -> str:
+    """Return the side of a cut, of which Kaldi knows A and B."""
+    return "B" if channel_index(channel_name(cut)) == 1 else "A"
+
+
+def _file_id(cut: MonoCut) -> str:
+    """Return the name of a cut's file, which the recordings of its channels share."""
+    if _channel_of_several(cut) is None:
+        return cut.recording_id
+    return "_".join(Path(audio_of(cut)).stem.split())
+
+
+def _source(path: str, id: str, channel: int | None) -> str:
     if path.rstrip().endswith("|") or len(path.splitlines()) > 1:
         raise ManifestError(
             f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename it"
         )
-    quoted = shlex.quote(path)
-    commands = {".flac": f"flac -c -d -s {quoted} |", ".sph": f"sph2pipe -f wav -p {quoted} |"}
-    return commands.get(Path(path).suffix.lower(), path)
+    quoted, suffix = shlex.quote(path), Path(path).suffix.lower()
+    if suffix == ".sph":
+        side = "" if channel is None else f"-c {channel} "
+        return f"sph2pipe -f wav -p {side}{quoted} |"
+    if channel is not None:
+        return f"sox {quoted} -t wav - remix {channel} |"
+    return f"flac -c -d -s {quoted} |" if suffix == ".flac" else path

@@ -10,7 +10,7 @@ from lhotse.utils import fastcopy
 
 from toolkit.corpus.kaldi.data_dir import write_kaldi_dir
 from toolkit.corpus.kaldi.validate import data_dir_faults
-from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import ManifestError, audio_of, channel_of, speaker_of, text_of
 from toolkit.storage.files import write_atomically
 
 RENAMED = "utt_map"
@@ -37,7 +37,7 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
     every id is prefixed with its speaker, and `utt_map` lists the old ids. Of files with the same
     recording id all but the first get a number behind it.
     Cuts with a fault, without audio or without words are left out, and those whose audio a line of
-    wav.scp cannot name: parts of several files, single channels, changes of speed and the like.
+    wav.scp cannot name: parts of several files, changes of speed and the like.
 
     Args:
       cuts: in any order.
@@ -100,8 +100,6 @@ def _unusable(cut: MonoCut) -> str:
         return f"its audio is not a file but a {recording.sources[0].type}"
     if len(recording.sources) > 1:
         return f"its recording consists of {len(recording.sources)} files"
-    if recording.num_channels > 1 and not (cut.custom or {}).get("mix_channels"):
-        return f"it is on one of the {recording.num_channels} channels of {audio_of(cut)}"
     if recording.transforms:
         return "its audio is changed when it is read, such as in speed: write it to a file"
     return ""
@@ -130,19 +128,19 @@ def _with_speaker(cut: MonoCut) -> MonoCut:
 
 
 def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
-    """Give recordings that share an id, but not the file, ids of their own."""
+    """Give recordings that share an id, but not the file and channel, ids of their own."""
     taken = {cut.recording_id for cut in cuts}
-    names: dict[tuple[str, str], str] = {}
-    first: dict[str, str] = {}
+    names: dict[tuple[str, tuple[str, int | None]], str] = {}
+    first: dict[str, tuple[str, int | None]] = {}
     for cut in sorted(cuts, key=lambda cut: cut.id.encode()):
-        id, file = cut.recording_id, audio_of(cut)
+        id, file = cut.recording_id, (audio_of(cut), channel_of(cut))
         if first.setdefault(id, file) != file and (id, file) not in names:
             numbered = (f"{id}-{number}" for number in itertools.count(2))
             names[id, file] = next(name for name in numbered if name not in taken)
             taken.add(names[id, file])
     found = []
     for cut in cuts:
-        name = names.get((cut.recording_id, audio_of(cut)))
+        name = names.get((cut.recording_id, (audio_of(cut), channel_of(cut))))
         found.append(fastcopy(cut, recording=fastcopy(cut.recording, id=name)) if name else cut)
     return found
 

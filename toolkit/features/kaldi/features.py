@@ -24,6 +24,7 @@ from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shar
 from toolkit.features.store import FeatureStore
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
+from toolkit.storage.path_map import PathMap
 from toolkit.storage.reading import reading
 
 HALF_MAX = 65504.0
@@ -153,6 +154,7 @@ def import_features(
     sampling_rate: int = 16000,
     hours_per_shard: float = 0.5,
     allow_pipes: bool = False,
+    path_map: PathMap = (),
 ) -> Imported:
     """Write the features of a Kaldi table into the shards that recipes train on.
 
@@ -171,7 +173,7 @@ def import_features(
       KaldiFeaturesError: no utterance in common, features of different dimensions, of no frame or
         not finite, or too large for 16 bits; names the utterance.
     """
-    found = entries(table, allow_pipes)
+    found = entries(table, allow_pipes, path_map)
     plain = list(cuts)
     own = {cut["id"]: cut for cut in plain if cut["id"] in found}
     if not own:
@@ -259,10 +261,10 @@ def cuts_without_audio(
     return cuts
 
 
-def count_frames(table: Path, allow_pipes: bool = False) -> dict[str, int]:
+def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
     """Count the frames of every utterance of a table, from headers alone where possible."""
     counts = {}
-    for key, entry in entries(table, allow_pipes).items():
+    for key, entry in entries(table, allow_pipes, path_map).items():
         plain = entry.path is not None and not entry.range
         counts[key] = read_header(entry).shape[0] if plain else len(read_matrix(entry))
     return counts

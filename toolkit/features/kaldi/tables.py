@@ -26,6 +26,7 @@ from toolkit.features.kaldi.text_objects import (
     scan,
     shape_of,
 )
+from toolkit.storage.path_map import PathMap, map_path, suggestion
 from toolkit.storage.reading import quoted, reason, regular
 
 _RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
@@ -71,7 +72,7 @@ class Entry:
     """The shell command that writes it, `cmd |`."""
 
 
-def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
+def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, Entry]:
     """Locate the objects of a table.
 
     Args:
@@ -79,13 +80,14 @@ def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
         looked for from the working directory, then from the file's folder and those above it.
       allow_pipes: run the commands of an scp file when its entries are read. They are the user's
         own and can do anything.
+      path_map: mappings of the paths in an scp file, see `toolkit.storage.path_map`.
 
     Raises:
       KaldiIoError: names the file and line; a key that occurs twice; a command that is not allowed.
     """
     table = Path(table)
     found: dict[str, Entry] = {}
-    each = _scp(table, allow_pipes) if table.suffix == ".scp" else _ark(table)
+    each = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
     for entry in each:
         if entry.key in found:
             raise KaldiIoError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
@@ -95,7 +97,7 @@ def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
     return found
 
 
-def _scp(table: Path, allow_pipes: bool) -> Iterator[Entry]:
+def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
     with opened(table) as file:
         lines = file.read().split(b"\n")
     for number, raw in enumerate(lines, 1):
@@ -104,10 +106,10 @@ def _scp(table: Path, allow_pipes: bool) -> Iterator[Entry]:
         except UnicodeDecodeError as error:
             raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
         if line:
-            yield _scp_entry(table, number, line, allow_pipes)
+            yield _scp_entry(table, number, line, allow_pipes, path_map)
 
 
-def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool) -> Entry:
+def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool, path_map: PathMap) -> Entry:
     key, *rest = line.split(maxsplit=1)
     if not rest:
         raise KaldiIoError(f"{table}:{number}: expected `key file:offset`, found {quoted(line)}")
@@ -120,9 +122,13 @@ def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool) -> Entry:
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)
-    path = _locate(table.parent, match["path"]) if match else Path(source)
+    path = _locate(table.parent, map_path(match["path"], path_map)) if match else Path(source)
     if match is None or not os.path.isfile(path):
-        raise KaldiIoError(f"{table}:{number}: {key}: there is no file {quoted(str(path))}")
+        advice = suggestion([str(path)])
+        raise KaldiIoError(
+            f"{table}:{number}: {key}: there is no file {quoted(str(path))}"
+            f"{f'; {advice}' if advice and not path_map else ''}"
+        )
     digits = (match["offset"] or "0").lstrip("0")
     if len(digits) > _LONGEST_OFFSET:
         raise KaldiIoError(f"{table}:{number}: {key}: no file has a byte {quoted(digits)}")

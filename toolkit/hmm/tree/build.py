@@ -2,16 +2,23 @@
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from toolkit.config.settings import older_runs
 from toolkit.hmm.phone_sets import RootGroup, default_roots, read_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.clustering import agglomerate, log_likelihood, variance_floor
 from toolkit.hmm.tree.nodes import POSITIONS, Leaf, Node, Root, Split, TreeError
-from toolkit.hmm.tree.questions import Questions, automatic_questions, read_questions
+from toolkit.hmm.tree.questions import (
+    Questions,
+    automatic_questions,
+    distinct,
+    read_extra_questions,
+    read_questions,
+)
 from toolkit.hmm.tree.stats import ContextStatistics, TreeStatistics
 from toolkit.hmm.tree.tree import Tree
 
@@ -37,6 +44,8 @@ class TreeConfig:
     """The neighbours that questions are about; ("left",) ties left biphones."""
     questions: Path | None = None
     """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
+    extra_questions: Path | None = field(default=None, metadata=older_runs(None))
+    """Sets of phones that are asked besides those from the data (Kaldi's extra_questions.txt)."""
     roots: Path | None = None
     """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""
 
@@ -53,6 +62,9 @@ def grow_tree(statistics: TreeStatistics, topology: Topology, config: TreeConfig
     """Grow a tree with the questions and roots that `config` names, see `build_tree`."""
     if config.questions is None:
         questions = automatic_questions(statistics, topology)
+        if config.extra_questions is not None:
+            extra = read_extra_questions(config.extra_questions, topology)
+            questions = distinct([*questions, *extra], len(topology.phones))
     else:
         questions = read_questions(config.questions, topology)
     roots = None if config.roots is None else read_roots(config.roots, topology)

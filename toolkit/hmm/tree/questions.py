@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.hmm.phone_sets import base_phone_groups, phone_ids, split_phone
+from toolkit.hmm.phone_sets import POSITION, base_phone_groups, phone_ids, split_phone
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.clustering import agglomerate, variance_floor
 from toolkit.hmm.tree.stats import TreeStatistics
@@ -60,6 +60,22 @@ def read_questions(path: Path, topology: Topology) -> Questions:
         phone_ids(line.split(), topology, f"{path}:{number}") for number, line in read_lines(path)
     ]
     return distinct(lines, len(topology.phones))
+
+
+def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]:
+    """Read Kaldi's extra_questions.txt of a dict or lang folder.
+
+    A phone without its position in the word stands for itself in all positions. Phones that the
+    topology lacks, which no word has or which are named otherwise here, are left out.
+    """
+    places: dict[str, set[int]] = {}
+    for phone, symbol in enumerate(topology.phones, 1):
+        for name in {symbol, POSITION.sub("", symbol)}:
+            places.setdefault(name, set()).add(phone)
+    return [
+        frozenset().union(*(places.get(symbol, ()) for symbol in line.split()))
+        for _, line in read_lines(path)
+    ]
 
 
 def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:

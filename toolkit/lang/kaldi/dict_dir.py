@@ -23,8 +23,8 @@ from toolkit.lang.probabilities import (
     remove_probabilities,
 )
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import split_words
 
@@ -264,6 +264,8 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield (file and line, fields) of the lines that are not blank."""
     if not path.is_file():
         raise KaldiDictError(f"{path.parent} is not a dictionary directory: it has no {path.name}")
-    for number, line in read_lines(path):
+    lines = TextLines(KaldiDictError)
+    for number, line in lines.read(path):
         if line.strip():
             yield f"{path}:{number}", split_words(line)
+    lines.finish()

@@ -39,6 +39,7 @@ def align_folder_by_ctc(
     out: Path,
     speakers: Path | None = None,
     jobs: int = 1,
+    channel: int | None = None,
 ) -> list[FileOutcome]:
     """Align every recording of a folder with its text; one that fails does not stop the others.
 
@@ -50,6 +51,7 @@ def align_folder_by_ctc(
       out: gets `words.ctm`, `units.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
       speakers: read, though recordings are normalised one by one.
       jobs: worker processes; the results do not depend on them.
+      channel: the channel of the files, from 0; None: the mean of all.
 
     Returns:
       An outcome for every text and every audio file, sorted by utterance.
@@ -59,7 +61,7 @@ def align_folder_by_ctc(
       InputError: audio or text that cannot be read at all.
     """
     recordings = read_inputs(audio, text, speakers, adapts=False)
-    work = partial(_align, bundle, out)
+    work = partial(_align, bundle, out, channel)
     found = list(Bar(map_in_processes(work, recordings, jobs), "align", len(recordings)))
     for number, tier in enumerate(TIERS):
         entries = (CtmEntry(*fields) for one in found for fields in one.tiers[number])
@@ -74,24 +76,31 @@ def _recogniser(bundle: Path) -> CtcRecogniser:
     return CtcRecogniser(bundle)
 
 
-def _align(bundle: Path, out: Path, recording: Recording) -> _Aligned:
+def _align(bundle: Path, out: Path, channel: int | None, recording: Recording) -> _Aligned:
     """Align one recording and write its TextGrid."""
     name = recording.utterance
     try:
-        return _aligned(_recogniser(bundle), out, recording)
+        return _aligned(_recogniser(bundle), out, channel, recording)
     except ToolkitError as error:
         return _Aligned(FileOutcome.failure(name, str(error)))
 
 
-def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Aligned:
+def _aligned(
+    recogniser: CtcRecogniser, out: Path, channel: int | None, recording: Recording
+) -> _Aligned:
     name, units = recording.utterance, recogniser.scorer.units
     words, left_out = recording.spoken(units.policy or _guessed_policy(units), unknown=False)
     fault = recording.fault or ("" if words else "no word in its text")
     if fault or recording.audio is None:
         return _Aligned(FileOutcome.failure(name, fault))
-    log_probs = recogniser.scorer.log_probs(extract_file(recording.audio, recogniser.frontend))
+    features = extract_file(recording.audio, recogniser.frontend, channel)
+    log_probs = recogniser.scorer.log_probs(features)
     found = recogniser.word_aligner(words, log_probs)
-    tiers = {"words": _entries(name, found.words), "units": _entries(name, found.units)}
+    number = str((channel or 0) + 1)
+    tiers = {
+        "words": _entries(name, number, found.words),
+        "units": _entries(name, number, found.units),
+    }
     with open_audio(recording.audio) as file:
         seconds = file.frames / file.samplerate
     write_textgrid(textgrid_path(out, name), tiers, seconds)
@@ -113,8 +122,8 @@ def _guessed_policy(units: Units) -> TextPolicy:
     return TextPolicy(Normaliser.id if english else LetterNormaliser.id)
 
 
-def _entries(utterance: str, spoken: Sequence[Word]) -> list[CtmEntry]:
+def _entries(utterance: str, channel: str, spoken: Sequence[Word]) -> list[CtmEntry]:
     return [
-        CtmEntry(utterance, "1", one.start, one.end - one.start, one.word, one.confidence)
+        CtmEntry(utterance, channel, one.start, one.end - one.start, one.word, one.confidence)
         for one in spoken
     ]

@@ -1,0 +1,33 @@
+import pytest
+
+from toolkit.storage.path_map import map_path, parse_mapping, suggestion
+
+
+@pytest.mark.parametrize(
+    ("path", "mapped"),
+    [
+        ("/old/a.wav", "/new/a.wav"),
+        ("/old", "/new"),
+        ("/older/a.wav", "/older/a.wav"),
+        ("/old/deep/a.wav", "/far/a.wav"),
+        ("wav/a.wav", "/data/a.wav"),
+        ("a.wav", "a.wav"),
+    ],
+)
+def test_whole_folders_are_mapped_and_the_longest_counts(path, mapped):
+    path_map = ("/old=/new", "/old/deep/=/far", "wav=/data/")
+    assert map_path(path, path_map) == mapped
+    assert map_path(path, ()) == path
+
+
+@pytest.mark.parametrize("mapping", ["/old", "=/new", "/old=", "/old=new"])
+def test_what_is_no_mapping(mapping):
+    with pytest.raises(ValueError, match=r"OLD=NEW|absolute"):
+        parse_mapping(mapping)
+
+
+def test_the_folder_of_all_missing_files_is_suggested():
+    assert "--map-path /home/ann/wav=NEW" in suggestion(
+        ["/home/ann/wav/x/1.wav", "/home/ann/wav/y/2.wav", "utt-3"]
+    )
+    assert suggestion(["/a/1.wav", "/b/2.wav"]) == suggestion(["utt-3"]) == ""

@@ -1,0 +1,197 @@
+"""Lines of text files in UTF-8, and the one rule for lines that are not.
+
+A faulty line has bytes that are not UTF-8, or a zero byte. Readers list such lines and leave them
+out; only where they are more than a few, and more than a share of the text, is the text refused.
+A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded.
+"""
+
+import codecs
+import gzip
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BufferedIOBase
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.storage.encoding import printable
+from toolkit.storage.reading import DAMAGE_ERRORS, reason, regular
+
+logger = logging.getLogger(__name__)
+MAX_FAULTY = 0.2
+"""Largest share of a text's lines that may be faulty ..."""
+MIN_FAULTY = 20
+"""... unless no more than this many are."""
+LISTED = 10
+"""Faulty lines that messages list at most."""
+LONGEST_LINE = 120  # characters of a faulty line in a message
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's, with which it begins
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_UNDECODED = re.compile("[\x00\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+ICONV = "`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters)"
+
+
+def is_faulty(text: str) -> bool:
+    """Whether a text has a zero byte or bytes that are not UTF-8 (decoded by surrogateescape)."""
+    return _UNDECODED.search(text) is not None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text, decoded by surrogateescape, has no byte that is not UTF-8."""
+    return _SURROGATE.search(text) is None
+
+
+def shown(text: str) -> str:
+    r"""Return a faulty text in quotation marks, its bytes as `\xff`; of a long one, a part."""
+    place = _UNDECODED.search(text)
+    start = max(0, place.start() - LONGEST_LINE // 2) if place else 0
+    part = printable(text[start : start + LONGEST_LINE]).replace("\0", "\\x00")
+    before, after = "..." if start else "", "..." if len(text) > start + LONGEST_LINE else ""
+    return f"`{before}{part}{after}`"
+
+
+@dataclass
+class LineCounts:
+    """Counts of the lines of one file."""
+
+    lines: int = 0
+    """Lines that are not blank."""
+    faulty: int = 0
+    """Lines that are not UTF-8 or have a zero byte."""
+    zero_bytes: int = 0
+    """Lines with a zero byte."""
+    utf8_letters: bool = False
+    """Whether any line, a faulty one included, has letters beyond ASCII in UTF-8."""
+
+    @property
+    def advice(self) -> str:
+        """Advice that is right for every faulty line of the file; empty where there is none."""
+        if not self.faulty or self.utf8_letters:
+            return ""
+        if self.zero_bytes:
+            return "it is no text, or UTF-16: `iconv -f utf-16le -t utf-8`"
+        return f"no line has letters in UTF-8: the file may be in another encoding; {ICONV}"
+
+
+def decoded_lines(path: Path, counts: LineCounts | None = None) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a text file, gzipped or not.
+
+    Only a newline ends a line. A byte that is not UTF-8 becomes a surrogate, see `is_faulty`.
+
+    Args:
+      path: the file; its byte order mark is no part of the first line.
+      counts: counts the lines.
+
+    Raises:
+      OSError, EOFError, zlib.error: the file cannot be read.
+      UnicodeDecodeError: damaged UTF-16 or UTF-32.
+    """
+    opener = gzip.open if str(path).endswith(".gz") else open
+    with opener(regular(path), "rb") as file:
+        for number, line in enumerate(_lines(file), 1):
+            if counts is not None:
+                _count(line, counts)
+            yield number, line
+
+
+def _lines(file: BufferedIOBase) -> Iterator[str]:
+    first = file.readline()
+    for mark, encoding in _MARKS:
+        if first.startswith(mark):
+            text = (first + file.read()).decode(encoding)
+            for line in text.removesuffix("\n").split("\n"):
+                yield line.rstrip("\r")
+            return
+    if first:
+        yield first.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
+    for raw in file:
+        yield raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
+
+
+def _count(line: str, counts: LineCounts) -> None:
+    if line.isascii() and "\0" not in line:
+        counts.lines += bool(line) and not line.isspace()
+        return
+    counts.lines += 1
+    if not is_faulty(line):
+        counts.utf8_letters = True
+        return
+    counts.faulty += 1
+    counts.zero_bytes += "\0" in line
+    counts.utf8_letters |= not _UNDECODED.sub("", line).isascii()
+
+
+def too_many(faulty: int, total: int) -> bool:
+    """Whether a text with so many faulty lines is refused."""
+    return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
+
+
+@dataclass
+class TextLines:
+    """Reads text files, leaves their faulty lines out, and lists them.
+
+    Call `finish` after the last line: it warns, or refuses the text.
+    """
+
+    error: type[ToolkitError]
+    """The class of what is raised."""
+    listed: list[str] = field(default_factory=list)
+    """The first faulty lines: `file:number: line`."""
+    counts: dict[Path, LineCounts] = field(default_factory=dict)
+    """By file."""
+
+    def read(self, path: Path) -> Iterator[tuple[int, str]]:
+        """Yield the lines of a file that are not faulty, with their numbers.
+
+        Raises:
+          error: the file cannot be read; the message names it.
+        """
+        counts = self.counts[path] = LineCounts()
+        try:
+            for number, line in decoded_lines(path, counts):
+                if not is_faulty(line):
+                    yield number, line
+                elif len(self.listed) < LISTED:
+                    self.listed.append(f"{path}:{number}: {shown(line)}")
+        except FileNotFoundError as cause:
+            raise self.error(f"{path}: no such file") from cause
+        except UnicodeDecodeError as cause:
+            raise self.error(f"{path}: damaged {cause.encoding}; save it as UTF-8") from cause
+        except DAMAGE_ERRORS as cause:
+            if isinstance(cause, ToolkitError):
+                raise
+            raise self.error(f"{path}: cannot be read: {reason(cause)}") from cause
+
+    @property
+    def faulty(self) -> int:
+        """Number of faulty lines."""
+        return sum(counts.faulty for counts in self.counts.values())
+
+    def message(self) -> str:
+        """Return how many lines are faulty, the first ones, and advice; empty where none is."""
+        if not self.faulty:
+            return ""
+        total = sum(counts.lines for counts in self.counts.values())
+        more = f", and {self.faulty - len(self.listed)} more" * (self.faulty > len(self.listed))
+        advice = [f"; {path}: {c.advice}" for path, c in self.counts.items() if c.advice]
+        return (
+            f"{self.faulty} of {total} lines are not UTF-8: {'; '.join(self.listed)}{more}"
+            f"{''.join(advice[:LISTED])}"
+        )
+
+    def finish(self) -> None:
+        """Warn of faulty lines, which are left out.
+
+        Raises:
+          error: too many lines are faulty, see `too_many`.
+        """
+        if too_many(self.faulty, sum(counts.lines for counts in self.counts.values())):
+            raise self.error(self.message())
+        if self.faulty:
+            logger.warning("%s (left out)", self.message())
