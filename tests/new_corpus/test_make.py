@@ -348,3 +348,9 @@ def test_the_dictionary_beside_kaldi_directories_is_the_lexicon(root, corpus, pl
     assert any("text: as-given; as they stand 80 of 80 words" in line for line in made.remarks)
     _, config = config_of(root, "kaldis")
     assert config.lang == LangConfig(dictionary / "lexicon.txt", "as-given")
+    phones = {"silence_phones": "SIL", "optional_silence": "SIL", "nonsilence_phones": "D\nK"}
+    for name, lines in phones.items():
+        (dictionary / f"{name}.txt").write_text(f"{lines}\n")
+    make_from_data(root, "whole", data, "kaldi")
+    _, config = config_of(root, "whole")
+    assert config.lang == LangConfig(dictionary, "as-given")

@@ -34,7 +34,7 @@ class Dictionary:
     """Words with their pronunciations, phones without positions."""
 
     lexicon: Lexicon
-    """Words as the text policy spells them."""
+    """Words as a text policy spells them."""
     probabilities: LexiconProbabilities | None = None
     """Of the pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()

@@ -119,7 +119,7 @@ def choose_policy(
 
     Args:
       texts: transcripts as written.
-      lexicon: a dictionary, see `toolkit.lang.dictionary.read_dictionary`.
+      lexicon: the file, or Kaldi's dict or lang folder.
       prefer_as_given: take equal shares for as-given, for text that somebody has normalised.
 
     Returns:

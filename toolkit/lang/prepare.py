@@ -191,7 +191,8 @@ def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
         return grapheme_lexicon(words)
     if config.lexicon is None:
         return Lexicon.from_cmudict(stress=config.stress)
-    return read_dictionary(config.lexicon, config.strip_stress, text_policy(config)).lexicon
+    policy = text_policy(config)
+    return read_dictionary(config.lexicon, config.strip_stress, policy).lexicon
 
 
 def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:

@@ -14,7 +14,7 @@ from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_table
-from toolkit.lang.dictionary import read_dictionary
+from toolkit.lang.dictionary import Dictionary, read_dictionary
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.policy import TextPolicy
@@ -25,6 +25,8 @@ from toolkit.new_corpus.survey import choose_parts, survey
 from toolkit.new_corpus.templates import Settings
 from toolkit.storage.lines import too_many
 
+ALIGN_LEXICON = "phones/align_lexicon.txt"
+"""What makes a lang directory a lexicon."""
 DICTIONARIES = ("local/dict", "dict", "local/dict_nosp")
 """Where Kaldi's recipes have dictionary directories, in or beside their data directories."""
 
@@ -96,13 +98,12 @@ def make_from_data(
         check_sentences(lm_text)
         if next(read_sentences(lm_text, LetterNormaliser()), None) is None:
             raise ManifestError(f"{lm_text}: the language model's text has no word in it")
-    kaldi_lexicon = _kaldi_lexicon(data) if reader == "kaldi" else None
-    if lexicon is None and kaldi_lexicon is not None:
-        lexicon = str(kaldi_lexicon)
+    prepared = _kaldi_dictionary(data) if reader == "kaldi" else None
+    if lexicon is None and prepared is not None:
+        lexicon = str(prepared)
     policy, about_text = None, []
     if lexicon not in (None, "cmudict", "graphemes"):
-        prepared = reader == "kaldi" and _normalised_by_kaldi(data)
-        policy, coverage = choose_policy(texts, Path(lexicon), prepared)
+        policy, coverage = choose_policy(texts, Path(lexicon), prepared is not None)
         about_text = [_text_remark(policy, coverage)]
     found = survey(parts, corpus, left_out, policy)
     chosen = _choose_lexicon(texts, lexicon, policy)
@@ -176,17 +177,16 @@ class _LexiconChoice:
     remark: str
 
 
-def _normalised_by_kaldi(folder: Path) -> bool:
-    """Whether Kaldi's dict or lang directory is beside the data, whose text was prepared then."""
-    places = (root / name for root in (folder, folder.parent) for name in ("lang", "lang_nosp"))
-    return _kaldi_lexicon(folder) is not None or any((p / "words.txt").is_file() for p in places)
-
-
-def _kaldi_lexicon(folder: Path) -> Path | None:
-    """Return the lexicon of the dictionary directory in or beside Kaldi data directories."""
-    places = (root / name for root in (folder, folder.parent) for name in DICTIONARIES)
-    lexicons = (place / "lexicon.txt" for place in places)
-    return next((path for path in lexicons if path.is_file()), None)
+def _kaldi_dictionary(folder: Path) -> Path | None:
+    """Return Kaldi's dictionary, or lang directory, in or beside data directories; or a lexicon."""
+    roots = (folder, folder.parent)
+    for place in (root / name for root in roots for name in DICTIONARIES):
+        if (place / "silence_phones.txt").is_file():
+            return place
+        if (place / "lexicon.txt").is_file():
+            return place / "lexicon.txt"
+    places = (root / name for root in roots for name in ("lang", "lang_nosp"))
+    return next((place for place in places if (place / ALIGN_LEXICON).is_file()), None)
 
 
 def _text_remark(policy: TextPolicy, coverage: dict[str, Coverage]) -> str:
@@ -202,8 +202,9 @@ def _choose_lexicon(
     texts: list[str], lexicon: str | None, policy: TextPolicy | None
 ) -> _LexiconChoice:
     """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy."""
-    own = policy is not None and lexicon is not None
-    dictionary = read_dictionary(Path(lexicon), policy=policy) if own else None
+    dictionary: Dictionary | None = None
+    if policy is not None and lexicon is not None:
+        dictionary = read_dictionary(Path(lexicon), policy=policy)
     language = survey_language(texts, dictionary.lexicon if dictionary else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
     if dictionary is not None:
