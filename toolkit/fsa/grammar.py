@@ -42,12 +42,6 @@ def grammar_acceptor(
         model = read_arpa(arpa)
     except ArpaError as error:
         raise GrammarError(f"no grammar can be made of this file: {error}") from error
-    real = {*model.vocabulary} - {START, END, UNKNOWN}
-    if real and not any(word in table for word in real):
-        raise GrammarError(
-            f"{arpa}: none of its words, such as {max(real)!r}, is in "
-            f"{'the lexicon' if given else words_table}; spell words alike in both"
-        )
     ids = np.array([table.get(word, -1) for word in model.vocabulary])
     backoff = table["#0"]
     for reserved in (EPSILON, backoff):
@@ -59,10 +53,10 @@ def grammar_acceptor(
     fst = connect(_Contexts(model, ids, max_order).acceptor(ids, backoff))
     symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
     if set(np.unique(fst.words).tolist()) <= symbols:
+        word = max({*model.vocabulary} - {START, END, UNKNOWN}, default="")
         raise GrammarError(
-            f"{arpa}: no n-gram is left after dropping those with words that "
-            f"{'the lexicon' if given else words_table} lacks; do both spell words alike (upper"
-            " case)?"
+            f"{arpa}: no n-gram is left: none of its words, such as {word!r}, is in "
+            f"{'the lexicon' if given else words_table}; spell words alike in both"
         )
     return fst
 
