@@ -98,10 +98,7 @@ def pair(
       where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
     audio = list(audio)
-    named: dict[str, set[str]] = {}
-    for _, item in audio:
-        if name := item.channel or item.side:
-            named.setdefault(item.path, set()).add(name)
+    named = named_channels(item for _, item in audio)
     texts_by_id: dict[str, list[str | FaultyText]] = {}
     audio_by_id: dict[str, list[Audio]] = {}
     for id, text in texts:
@@ -173,6 +170,15 @@ def _cut(
         channel,
         None if fault else item.side or item.channel,
     )
+
+
+def named_channels(audio: Iterable[Audio]) -> dict[str, set[str]]:
+    """Return, by file, the channels and sides that are named for its utterances."""
+    named: dict[str, set[str]] = {}
+    for item in audio:
+        if name := item.channel or item.side:
+            named.setdefault(item.path, set()).add(name)
+    return named
 
 
 def choose_channel(

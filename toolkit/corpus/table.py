@@ -16,7 +16,7 @@ from lhotse import MonoCut
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, count_from_one, pair
 from toolkit.storage.encoding import printable
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
 from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import quoted, reading
 
@@ -173,8 +173,7 @@ def read_rows(path: Path) -> Iterator[Row]:
                 }
                 fault = ""
                 if faulty := [cell for cell in cells if is_faulty(cell)]:
-                    advice = f"; {counts.advice}" if counts.advice else ""
-                    fault = f"{path}:{reader.line_num}: {shown(faulty[0])}{advice}"
+                    fault = f"{path}:{reader.line_num}: {counts.describe(faulty[0])}"
                 yield Row(reader.line_num, values, fault)
     except csv.Error as error:
         raise ManifestError(

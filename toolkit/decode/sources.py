@@ -190,14 +190,12 @@ class Inputs:
 
     def _scp(self, path: Path, work: Path) -> list[Source]:
         from toolkit.corpus.kaldi.data_dir import read_scp
+        from toolkit.corpus.pairing import named_channels
         from toolkit.corpus.pipes import PipeRunner
 
         sources = []
         recordings = read_scp(path, PipeRunner(work) if self.allow_pipes else None)
-        named: dict[str, set[str]] = {}
-        for _, audio in recordings:
-            if channel := audio.channel or audio.side:
-                named.setdefault(audio.path, set()).add(channel)
+        named = named_channels(audio for _, audio in recordings)
         for id, audio in recordings:
             if audio.fault is None:
                 source = self._file(Path(audio.path), id, id)

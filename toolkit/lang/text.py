@@ -11,7 +11,7 @@ from typing import Protocol
 
 from toolkit.corpus.tags import is_tag
 from toolkit.errors import ToolkitError
-from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_utf8, shown
+from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_utf8
 
 
 class TextError(ToolkitError):
@@ -199,8 +199,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 counts = LineCounts()
                 for _ in decoded_lines(path, counts):
                     pass
-                advice = f"; {counts.advice}" if counts.advice else ""
-                raise TextError(f"{path}:{number}: not UTF-8: {shown(line)}{advice}")
+                raise TextError(f"{path}:{number}: not UTF-8: {counts.describe(line)}")
             yield number, line
     except FileNotFoundError as error:
         raise TextError(f"{path}: no such file") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.lines import LineCounts, decoded_lines, is_utf8, shown
+from toolkit.storage.lines import LineCounts, decoded_lines, is_utf8
 from toolkit.storage.reading import regular
 
 Side = Literal["ref", "hyp"]
@@ -36,8 +36,7 @@ def numbered_lines(path: Path) -> list[tuple[int, str]]:
     numbered = undecoded_lines(path, counts)
     for number, text in numbered:
         if not is_utf8(text):
-            advice = f"; {counts.advice}" if counts.advice else ""
-            raise FaultyLineError(f"{path}:{number}: not UTF-8: {shown(text)}{advice}")
+            raise FaultyLineError(f"{path}:{number}: not UTF-8: {counts.describe(text)}")
         if "\0" in text:
             raise FaultyLineError(f"{path}:{number}: a zero byte: this is not a transcript file")
     return numbered

@@ -196,10 +196,9 @@ def _check_limit(path: Path, faulty: Sequence[tuple[int, str]], counts: LineCoun
     """Raise an error where too many lines are not UTF-8."""
     if too_many(counts.faulty, counts.lines):
         number, line = faulty[0]
-        advice = f"; {counts.advice}" if counts.advice else ""
         raise TranscriptError(
             f"{path}:{number}: {counts.faulty} of {counts.lines} lines are not UTF-8, first"
-            f" {shown(line)}{advice}"
+            f" {counts.describe(line)}"
         )
 
 

@@ -78,6 +78,10 @@ class LineCounts:
             return "it is no text, or UTF-16: `iconv -f utf-16le -t utf-8`"
         return f"no line has letters in UTF-8: the file may be in another encoding; {ICONV}"
 
+    def describe(self, line: str) -> str:
+        """Return a faulty line as `shown` does, with the advice for its file if there is some."""
+        return f"{shown(line)}; {self.advice}" if self.advice else shown(line)
+
 
 def decoded_lines(path: Path, counts: LineCounts | None = None) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a text file, gzipped or not.

@@ -34,7 +34,7 @@ from toolkit.corpus.pairing import (
 )
 from toolkit.storage.encoding import printable
 from toolkit.storage.files import write_atomically
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, shown
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
 from toolkit.storage.path_map import PathMap, map_path
 from toolkit.storage.reading import reading
 from toolkit.storage.whitespace import key_and_rest
@@ -156,12 +156,11 @@ def _all_lines(path: Path) -> list[_Line]:
     counts = LineCounts()
     with reading(path, ManifestError, "is it a file, and may you read it?"):
         numbered = list(decoded_lines(path, counts))
-    advice = f"; {counts.advice}" if counts.advice else ""
     lines = []
     for number, line in numbered:
         id, rest = key_and_rest(line)
         if is_faulty(line):
-            fault = f"{path}:{number}: {shown(line)}{advice}"
+            fault = f"{path}:{number}: {counts.describe(line)}"
             lines.append(_Line(printable(id).replace("\0", "\\x00"), printable(rest), fault))
         elif id:
             lines.append(_Line(id, rest))
