@@ -56,9 +56,75 @@ def test_the_length_of_a_cut_file_is_that_of_the_whole(write, truncate, form, su
     assert told(path).startswith("truncated, its last 1.0")
 
 
-@pytest.mark.parametrize("subtype", ["IMA_ADPCM", "GSM610"])
-def test_of_compressed_samples_nothing_is_said(write, truncate, subtype):
-    assert declared_samples(truncate(write("WAV", subtype))) == 0
+COMPRESSED = [
+    *[("WAV", kind) for kind in ("IMA_ADPCM", "MS_ADPCM", "GSM610")],
+    *[("AIFF", kind) for kind in ("IMA_ADPCM", "GSM610")],
+]
+
+
+@pytest.mark.parametrize(("form", "subtype"), COMPRESSED)
+def test_missing_ends_of_compressed_samples_are_told_by_their_bytes(write, truncate, form, subtype):
+    path = write(form, subtype)
+    assert told(path) == ""
+    length = decode(str(path)).decoded
+    assert told(truncate(path)).startswith("truncated, its last 1.0")
+    info = decode(str(path))
+    assert info.decoded < info.declared
+    assert abs(info.declared - length) < 1600
+
+
+@pytest.mark.parametrize(("form", "subtype"), [("CAF", "PCM_16"), ("CAF", "ALAC_16")])
+def test_caf_without_its_end_is_refused(write, truncate, form, subtype):
+    path = truncate(write(form, subtype))
+    with pytest.raises(AudioError, match="malformed"):
+        load_audio(path)
+    assert decode(str(path)).error
+
+
+@pytest.mark.parametrize("frames", [0, 16000, 0xFFFFFFFF])
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT", "ALAW", "IMA_ADPCM", "GSM610"])
+def test_aiff_is_as_long_as_its_samples_whatever_its_count_says(write, subtype, frames):
+    path = write("AIFF", subtype)
+    whole = load_audio(path)
+    assert len(whole) == SAMPLES
+    content = bytearray(path.read_bytes())
+    place = content.index(b"COMM") + 10
+    content[place : place + 4] = frames.to_bytes(4, "big")
+    path.write_bytes(content)
+    assert torch.equal(load_audio(path), whole)
+    assert torch.equal(load_audio(path, offset=0.5, duration=0.25), whole[8000:12000])
+    assert torch.equal(torch.cat(list(audio_blocks(path, 16000, 0.3))), whole)
+    assert torch.equal(decode_audio(path.read_bytes(), "x").samples, whole)
+    info = decode(str(path))
+    assert (info.decoded, info.declared, info.error) == (SAMPLES, SAMPLES, None)
+
+
+@pytest.mark.parametrize(
+    "form", [("AIFF", "PCM_16"), ("AU", "PCM_16"), ("CAF", "PCM_16"), ("NIST", "PCM_16"),
+             ("RF64", "PCM_16"), ("W64", "FLOAT")],
+)  # fmt: skip
+def test_files_that_follow_one_another_are_refused(write, form):
+    path = write(*form)
+    path.write_bytes(path.read_bytes() + path.read_bytes())
+    message = "several files follow one another in it: write each to its own file"
+    with pytest.raises(AudioError, match=f"a: {message}"):
+        load_audio(path)
+    with pytest.raises(AudioError, match=message):
+        decode_audio(path.read_bytes(), "a")
+    assert decode(str(path)).error == message
+    assert message in recording_or_fault(path, "a")[1]
+
+
+@pytest.mark.parametrize("name", ["a.au", "a.snd", "a.gsm", "a.vox", "a.raw", "a.mp3"])
+def test_text_is_no_audio_whatever_it_is_called(tmp_path, name, capfd):
+    path = tmp_path / name
+    path.write_text("GOOD MORNING to all of you\n" * 200)
+    for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
+        with pytest.raises(AudioError, match=rf"{name}: (not audio|no MP3 frame)"):
+            read(path)
+    assert decode(str(path)).error
+    assert recording_or_fault(path, "a")[1]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFF - 36, 0x7F000000])

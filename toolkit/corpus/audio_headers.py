@@ -304,9 +304,8 @@ def _of_aiff(file: BinaryIO) -> int:
     for name, _ in _chunks(file, 12, ">4sI"):
         if name == b"COMM":
             channels, samples, bits, kind = struct.unpack(">HIH10x4s", file.read(22).ljust(22))
-            if kind == b"ima4":  # packets of 64 samples
-                return 64 * samples
-            frame = channels * -(-bits // 8)
+            # of ima4 the number of packets, in files of some programs that of samples
+            frame = channels * -(-bits // 8) if kind != b"ima4" else 0
             return _samples(samples * frame, frame)
     return 0
 
