@@ -4,7 +4,15 @@ import numpy as np
 
 
 def encode_media(
-    path, codec, container=None, rate=16000, channels=1, seconds=2.0, streams=1, language=None
+    path,
+    codec,
+    container=None,
+    rate=16000,
+    channels=1,
+    seconds=2.0,
+    streams=1,
+    language=None,
+    options=None,
 ):
     """Write a chirp with noise; return its samples [channels, S] float32.
 
@@ -12,6 +20,7 @@ def encode_media(
       path: of the file.
       codec, container: as FFmpeg names them.
       streams: of sound, all the same.
+      options: of the container, as FFmpeg names them.
     """
     import av
 
@@ -20,10 +29,11 @@ def encode_media(
     noise = 0.02 * np.random.default_rng(0).standard_normal(len(times))
     chirp = 0.2 * np.sin(2 * np.pi * 330 * times * (1 + 0.3 * times)) + noise
     samples = np.stack([chirp, -0.5 * chirp[::-1]])[:channels].astype(np.float32)
-    with av.open(str(path), "w", format=container) as output:
+    with av.open(str(path), "w", format=container, options=options or {}) as output:
         made = [output.add_stream(codec, rate=rate, layout=layout) for _ in range(streams)]
         for stream in made:
             stream.metadata["language"] = language or "und"
+        for stream in made:
             sample_format = stream.codec_context.format.name
             resampler = av.AudioResampler(format=sample_format, layout=layout, rate=rate)
             frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout=layout)

@@ -116,7 +116,7 @@ def compare(expected, told, lengths):
     for name, message in expected.items():
         if message is None:
             assert name not in told, told[name]
-            assert abs(lengths[name] - seconds_read(name)) < 0.15, name
+            assert abs(lengths[name] - seconds_read(name)) < 0.25, name  # codecs pad
         else:
             assert name in told, f"{name}: nothing is said"
             assert name.partition(".")[0] in told[name]

@@ -4,7 +4,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +15,7 @@ import soundfile
 from toolkit.corpus.audio_headers import (
     SEVERAL_FILES,
     SHORTEN,
+    aiff_pieces,
     au_pieces,
     caf_pieces,
     declared_samples,
@@ -95,18 +96,22 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
             yield file
         return
     try:
-        found = opened(source)
+        found: AbstractContextManager[AudioFile] = opened(source)
     except TypeError as error:  # what soundfile makes of files called .raw
         raise soundfile.SoundFileRuntimeError(_HEADLESS) from error
     except soundfile.LibsndfileError as error:
-        if not (container := compressed_container(_head(source))):
+        is_file = version is None or version[1] > 0
+        container = compressed_container(_head(source)) if is_file else ""
+        if not container:
             raise
-        with _open_compressed(source, container, version, error) as file:
-            yield file
-        return
+        found = _open_compressed(source, container, version, error)
     with found as file:
         if file.format == "RAW":  # libsndfile takes any file called .au, .snd, .gsm or .vox for it
             raise soundfile.SoundFileRuntimeError(_HEADLESS)
+        if (
+            file.format == "OGG" and not file.frames
+        ):  # its last page, which has the length, is missing
+            raise soundfile.SoundFileRuntimeError("truncated; fetch the file again")
         if file.frames < UNKNOWN:
             yield file
             return
@@ -365,6 +370,8 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
         pieces = mp3_pieces(content, trusts_tag=False) if is_mp3 else wav_pieces(content)
     elif head in (b".snd", b"dns."):
         pieces = au_pieces(content)
+    elif head == b"FORM":
+        pieces = aiff_pieces(content)
     elif head == b"caff":
         pieces = caf_pieces(content)
     elif head == b"NIST" and SHORTEN in content.read(1024):

@@ -22,6 +22,9 @@ SHORTEN = b"embedded-shorten"
 """In the header of a SPHERE file: its samples are compressed by shorten."""
 SEVERAL_FILES = "several files follow one another in it: write each to its own file"
 _SPHERE_SIZES = (b"sample_count", b"channel_count", b"sample_n_bytes")
+_FLAC_BEGIN = b"fLaC\0\0\0\x22"
+"""The magic, and the header of the block that comes first, of 34 bytes."""
+_BLOCK = 1 << 20  # bytes
 _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 
 
@@ -66,15 +69,42 @@ def missing_share(file: BinaryIO) -> float:
     return 0.0
 
 
+def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
+    """Return the pieces of an AIFF file of GSM as a file with the right number of samples.
+
+    libsndfile reads as many as the header says, where some programs write the number of packets, of
+    160 samples in 33 bytes, or 0. None: the number is right, or it is another file.
+
+    Args:
+      file: the opened file, at any position.
+    """
+    total, place, samples, packets = file.seek(0, os.SEEK_END), 0, 0, 0
+    for name, size in _chunks(file, 12, ">4sI"):
+        begin = file.tell()
+        if name == b"COMM":
+            layout = file.read(22)
+            if layout[18:] != b"GSM ":
+                return None
+            place, samples = begin + 2, struct.unpack(">I", layout[2:6])[0]
+        elif name == b"SSND":
+            known = 8 < size <= total - begin
+            packets = ((size if known else total - begin) - 8) // 33
+    if not place or packets <= 0 or -(-samples // 160) == packets:
+        return None
+    return ((0, place), struct.pack(">I", 160 * packets), (place + 4, total))
+
+
 def is_followed(file: BinaryIO) -> bool:
     """Whether another file of the same format begins behind the samples of a file.
 
-    Of W64, RF64, AIFF, AU, CAF and SPHERE; libsndfile reads the first alone, or the header of the
-    second as samples.
+    Of W64, RF64, AIFF, AU, CAF, SPHERE and FLAC; libsndfile reads the first alone, or the header of
+    the second as samples.
     """
     file.seek(0)
     head = file.read(1024)
     magic, end = head[:4], 0
+    if magic == b"fLaC":
+        return _has_later(file, _FLAC_BEGIN, 4)
     walked = {b"riff": (40, "<4s12xQ"), b"FORM": (12, ">4sI"), b"caff": (8, ">4sQ")}
     if magic in walked:
         return any(name == magic for name, _ in _chunks(file, *walked[magic]))
@@ -93,6 +123,17 @@ def is_followed(file: BinaryIO) -> bool:
         return False
     file.seek(end)
     return file.read(4) == magic
+
+
+def _has_later(file: BinaryIO, pattern: bytes, begin: int) -> bool:
+    """Whether bytes occur in a file from `begin` on."""
+    file.seek(begin)
+    tail = b""
+    while block := file.read(_BLOCK):
+        if pattern in tail + block:
+            return True
+        tail = block[1 - len(pattern) :]
+    return False
 
 
 def is_mp3_wav(file: BinaryIO) -> bool:
@@ -303,9 +344,11 @@ def _of_sphere(head: bytes) -> int:
 def _of_aiff(file: BinaryIO) -> int:
     for name, _ in _chunks(file, 12, ">4sI"):
         if name == b"COMM":
-            channels, samples, bits, kind = struct.unpack(">HIH10x4s", file.read(22).ljust(22))
-            # of ima4 the number of packets, in files of some programs that of samples
-            frame = channels * -(-bits // 8) if kind != b"ima4" else 0
+            layout = file.read(22)
+            channels, samples, bits = struct.unpack(">HIH", layout[:8])
+            if layout[18:] in (b"ima4", b"GSM "):  # some programs count packets, others samples
+                return 0
+            frame = channels * -(-bits // 8)
             return _samples(samples * frame, frame)
     return 0
 

@@ -43,8 +43,6 @@ _CODECS = (
     *("pcm_mulaw", "pcm_s8", "pcm_u8"),
 )
 """FFmpeg's decoders of speech and music; none of pictures, games or devices."""
-_TAGS = (b"TAG", b"APETAGEX")
-"""What players write behind the last frame."""
 _AMR_BYTES = (13, 14, 16, 18, 20, 21, 27, 32, 6, 0, 0, 0, 0, 0, 0, 1)
 _AMR_WB_BYTES = (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 0, 0, 0, 0, 1, 1)
 """Bytes of a frame of AMR, and of its wide band, by the mode (RFC 4867); 0: there is no such."""
@@ -470,6 +468,9 @@ def _name_of_one(head: bytes, container: str) -> bytes:
     """Return the name of an element of which a file has one; empty for others."""
     if container == "mov":
         return head[4:8] if head[4:8] in (b"ftyp", b"moov") else b""
+    if container == "wv" and len(head) == 32:  # the first of the blocks of the first samples
+        index, samples, flags = struct.unpack_from("<16x3I", head)
+        return b"wv" if index == 0 and samples and flags & 0x800 else b""
     begins = container in ("matroska", "asf", "avi") and media_container(head) == container
     return container.encode() if begins else b""
 
@@ -510,22 +511,28 @@ def _riff_length(head: bytes) -> int:
 
 
 def _wavpack_length(head: bytes) -> int:
-    if head.startswith(_TAGS):
-        return _NO_MORE
-    return 8 + struct.unpack_from("<4xI", head)[0] if head.startswith(b"wvpk") else _DAMAGED
+    if head.startswith(b"wvpk"):
+        return 8 + struct.unpack_from("<4xI", head)[0]
+    return _tag_length(head)
 
 
 def _adts_length(head: bytes) -> int:
-    """Of a frame, in 13 bits of its header; or of tags before it."""
+    """Of a frame, in 13 bits of its header; or of tags."""
+    if head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
+        return _tag_length(head)
+    length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+    return length if length >= 7 else _DAMAGED
+
+
+def _tag_length(head: bytes) -> int:
+    """Of what players write before the first frame or behind the last: ID3, ID3v1 and APE tags."""
     if head.startswith(b"ID3"):
         a, b, c, d = head[6:10]  # 7 bits each
         return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 0x10 else 0)
-    if head.startswith(_TAGS):
-        return _NO_MORE
-    if head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
-        return _DAMAGED
-    length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
-    return length if length >= 7 else _DAMAGED
+    if head.startswith(b"APETAGEX"):
+        length, _, flags = struct.unpack_from("<12x3I", head)
+        return 32 + length if flags & 1 << 29 else _NO_MORE  # a footer, without its header
+    return 128 if head.startswith(b"TAG") else _DAMAGED
 
 
 def _amr_length(head: bytes, sizes: tuple[int, ...] = _AMR_BYTES) -> int:
