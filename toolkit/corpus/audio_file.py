@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import soundfile
@@ -57,7 +57,7 @@ CHAINED = (
     "streams follow one another in it, of which the first alone is read; convert it, for example by"
     " `ffmpeg -i y.ogg y.wav`"
 )
-AudioFile = soundfile.SoundFile | MediaFile
+AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
 
 
 @contextmanager
