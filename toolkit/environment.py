@@ -27,6 +27,7 @@ DISTRIBUTIONS = (
     "scipy",
     "numba",
     "soundfile",
+    "av",
     "sentencepiece",
     "safetensors",
     "jiwer",

@@ -1,6 +1,7 @@
 """Lengths in headers against libsndfile, of whole files and of their first halves."""
 
 import os
+import re
 import struct
 
 import numpy as np
@@ -36,6 +37,11 @@ def write(tmp_path):
     return write
 
 
+def end_of_ogg(path):
+    with path.open("rb") as file:
+        return ogg_end(file)
+
+
 def told(path):
     with open_audio(path) as file:
         return unread_end(path, file)
@@ -51,9 +57,75 @@ def test_the_length_of_a_cut_file_is_that_of_the_whole(write, truncate, form, su
     assert told(path).startswith("truncated, its last 1.0")
 
 
-@pytest.mark.parametrize("subtype", ["IMA_ADPCM", "GSM610"])
-def test_of_compressed_samples_nothing_is_said(write, truncate, subtype):
-    assert declared_samples(truncate(write("WAV", subtype))) == 0
+COMPRESSED = [
+    *[("WAV", kind) for kind in ("IMA_ADPCM", "MS_ADPCM", "GSM610")],
+    *[("AIFF", kind) for kind in ("IMA_ADPCM", "GSM610")],
+]
+
+
+@pytest.mark.parametrize(("form", "subtype"), COMPRESSED)
+def test_missing_ends_of_compressed_samples_are_told_by_their_bytes(write, truncate, form, subtype):
+    path = write(form, subtype)
+    assert told(path) == ""
+    length = decode(str(path)).decoded
+    assert re.match(r"truncated, its last (0.9|1.0)\d s are missing", told(truncate(path)))
+    info = decode(str(path))
+    assert info.decoded < info.declared
+    assert abs(info.declared - length) < 2400
+
+
+@pytest.mark.parametrize(("form", "subtype"), [("CAF", "PCM_16"), ("CAF", "ALAC_16")])
+def test_caf_without_its_end_is_refused(write, truncate, form, subtype):
+    path = truncate(write(form, subtype))
+    with pytest.raises(AudioError, match="malformed"):
+        load_audio(path)
+    assert decode(str(path)).error
+
+
+@pytest.mark.parametrize("frames", [0, 16000, 0xFFFFFFFF])
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT", "ALAW", "IMA_ADPCM", "GSM610"])
+def test_aiff_is_as_long_as_its_samples_whatever_its_count_says(write, subtype, frames):
+    path = write("AIFF", subtype)
+    whole = load_audio(path)
+    assert len(whole) == SAMPLES
+    content = bytearray(path.read_bytes())
+    place = content.index(b"COMM") + 10
+    content[place : place + 4] = frames.to_bytes(4, "big")
+    path.write_bytes(content)
+    assert torch.equal(load_audio(path), whole)
+    assert torch.equal(load_audio(path, offset=0.5, duration=0.25), whole[8000:12000])
+    assert torch.equal(torch.cat(list(audio_blocks(path, 16000, 0.3))), whole)
+    assert torch.equal(decode_audio(path.read_bytes(), "x").samples, whole)
+    info = decode(str(path))
+    assert (info.decoded, info.declared, info.error) == (SAMPLES, SAMPLES, None)
+
+
+@pytest.mark.parametrize(
+    "form", [("AIFF", "PCM_16"), ("AU", "PCM_16"), ("CAF", "PCM_16"), ("NIST", "PCM_16"),
+             ("RF64", "PCM_16"), ("W64", "FLOAT"), ("FLAC", "PCM_16")],
+)  # fmt: skip
+def test_files_that_follow_one_another_are_refused(write, form):
+    path = write(*form)
+    path.write_bytes(path.read_bytes() + path.read_bytes())
+    message = "several files follow one another in it: write each to its own file"
+    with pytest.raises(AudioError, match=f"a: {message}"):
+        load_audio(path)
+    with pytest.raises(AudioError, match=message):
+        decode_audio(path.read_bytes(), "a")
+    assert decode(str(path)).error == message
+    assert message in recording_or_fault(path, "a")[1]
+
+
+@pytest.mark.parametrize("name", ["a.au", "a.snd", "a.gsm", "a.vox", "a.raw", "a.mp3"])
+def test_text_is_no_audio_whatever_it_is_called(tmp_path, name, capfd):
+    path = tmp_path / name
+    path.write_text("GOOD MORNING to all of you\n" * 200)
+    for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
+        with pytest.raises(AudioError, match=rf"{name}: (not audio|no MP3 frame)"):
+            read(path)
+    assert decode(str(path)).error
+    assert recording_or_fault(path, "a")[1]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFF - 36, 0x7F000000])
@@ -81,17 +153,17 @@ def test_a_header_that_ends_says_nothing(write, length):
 def test_the_end_of_ogg_files(write, subtype):
     path = write("OGG", subtype, samples=5 * SAMPLES)
     whole = path.read_bytes()
-    assert (ogg_end(path), told(path)) == ("", "")
+    assert (end_of_ogg(path), told(path)) == ("", "")
     last = whole.rindex(b"OggS")
     for size in (len(whole) // 2, last, last + 9, len(whole) - 1):
         path.write_bytes(whole[:size])
-        assert ogg_end(path) == "open"
+        assert end_of_ogg(path) == "open"
         assert "may be truncated" in told(path)
     path.write_bytes(whole + whole)
-    assert ogg_end(path) == "chained"
+    assert end_of_ogg(path) == "chained"
     assert "the first alone is read" in told(path)
     path.write_bytes(whole + b"TAG of another program")
-    assert ogg_end(path) == ""
+    assert end_of_ogg(path) == ""
 
 
 def chunk(name, content):

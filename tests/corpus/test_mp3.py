@@ -1,6 +1,7 @@
 """MP3 files without a tag that tells their length, in all readers."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -106,6 +107,26 @@ def test_files_that_follow_one_another_are_read_to_the_end(tmp_path, tagged, bet
     path = tmp_path / "a.mp3"
     path.write_bytes(whole + between + whole)
     assert lengths(path) == {2 * frames * 576}
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (44100, 2)])
+def test_mp3_in_a_wav_file_is_read_to_its_end(tmp_path, rate, channels, tagged):
+    content, frames = without_tag(encode(rate, channels))
+    layout = struct.pack("<HHIIHHH", 0x55, channels, rate, 16000, 1, 0, 12) + bytes(12)
+    data = encode(rate, channels) if tagged else content
+    chunks = [(b"fmt ", layout), (b"data", data), (b"LIST", b"INFO")]
+    body = b"".join(n + struct.pack("<I", len(c)) + c + b"\0" * (len(c) % 2) for n, c in chunks)
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body)
+    info = decode(str(path))
+    length = frames * (1152 if rate > 24000 else 576)
+    assert (info.error, info.declared, info.decoded) == (None, length, length)
+    whole = load_audio(path, rate)
+    assert len(whole) == length == len(decode_audio(path.read_bytes(), "a", rate).samples)
+    for start in (0.2, 3.0, 4.321):
+        expected = whole[round(start * rate) :][: round(0.4 * rate)]
+        assert load_audio(path, rate, start, 0.4).equal(expected)
 
 
 def test_files_of_different_rates_do_not_follow_one_another(tmp_path):

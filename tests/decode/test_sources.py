@@ -205,16 +205,16 @@ def test_what_else_may_be_audio_in_a_folder_is_told(audio, read, tmp_path, caplo
     folder = tmp_path / "talks"
     audio(folder / "a.wav")
     (folder / "a.txt").write_text("the words")
-    (folder / "b.M4A").write_bytes(b"any")
+    (folder / "a.mp4").write_bytes(b"\0\0\0\x14ftypmp42")
     (folder / "cover.webp").write_bytes(b"RIFF\x00\x01\x00\x00WEBPVP8 ")
     audio(tmp_path / "c.flac").rename(folder / "c")
     (folder / "d.dat").write_bytes(b"\xff\xf3\x44")
     assert list(read(folder)) == [str(folder / "a.wav")]
     (record,) = caplog.records
-    told = f"{folder}: files are left out that may be audio, 3, first {folder}/b.M4A"
+    told = f"{folder}: files are left out that may be audio, 3, first {folder}/a.mp4"
     assert told in record.getMessage()
     caplog.clear()
-    for name in ("b.M4A", "c", "d.dat"):
+    for name in ("a.mp4", "c", "d.dat"):
         (folder / name).unlink()
     read(folder)
     assert not caplog.records

@@ -78,7 +78,7 @@ def test_every_engine_has_a_test_and_the_projects_requirement():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", ["torch", "lhotse", "soundfile", "sentencepiece", "numba", "espeak"]
+    "name", ["torch", "lhotse", "soundfile", "av", "sentencepiece", "numba", "espeak"]
 )
 def test_self_test_passes_here(name):
     # Those of jiwer and click run in the test below; each is a process of a second.

@@ -38,11 +38,15 @@ def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
 
 def test_faults_of_files_are_named_as_elsewhere(audio, frontend, tmp_path):
     (tmp_path / "empty.wav").write_bytes(b"")
-    (tmp_path / "film.m4a").write_bytes(b"????ftyp")
+    (tmp_path / "film.m4a").write_bytes(b"\0\0\0\x14ftypM4A ")
+    (tmp_path / "folder.wav").mkdir()
+    (tmp_path / "link.wav").symlink_to("nowhere")
     (tmp_path / "samples.raw").write_bytes(bytes(1000))
     for name, message in (
         ("empty.wav", "is an empty file"),
-        ("film.m4a", "convert it by `ffmpeg"),
+        ("film.m4a", "truncated"),
+        ("folder.wav", "is a folder"),
+        ("link.wav", "a link to nowhere, which does not exist"),
         ("samples.raw", "raw samples without a header"),
         ("none.wav", "no such audio file"),
     ):

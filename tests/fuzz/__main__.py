@@ -30,6 +30,7 @@ MODULES = (
         "audio",
         "bundles",
         "graphs",
+        "media",
         "models",
         "pipeline",
         "reports",

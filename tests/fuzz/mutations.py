@@ -22,6 +22,17 @@ VALUES = (
 """JSON, or not quite, to put in the place of any value."""
 BYTES = (b"\xef\xbb\xbf", b"\xff\xfe", b"\0", b"\0" * 600, b"\xe9", b"\x80\x80", b"\r\n", b"\n\n")
 SHAPES = ("[]", "[0]", "[1]", "[-1]", "[4611686018427387904, 4]", "[2, 0]", "[1, 1, 1]", "[3, 2]")
+MEDIA = (
+    *(b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b".snd", b"OggS", b"fLaC", b"ftyp"),
+    *(b"#!AM", b"wvpk", b"\x1aE\xdf\xa3", b"0&\xb2u", b"ID3", b"\xff"),
+)
+"""What files of audio begin with, or have after their first size."""
+ELEMENT = re.compile(
+    rb"[A-Za-z\x20]{3}[A-Za-z0-9\x20]"  # chunks and boxes
+    rb"|\x1aE\xdf\xa3|\x18S\x80g|\x1fC\xb6u|\x16T\xaek|\x15I\xa9f|\xae|\xe1|\xb5|\x9f|\x86|\xa3"
+    rb"|c\xa2|\xff[\xe2-\xff]"  # Matroska's elements; frames of MPEG
+)
+SIZES = (0, 1, 7, 8, 24, 0x7F, 0xFF, 1 << 15, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 MEMBERS = ("../../escaped.npy", "/escaped.npy", "", "x" * 300, "a/b.npy", "a.npy\n", "a.json")
 ARRAYS = (
     "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
@@ -51,6 +62,10 @@ def damaged(pick: Choices, content: bytes) -> bytes:
             ways += 6 * [_tar] + 4 * [_array]
         elif content[:6] == b"\x93NUMPY":
             ways += 8 * [_array]
+        elif content[:4] == b"NIST":
+            ways += 6 * [_number]
+        elif any(content[4 * n : 4 * n + 4].startswith(MEDIA) for n in range(2)):
+            ways += 6 * [_size] + 3 * [_moved]
         if b"\0" not in content:
             ways += [_line_ends, _encoding, _long] + 3 * [_lines] + 5 * [_number]
         content = pick.among(ways)(pick, content)
@@ -215,6 +230,37 @@ def _reshaped(pick, header):
     wrong = [json.loads(shape) for shape in SHAPES]
     entry["shape"] = pick.among(same + wrong)
     return json.dumps(plain).encode()
+
+
+def _size(pick, content):
+    """Another number before or behind the name of an element: its size, rate, channels, flags."""
+    names = [found.span() for found in ELEMENT.finditer(content[: 1 << 16])]
+    if not names:
+        return content
+    begin, end = pick.among(names)
+    width = pick.among([1, 2, 4, 8])
+    place = max(0, pick.among([begin - width, end, end + 4, end + 8, end + pick.number(0, 40)]))
+    number = pick.among([*SIZES, pick.number(0, 1 << 16)]) % (1 << 8 * width)
+    number = pick.among([number, (1 << 8 * width) - 1 - number])
+    written = number.to_bytes(width, pick.among(["big", "little"]))
+    return content[:place] + written + content[place + width :]
+
+
+def _moved(pick, content):
+    """What stands between two elements left out, twice, or elsewhere."""
+    names = [found.start() for found in ELEMENT.finditer(content[: 1 << 16])]
+    if len(names) < 3:
+        return content
+    first, second = sorted([pick.among(names), pick.among(names)])
+    part, rest = content[first:second], content[:first] + content[second:]
+    place = pick.among(names)
+    way = pick.among(["drop", "copy", "move", "whole"])
+    if way == "drop":
+        return rest
+    if way == "whole":
+        return content + content[pick.among([0, first]) :]
+    whole = content if way == "copy" else rest
+    return whole[:place] + part + whole[place:]
 
 
 def _array(pick, content):

@@ -24,11 +24,19 @@ def sound(name, **settings):
 def use(name):
     def read(folder):
         path = folder / name
-        decode(str(path))
+        info = decode(str(path))
         content = path.read_bytes() if path.is_file() else b""
         reads_or_explains(lambda: decode_audio(content, name), (name,))
-        recording_or_fault(path, "u")[0].to_dict()
-        load_audio(path, 16000, channel=1)
+        recording, fault = recording_or_fault(path, "u")
+        recording.to_dict()
+        if info.error is None and fault is None and info.decoded == info.declared:
+            assert recording.num_samples == info.decoded, "readers differ in the length"
+        load_audio(path, 16000, channel=info.channels - 1 if info.channels else None)
+        if info.sampling_rate and info.decoded > 200:
+            span = 50 / info.sampling_rate, 100 / info.sampling_rate
+            samples = load_audio(path, info.sampling_rate, *span)
+            whole = load_audio(path, info.sampling_rate)
+            assert samples.equal(whole[50:150]), "a piece is no slice of the whole"
 
     return read
 
@@ -76,7 +84,69 @@ def stream(name, place, size, **settings):
     return write
 
 
+def wav(*chunks):
+    """A WAV file of chunks (name, content)."""
+    content = b"".join(
+        name + len(data).to_bytes(4, "little") + data + b"\0" * (len(data) % 2)
+        for name, data in chunks
+    )
+    return b"RIFF" + (4 + len(content)).to_bytes(4, "little") + b"WAVE" + content
+
+
+def many_chunks(folder):
+    layout = (1).to_bytes(2, "little") + (2).to_bytes(2, "little")
+    layout += (8000).to_bytes(4, "little") + (32000).to_bytes(4, "little") + b"\4\0\x10\0"
+    data, form = SAMPLES.tobytes(), (b"fmt ", layout)
+    first = wav((b"LIST", b"INFO"), form, (b"data", data[:1000]), (b"data", data[1000:]))
+    (folder / "a.wav").write_bytes(first + wav(form, (b"LIST", b"x"), (b"data", data)))
+
+
+def mp3_in_wav(folder):
+    mp3(folder)
+    content = (folder / "a.mp3").read_bytes()
+    (folder / "a.mp3").unlink()
+    layout = b"\x55\0\2\0" + (8000).to_bytes(4, "little") + (2000).to_bytes(4, "little")
+    layout += b"\1\0\0\0\x0c\0" + bytes(12)
+    (folder / "a.wav").write_bytes(wav((b"fmt ", layout), (b"data", content)))
+
+
+def shortened(folder):
+    sound("a.sph", format="NIST")(folder)
+    content = (folder / "a.sph").read_bytes()
+    coding = b"sample_coding -s26 pcm,embedded-shorten-v2.00\n"
+    header = content[:1024].replace(b"end_head", coding + b"end_head")[:1024]
+    (folder / "a.sph").write_bytes(header + content[1024:])
+
+
+def read_shortened(folder):
+    reads_or_explains(lambda: use("a.sph")(folder), ("a.sph",))
+
+
 READERS = {
+    "wav-chunks": Reader(many_chunks, use("a.wav")),
+    "wav-mp3": Reader(mp3_in_wav, use("a.wav")),
+    "wav-gsm": Reader(
+        lambda f: soundfile.write(str(f / "a.wav"), SAMPLES[:, 0], 8000, subtype="GSM610"),
+        use("a.wav"),
+    ),
+    "wav-adpcm": Reader(sound("a.wav", subtype="IMA_ADPCM"), use("a.wav")),
+    "rf64": Reader(sound("a.rf64", format="RF64"), use("a.rf64")),
+    "w64": Reader(sound("a.w64", format="W64"), use("a.w64")),
+    "aiff": Reader(sound("a.aiff", format="AIFF"), use("a.aiff")),
+    "aifc": Reader(sound("a.aifc", format="AIFF", subtype="ULAW"), use("a.aifc")),
+    "aifc-gsm": Reader(
+        lambda f: soundfile.write(
+            str(f / "a.aifc"), SAMPLES[:, 0], 8000, format="AIFF", subtype="GSM610"
+        ),
+        use("a.aifc"),
+    ),
+    "caf": Reader(sound("a.caf", format="CAF"), use("a.caf")),
+    "caf-alac": Reader(sound("a.caf", format="CAF", subtype="ALAC_16"), use("a.caf")),
+    "au": Reader(sound("a.au"), use("a.au")),
+    "voc": Reader(sound("a.voc", format="VOC"), use("a.voc")),
+    "opus": Reader(sound("a.opus", format="OGG", subtype="OPUS"), use("a.opus")),
+    "mp3": Reader(sound("a.mp3", format="MP3"), use("a.mp3")),
+    "shortened": Reader(shortened, read_shortened),
     "mp3-pieces": Reader(mp3, use_pieces),
     "wav-stream": Reader(stream("a.wav", b"data", bytes(4)), use("a.wav")),
     "rf64-stream": Reader(stream("a.wav", 20, bytes(24), format="RF64"), use("a.wav")),

@@ -18,6 +18,7 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.binary import read_binary, write_binary
+from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 from toolkit.lang.units.characters import Characters
 from toolkit.lang.units.factory import load_units
@@ -133,6 +134,16 @@ READERS = {
     "g2p": Reader(
         lambda folder: G2p.train(Lexicon(WORDS)).save(folder / "g2p.npz"),
         lambda folder: G2p.load(folder / "g2p.npz").guess(["BAB"]),
+    ),
+    "language-as-given": Reader(
+        lambda folder: replace(Lang.of(Lexicon(WORDS)), normaliser=AS_GIVEN, tags="noise").save(
+            folder
+        ),
+        lambda folder: Lang.load(folder).policy.tokens("A [B] {C}"),
+    ),
+    "characters-as-given": Reader(
+        Characters(["a", "B", "é"], TextPolicy(AS_GIVEN, "keep")).save,
+        lambda folder: load_units(folder).encode("aB é"),
     ),
     "characters": Reader(Characters().save, load_units),
     "pieces": Reader(

@@ -9,19 +9,29 @@ import soundfile
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.ctm import read_ctm
+from toolkit.align.recordings.inputs import read_inputs
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cut_files import read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.corpus.table import read_table
+from toolkit.decode.sources import Inputs
+from toolkit.hmm.phone_sets import read_roots
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.questions import read_extra_questions, read_questions
 from toolkit.lang.dictionary import read_dictionary
+from toolkit.lang.kaldi.lang_dir import read_lang, write_lang
+from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
+from toolkit.lang.word_list import read_words
 from toolkit.score.alternatives import Grammar
 from toolkit.score.glm import Glm
 from toolkit.score.nist import read_stm
+from toolkit.score.normalise import WordMap
 from toolkit.score.read import read_speakers, read_transcripts
 from toolkit.score.results import Result, read_results, record_results, results_table
 from toolkit.score.wer import score
@@ -112,7 +122,73 @@ def lhotse_arrays(folder):
         (folder / f"{name}.json").write_text(json.dumps([item]))
 
 
+LEXICON = Lexicon({"A": [("AH0",), ("EY1",)], "BEE": [("B", "IY1")], "É": [("EY1", "B")]})
+TOPOLOGY = Topology(("SIL", "SPN", "a", "b"), ("SIL", "SPN"))
+
+
+def read_phone_sets(folder):
+    read_extra_questions(folder / "questions.txt", TOPOLOGY)
+    return read_roots(folder / "roots.txt", TOPOLOGY), read_questions(
+        folder / "questions.txt", TOPOLOGY
+    )
+
+
+def phone_sets(folder):
+    roots = "shared split SIL SPN\nnot-shared not-split a\nshared split b\n"
+    (folder / "roots.txt").write_text(roots)
+    (folder / "questions.txt").write_text("SIL SPN\na\na b\n")
+
+
+def texts_and_audio(folder):
+    """What `toolkit align` reads: audio, texts in a folder, and speakers."""
+    (folder / "audio" / "ann").mkdir(parents=True)
+    (folder / "texts" / "ann").mkdir(parents=True)
+    for name in ("ann/a", "b"):
+        soundfile.write(str(folder / "audio" / f"{name}.wav"), STEREO, 8000)
+    (folder / "texts" / "ann" / "a.lab").write_text("GOOD MORNING\nof two lines\n")
+    (folder / "texts" / "b.txt").write_text("É [cough] (laughs) 1990s\n", encoding="utf-8")
+    (folder / "lines").write_text("ann/a GOOD\nb MORNING\n")
+    (folder / "spk").write_text("ann/a anna\nb bert\n")
+
+
+def use_texts(folder):
+    for text_of in ("texts", "lines"):
+        for recording in read_inputs(folder / "audio", folder / text_of, folder / "spk"):
+            for policy in POLICIES:
+                recording.spoken(policy)
+
+
+POLICIES = (TextPolicy(), TextPolicy("letters-upper-1"), TextPolicy(AS_GIVEN, "noise"))
+WRITTEN = "It's [noise] 20% {LG} (uh) <unk> !SIL, Mr. O'Brien's ﬁancée\n<s> ÉTÉ </s>\n"
+
+
+def use_policies(folder):
+    for policy in POLICIES:
+        for line in read_sentences(folder / "text", policy):
+            line = " ".join(line)
+            policy.tokens(line), policy.transcript(line), policy.found_tags(line)
+            policy.lm_words(line), policy.unit_text(line), policy.without_tags(line)
+    read_words(folder / "text", Normaliser())
+
+
+def use_scp(folder):
+    for source in Inputs(allow_pipes=False).sources([str(folder / "wav.scp")], None, folder):
+        list(source.blocks(8000, 1.0))
+
+
 READERS = {
+    "phone-sets": Reader(phone_sets, read_phone_sets),
+    "texts-to-align": Reader(texts_and_audio, use_texts, files="[tls]*/**/*"),
+    "lines-to-align": Reader(texts_and_audio, use_texts, files="[ls][ip]*"),
+    "text-policies": Reader(text("text", WRITTEN), use_policies),
+    "wav-scp": Reader(channels, use_scp, names=("r1", "r2", "r3", "r4")),
+    "kaldi-lang": Reader(
+        lambda folder: write_lang(Lang.of(LEXICON.with_positions()), folder), read_lang
+    ),
+    "word-map": Reader(
+        text("map", ";; note\nIT'S => IT IS\n[UH] => [] / [ ] __ [ ]\nA B => C\nX =>\n"),
+        lambda folder: WordMap.read(folder / "map"),
+    ),
     "channels": Reader(channels, read_kaldi_dir),
     "table-with-channels": Reader(channel_table, lambda folder: read_table(folder / "c.csv")),
     "array-of-cuts": Reader(lhotse_arrays, lambda folder: read_cut_file(folder / "cuts.json")),

@@ -66,6 +66,7 @@ class Trial:
         self._folder.mkdir()
         reader.write(self._folder)
         paths = sorted(path for path in self._folder.glob(reader.files) if path.is_file())
+        self._number = 0
         self.last = ("", b"")
         """The file that was damaged last, and what it held then."""
         self.content = {str(path.relative_to(self._folder)): path.read_bytes() for path in paths}
@@ -85,7 +86,10 @@ class Trial:
         """Damage one of the files, and read; see `read_replaced`."""
         name = pick.among(self._names)
         self.last = (name, damaged(pick, self.content[name]))
-        (self._folder / name).write_bytes(self.last[1])
+        path = self._folder / name
+        path.write_bytes(self.last[1])
+        self._number += 1  # readers remember what they know of a version of a file, by its time
+        os.utime(path, ns=(self._number, self._number))
         return self.read_replaced(name)
 
     def read_replaced(self, name: str) -> bool:

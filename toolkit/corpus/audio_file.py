@@ -4,44 +4,64 @@ import io
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import soundfile
 
 from toolkit.corpus.audio_headers import (
+    SEVERAL_FILES,
     SHORTEN,
+    aiff_pieces,
     au_pieces,
     caf_pieces,
     declared_samples,
+    is_followed,
+    is_mp3_wav,
+    missing_share,
     ogg_end,
     wav_pieces,
 )
-from toolkit.corpus.mp3 import Mp3Frames, mp3_frames, mp3_pieces
+from toolkit.corpus.media import MediaFile, compressed_container, media_container, open_media
+from toolkit.corpus.mp3 import Mp3Frames, has_mp3_frames, mp3_frames, mp3_pieces, skip_id3
 from toolkit.corpus.splice import Piece, splice
 from toolkit.storage.reading import regular
 
+AUDIO_SUFFIXES = frozenset(
+    f".{name}"
+    for name in (
+        *("wav", "flac", "ogg", "oga", "opus", "mp3", "sph", "nist", "wv1", "wv2", "aif", "aiff"),
+        *("aifc", "au", "snd", "caf", "w64", "rf64", "voc", "avr", "sf", "pvf"),
+    )
+)
+"""File suffixes of audio that libsndfile reads, in lower case."""
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 UNKNOWN = 1 << 62
 """Samples from which on a length is libsndfile's placeholder for one that is not known."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
 WAV_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff")
-UNREAD = (".m4a", ".m4b", ".mp4", ".aac", ".wma", ".webm", ".mka", ".mkv", ".mov", ".amr", ".3gp")
-"""Suffixes of audio in containers that libsndfile does not read."""
+AUDIO_MAGIC = (b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
+"""First bytes of audio files, by which they are told from text."""
+_HEADLESS = "not audio, or raw samples without a header: write those to a WAV file"
 TOLERATED = 0.01
 """Seconds that a file may lack of what its header says: a frame."""
 LATEST = 1 << 20
 """Bytes in which a FLAC file must begin; tags may precede it."""
 
 
+CHAINED = (
+    "streams follow one another in it, of which the first alone is read; convert it, for example by"
+    " `ffmpeg -i y.ogg y.wav`"
+)
+AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
+
+
 @contextmanager
-def open_audio(
-    source: Path | str | BinaryIO, in_order: bool = False
-) -> Iterator[soundfile.SoundFile]:
+def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterator[AudioFile]:
     """Open a file like `soundfile.SoundFile`, with its true length.
 
     An encoder that writes FLAC to a pipe does not know how many samples will follow: its header
@@ -49,6 +69,8 @@ def open_audio(
     read, it is decoded once, which gives the length, and read as a file whose header holds that
     length. Likewise an MP3 file whose header does not tell its length, after its frames have been
     counted, see `mp3_pieces`, and a WAV file with several chunks of samples, see `wav_pieces`.
+
+    What libsndfile does not read, such as M4A, is read by PyAV, see `toolkit.corpus.media`.
 
     Args:
       source: a file's name, or the opened file, which can seek.
@@ -61,7 +83,12 @@ def open_audio(
     """
     by_name = isinstance(source, str | os.PathLike)
     opened = _Unseekable if in_order else soundfile.SoundFile
-    if pieces := _pieces_of_file(*_version(source)) if by_name else _pieces(source):
+    version = _version(source) if by_name else None
+    if container := _container_of_file(*version) if version else _container(source):
+        with open_media(source, container, version) as file:
+            yield file
+        return
+    if pieces := _pieces_of_file(*version) if version else _pieces(source):
         with (
             open(source, "rb") if by_name else nullcontext(source) as content,
             opened(splice(content, pieces)) as file,
@@ -69,11 +96,22 @@ def open_audio(
             yield file
         return
     try:
-        found = opened(source)
+        found: AbstractContextManager[AudioFile] = opened(source)
     except TypeError as error:  # what soundfile makes of files called .raw
-        reason = "raw samples without a header: write them to a WAV file"
-        raise soundfile.SoundFileRuntimeError(reason) from error
+        raise soundfile.SoundFileRuntimeError(_HEADLESS) from error
+    except soundfile.LibsndfileError as error:
+        is_file = version is None or version[1] > 0
+        container = compressed_container(_head(source)) if is_file else ""
+        if not container:
+            raise
+        found = _open_compressed(source, container, version, error)
     with found as file:
+        if file.format == "RAW":  # libsndfile takes any file called .au, .snd, .gsm or .vox for it
+            raise soundfile.SoundFileRuntimeError(_HEADLESS)
+        if (
+            file.format == "OGG" and not file.frames
+        ):  # its last page, which has the length, is missing
+            raise soundfile.SoundFileRuntimeError("truncated; fetch the file again")
         if file.frames < UNKNOWN:
             yield file
             return
@@ -88,9 +126,7 @@ def open_audio(
 
 
 @contextmanager
-def open_at(
-    source: Path | str | BinaryIO, file: soundfile.SoundFile, start: int
-) -> Iterator[soundfile.SoundFile]:
+def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Iterator[AudioFile]:
     """Yield a file whose next sample is that of `start`, as it is when the whole is decoded.
 
     What stands before it is decoded where libsndfile cannot seek, as in GSM, which telephone
@@ -102,6 +138,10 @@ def open_at(
       file: the same, just opened by `open_audio`, `in_order` for MP3.
       start: number of the sample.
     """
+    if isinstance(file, MediaFile):
+        file.seek(max(0, start))
+        yield file
+        return
     if file.format != "MP3" or start <= 0:
         if start > 0 and soundfile.SoundFile.seekable(file):  # of `_Unseekable` too
             file.seek(start)
@@ -128,6 +168,23 @@ def open_at(
             yield part
 
 
+@contextmanager
+def _open_compressed(
+    source: Path | str | BinaryIO,
+    container: str,
+    version: tuple[str, int, int] | None,
+    error: soundfile.LibsndfileError,
+) -> Iterator[MediaFile]:
+    """Open a file whose encoding libsndfile does not read, which `error` says."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_media(source, container, version))
+        except soundfile.SoundFileRuntimeError as refusal:
+            reason = f"{error.error_string.rstrip('.')}, and PyAV does not read it: {refusal}"
+            raise soundfile.SoundFileRuntimeError(reason) from error
+        yield file
+
+
 def _skip(file: soundfile.SoundFile, samples: int) -> None:
     """Decode samples that are not needed."""
     while samples > 0 and (read := len(file.read(min(samples, BLOCK), "int16", always_2d=True))):
@@ -142,6 +199,17 @@ def _frames_of_file(path: str, size: int, modified: int) -> Mp3Frames | None:
         return mp3_frames(content, counted)
 
 
+def absence(path: Path) -> str:
+    """Return why there is no file to read at a path, for a message; empty where there is one."""
+    if path.is_file():
+        return ""
+    if path.is_dir():
+        return "is a folder, not an audio file"
+    if path.is_symlink():
+        return f"no such audio file: it is a link to {os.readlink(path)}, which does not exist"
+    return "no such audio file"
+
+
 def count_channels(path: Path) -> int:
     """Return the number of channels of a file; 0 where it cannot be read."""
     try:
@@ -149,14 +217,6 @@ def count_channels(path: Path) -> int:
             return file.channels
     except (soundfile.SoundFileError, OSError, ValueError):
         return 0
-
-
-def unread_container(path: Path | str) -> str:
-    """Return how a file's container can be converted, for a message; empty for others."""
-    suffix = Path(path).suffix
-    if suffix.lower() not in UNREAD:
-        return ""
-    return f"{suffix} files are not read here: convert it by `ffmpeg -i y{suffix} y.wav`"
 
 
 def rate_fault(rate: int) -> str:
@@ -170,16 +230,20 @@ def rate_fault(rate: int) -> str:
 
 
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
-    """Return how many samples a WAV, AIFF, AU or SPHERE file lacks of what its header says.
+    """Return how many samples a WAV, AIFF, AU, CAF or SPHERE file lacks of what its header says.
 
-    libsndfile lowers that number to what the file holds. 0 for other formats, for less than a
-    hundredth of a second, and for the placeholder sizes of programs that write to a pipe.
+    libsndfile lowers that number to what the file holds. Of compressed samples it is estimated from
+    their bytes. 0 for other formats, for less than a hundredth of a second, and for the placeholder
+    sizes of programs that write to a pipe.
 
     Args:
       path: of the file.
       file: the same, opened.
     """
-    missing = declared_samples(path) - file.frames
+    declared = declared_samples(path)
+    with open(path, "rb") as content:
+        share = 0.0 if declared else missing_share(content)
+    missing = declared - file.frames if declared else round(share * file.frames)
     return missing if missing > TOLERATED * file.samplerate else 0
 
 
@@ -193,14 +257,12 @@ def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
     if missing := missing_samples(path, file):
         seconds = missing / file.samplerate
         return f"truncated, its last {seconds:.2f} s are missing; fetch the file again"
-    end = ogg_end(path) if file.format == "OGG" else ""
+    with open(path, "rb") as content:
+        end = ogg_end(content) if file.format == "OGG" else ""
     if end == "open":
         return "its end is not marked, so that it may be truncated; fetch the file again"
     if end == "chained":
-        return (
-            "streams follow one another in it, of which the first alone is read; convert it, for"
-            " example by `ffmpeg -i y.ogg y.wav`"
-        )
+        return CHAINED
     return ""
 
 
@@ -237,6 +299,50 @@ def _version(path: Path | str) -> tuple[str, int, int]:
     return name, status.st_size if stat.S_ISREG(status.st_mode) else 0, status.st_mtime_ns
 
 
+def begins_as_audio(head: bytes) -> bool:
+    """Whether a file that begins like this is audio; MPEG layers II and III need no header.
+
+    Args:
+      head: its first 12 bytes.
+    """
+    if head.startswith(b"RIFF"):
+        return head[8:12] in (b"WAVE", b"AVI ")  # and no picture
+    mpeg = head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0
+    if mpeg and head[1] & 0x06 in (0x02, 0x04):
+        return True
+    return head.startswith(AUDIO_MAGIC) or bool(media_container(head))
+
+
+def _head(source: Path | str | BinaryIO) -> bytes:
+    """Return the first 12 bytes of a file."""
+    if isinstance(source, str | os.PathLike):
+        with open(source, "rb") as content:
+            return content.read(12)
+    source.seek(0)
+    head = source.read(12)
+    source.seek(0)
+    return head
+
+
+@lru_cache(maxsize=1024)
+def _container_of_file(path: str, size: int, modified: int) -> str:
+    """Return the container of this version of a file, see `_container`."""
+    if not size:
+        return ""
+    with open(path, "rb") as content:
+        return _container(content)
+
+
+def _container(content: BinaryIO) -> str:
+    """Return the container of a file that PyAV reads, see `media_container`."""
+    head = _head(content)
+    if head.startswith(b"ID3"):  # tags, which AAC may have, as MP3
+        content.seek(skip_id3(content))
+        head = content.read(12)
+        content.seek(0)
+    return media_container(head)
+
+
 @lru_cache(maxsize=1024)
 def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | None:
     """Return the pieces of which this version of a file consists, see `_pieces`."""
@@ -256,10 +362,16 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
     content.seek(0)
     head = content.read(4)
     pieces = None
+    if is_followed(content):
+        raise soundfile.SoundFileRuntimeError(SEVERAL_FILES)
+    content.seek(4)
     if head in WAV_MAGIC:
-        pieces = wav_pieces(content)
+        is_mp3 = is_mp3_wav(content)
+        pieces = mp3_pieces(content, trusts_tag=False) if is_mp3 else wav_pieces(content)
     elif head in (b".snd", b"dns."):
         pieces = au_pieces(content)
+    elif head == b"FORM":
+        pieces = aiff_pieces(content)
     elif head == b"caff":
         pieces = caf_pieces(content)
     elif head == b"NIST" and SHORTEN in content.read(1024):
@@ -268,6 +380,8 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
             " y.wav`, or give `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
         )
     elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
+        if mp3 and not begins_as_audio(_head(content)) and not has_mp3_frames(content):
+            raise soundfile.SoundFileRuntimeError("no MP3 frame in it: not audio, or damaged")
         pieces = mp3_pieces(content)
     content.seek(0)
     return pieces

@@ -1,6 +1,8 @@
 """What headers of audio files say that libsndfile does not tell: lengths, and the ends of Ogg."""
 
+import math
 import os
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,11 @@ _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 """Bytes of a sample by AU's encoding."""
 SHORTEN = b"embedded-shorten"
 """In the header of a SPHERE file: its samples are compressed by shorten."""
+SEVERAL_FILES = "several files follow one another in it: write each to its own file"
+_SPHERE_SIZES = (b"sample_count", b"channel_count", b"sample_n_bytes")
+_FLAC_BEGIN = b"fLaC\0\0\0\x22"
+"""The magic, and the header of the block that comes first, of 34 bytes."""
+_BLOCK = 1 << 20  # bytes
 _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 
 
@@ -47,6 +54,114 @@ def declared_samples(path: Path | str) -> int:
         except struct.error:
             return 0
     return 0
+
+
+def missing_share(file: BinaryIO) -> float:
+    """Return how many bytes of samples a header says that the file lacks, for each that it has.
+
+    Of WAV (W64 too), AIFF and CAF, whatever the encoding of the samples; 0 for other formats, and
+    for the placeholder sizes of programs that write to a pipe.
+    """
+    for begin, size in _sample_chunks(file):
+        present = file.seek(0, os.SEEK_END) - begin
+        if 0 < present < size < UNKNOWN_SIZE:
+            return (size - present) / present
+    return 0.0
+
+
+def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
+    """Return the pieces of an AIFF file of GSM as a file with the right number of samples.
+
+    libsndfile reads as many as the header says, where some programs write the number of packets, of
+    160 samples in 33 bytes, or 0. None: the number is right, or it is another file.
+
+    Args:
+      file: the opened file, at any position.
+    """
+    total, place, samples, packets = file.seek(0, os.SEEK_END), 0, 0, 0
+    for name, size in _chunks(file, 12, ">4sI"):
+        begin = file.tell()
+        if name == b"COMM":
+            layout = file.read(22)
+            if layout[18:] != b"GSM ":
+                return None
+            place, samples = begin + 2, struct.unpack(">I", layout[2:6])[0]
+        elif name == b"SSND":
+            known = 8 < size <= total - begin
+            packets = ((size if known else total - begin) - 8) // 33
+    if not place or packets <= 0 or -(-samples // 160) == packets:
+        return None
+    return ((0, place), struct.pack(">I", 160 * packets), (place + 4, total))
+
+
+def is_followed(file: BinaryIO) -> bool:
+    """Whether another file of the same format begins behind the samples of a file.
+
+    Of W64, RF64, AIFF, AU, CAF, SPHERE and FLAC; libsndfile reads the first alone, or the header of
+    the second as samples.
+    """
+    file.seek(0)
+    head = file.read(1024)
+    magic, end = head[:4], 0
+    if magic == b"fLaC":
+        return _has_later(file, _FLAC_BEGIN, 4)
+    walked = {b"riff": (40, "<4s12xQ"), b"FORM": (12, ">4sI"), b"caff": (8, ">4sQ")}
+    if magic in walked:
+        return any(name == magic for name, _ in _chunks(file, *walked[magic]))
+    try:
+        if magic == b"RF64" and head[12:16] == b"ds64":
+            end = 8 + struct.unpack_from("<Q", head, 20)[0]
+        elif magic == b".snd":
+            end = sum(struct.unpack_from(">2I", head, 4))
+        elif magic == b"NIST":
+            fields = dict(re.findall(rb"(\w+) -i (\d{1,18})\n", head))
+            sizes = [int(fields.get(name, b"0")) for name in _SPHERE_SIZES]
+            end = 1024 + math.prod(sizes) if all(sizes) else 0
+    except struct.error:
+        return False
+    if end <= 0 or end > file.seek(0, os.SEEK_END):
+        return False
+    file.seek(end)
+    return file.read(4) == magic
+
+
+def _has_later(file: BinaryIO, pattern: bytes, begin: int) -> bool:
+    """Whether bytes occur in a file from `begin` on."""
+    file.seek(begin)
+    tail = b""
+    while block := file.read(_BLOCK):
+        if pattern in tail + block:
+            return True
+        tail = block[1 - len(pattern) :]
+    return False
+
+
+def is_mp3_wav(file: BinaryIO) -> bool:
+    """Whether a file is a WAV file whose samples are compressed as MP3."""
+    file.seek(0)
+    if file.read(4) == b"RIFF":
+        for name, _ in _chunks(file, 12, "<4sI"):
+            if name == b"fmt ":
+                return file.read(2) == b"\x55\x00"
+    return False
+
+
+def _sample_chunks(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Yield (first byte, size) of the chunks of samples of a WAV, AIFF or CAF file."""
+    file.seek(0)
+    magic = file.read(4)
+    layouts = {
+        b"RIFF": (12, "<4sI", b"data"),
+        b"RIFX": (12, ">4sI", b"data"),
+        b"riff": (40, "<4s12xQ", b"data"),
+        b"FORM": (12, ">4sI", b"SSND"),
+        b"caff": (8, ">4sQ", b"data"),
+    }
+    if magic in layouts:
+        start, header, sound = layouts[magic]
+        for name, size in _chunks(file, start, header):
+            if name == sound:
+                yield file.tell(), size
 
 
 def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
@@ -191,26 +306,26 @@ def is_shortened(path: Path | str) -> bool:
     return head.startswith(b"NIST_1A") and SHORTEN in head
 
 
-def ogg_end(path: Path | str) -> Literal["", "open", "chained"]:
+def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
     """Return how an Ogg file ends, by the flags of its pages.
 
     "open": its end is missing, or is not marked. "chained": after the end of its streams others
     begin, which libsndfile does not read. Empty: neither, or it is no Ogg file.
     """
     streams: set[bytes] = set()
-    size = os.stat(path).st_size
-    with open(path, "rb") as file:
-        while (head := file.read(27)).startswith(b"OggS") and len(head) == 27:
-            flags, serial = head[5], head[14:18]
-            if flags & _BEGINS:
-                if not streams and file.tell() > 27:
-                    return "chained"
-                streams.add(serial)
-            if flags & _ENDS:
-                streams.discard(serial)
-            file.seek(sum(file.read(head[26])), os.SEEK_CUR)
-            if file.tell() > size:
-                return "open"
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    while (head := file.read(27)).startswith(b"OggS") and len(head) == 27:
+        flags, serial = head[5], head[14:18]
+        if flags & _BEGINS:
+            if not streams and file.tell() > 27:
+                return "chained"
+            streams.add(serial)
+        if flags & _ENDS:
+            streams.discard(serial)
+        file.seek(sum(file.read(head[26])), os.SEEK_CUR)
+        if file.tell() > size:
+            return "open"
     return "open" if streams else ""
 
 
@@ -229,7 +344,10 @@ def _of_sphere(head: bytes) -> int:
 def _of_aiff(file: BinaryIO) -> int:
     for name, _ in _chunks(file, 12, ">4sI"):
         if name == b"COMM":
-            channels, samples, bits = struct.unpack(">HIH", file.read(8))
+            layout = file.read(22)
+            channels, samples, bits = struct.unpack(">HIH", layout[:8])
+            if layout[18:] in (b"ima4", b"GSM "):  # some programs count packets, others samples
+                return 0
             frame = channels * -(-bits // 8)
             return _samples(samples * frame, frame)
     return 0
@@ -253,10 +371,10 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
     """Yield (name, size of the content) of chunks, the file at the content of each.
 
     W64's sizes include the header, of 24 bytes, and its chunks begin at multiples of 8 bytes, those
-    of the others at even ones.
+    of CAF anywhere, and those of the others at even ones.
     """
     own = struct.calcsize(header)
-    included, unit = (own, 8) if own > 8 else (0, 2)
+    included, unit = {8: (0, 2), 12: (0, 1), 24: (own, 8)}[own]
     total = file.seek(0, os.SEEK_END)
     file.seek(start)
     while start <= total and len(head := file.read(own)) == own:

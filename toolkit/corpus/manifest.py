@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -39,10 +38,6 @@ rounded."""
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
 has the same limit); one that ends later is a fault."""
-
-
-_FOREIGN_FORMATS = frozenset({".m4a", ".mp4", ".aac", ".wma", ".amr", ".webm", ".mkv", ".mov"})
-"""Formats of telephones and meeting programs that libsndfile does not read."""
 
 
 _CUT = {
@@ -85,12 +80,13 @@ def _reason(path: Path, error: Exception) -> str:
     if unwritable := encoding_error(error):
         return str(unwritable)
     if not os.path.exists(path):
-        return f"no such file: {path}"
+        link = f", a link to {os.readlink(path)}" if os.path.islink(path) else ""
+        return f"no such file: {path}{link}"
+    if os.path.isdir(path):
+        return f"{path} is a folder, not an audio file"
     if Path(path).is_file() and Path(path).stat().st_size == 0:
         return f"{path} is an empty file"
-    hint = f"; convert it: ffmpeg -i {shlex.quote(path.name)} {shlex.quote(path.stem)}.flac"
-    foreign = path.suffix.lower() in _FOREIGN_FORMATS
-    return f"{path} is not readable audio: {str(error).rstrip(': ')}{hint if foreign else ''}"
+    return f"{path} is not readable audio: {str(error).rstrip(': ')}"
 
 
 def make_cut(

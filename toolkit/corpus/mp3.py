@@ -108,7 +108,7 @@ class _FrameSizes(dict[bytes, int]):
         return size
 
 
-def mp3_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
+def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | None:
     """Return the pieces of an MP3 file behind a header that tells the number of frames.
 
     None where the file's tag tells the number, or where it is no MP3 file. Of files that follow one
@@ -116,16 +116,17 @@ def mp3_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
     Args:
       file: the opened file, at any position.
+      trusts_tag: whether the frames are not counted where a tag tells their number.
 
     Raises:
       soundfile.SoundFileRuntimeError: streams of different rates or channels follow one another.
     """
-    begin = _skip_id3(file)
+    begin = skip_id3(file)
     first = _first_header(file, begin)
     if first is None:
         return None
     start, header = first
-    tag_frames, tag_bytes = _read_tag(file, start, header)
+    tag_frames, tag_bytes = _read_tag(file, start, header) if trusts_tag else (0, 0)
     if tag_frames and tag_bytes and _next_run(file, start + tag_bytes) is None:
         return None
     runs = list(_runs(file, start))
@@ -271,7 +272,7 @@ def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
       file: the opened file, at any position.
       counted: whether it is read by the pieces of `mp3_pieces`.
     """
-    first = _first_header(file, _skip_id3(file))
+    first = _first_header(file, skip_id3(file))
     if first is None:
         return None
     runs = tuple(_runs(file, first[0]))
@@ -282,6 +283,11 @@ def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
     delay = _tag_delay(file, *first)
     undecoded = max(0, delay // first[1].samples - _BEFORE)
     return Mp3Frames(runs, delay, (1 + undecoded) % _CYCLE)
+
+
+def has_mp3_frames(file: BinaryIO) -> bool:
+    """Whether a file begins with frames of layer III, tags and 64 KiB of other bytes aside."""
+    return _first_header(file, skip_id3(file)) is not None
 
 
 def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
@@ -311,7 +317,7 @@ def _parse(head: bytes) -> _Header | None:
     return _Header(version, rate, head[3] >> 6 == 3, size)
 
 
-def _skip_id3(file: BinaryIO) -> int:
+def skip_id3(file: BinaryIO) -> int:
     """Return where the tags end with which a file begins."""
     position = 0
     while True:

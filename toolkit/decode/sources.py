@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from torch import Tensor
 
-from toolkit.align.recordings.inputs import AUDIO, read_speakers
-from toolkit.corpus.audio_file import UNREAD, count_channels
+from toolkit.align.recordings.inputs import audio_files, read_speakers
+from toolkit.corpus.audio_file import begins_as_audio, count_channels
 from toolkit.decode.transcript import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
-from toolkit.storage.folders import visible_files
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import regular, validated
@@ -36,8 +35,6 @@ Ids = Literal["stem", "relative", "path"]
 """What names a file in results: its name without suffix; its path below the folder that was given,
 without suffix; or its path as it was given."""
 
-MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
-"""First bytes of audio files, by which they are told from text."""
 LONGEST = 4096
 """Bytes of a path in a list of them, at most: Linux's."""
 TABLES = (".csv", ".tsv")
@@ -172,10 +169,7 @@ class Inputs:
         return Source(name, safe_name(key), blocks, channel=channel)
 
     def _folder(self, folder: Path) -> list[Source]:
-        paths: list[Path] = []
-        others: list[Path] = []
-        for path in visible_files(folder):
-            (paths if path.suffix.lower() in AUDIO else others).append(path)
+        paths, others = audio_files(folder)
         if not paths and (folder / "wav.scp").is_file():
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
         if others := [path for path in others if _may_be_audio(path)]:
@@ -248,7 +242,7 @@ class Inputs:
         if self.raw_rate is not None:
             return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
         head = stdin.read(12)
-        if _is_audio(head):
+        if begins_as_audio(head):
             with tempfile.NamedTemporaryFile(dir=work, delete=False) as file:
                 file.write(head)
                 shutil.copyfileobj(stdin, file)
@@ -320,21 +314,11 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
         )
 
 
-def _is_audio(head: bytes) -> bool:
-    """Whether a file that begins like this is audio; MPEG layers II and III need no header."""
-    mpeg = head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0
-    if head.startswith(b"RIFF"):
-        return head[8:12] == b"WAVE"  # and no picture or film
-    return head.startswith(MAGIC) or (mpeg and head[1] & 0x06 in (0x02, 0x04))
-
-
 def _may_be_audio(path: Path) -> bool:
     """Whether a file in a folder, of another suffix than those of audio, is audio."""
-    if path.suffix.lower() in UNREAD:
-        return True
     try:
         with regular(path).open("rb") as file:
-            return _is_audio(file.read(12))
+            return begins_as_audio(file.read(12))
     except OSError:
         return False
 

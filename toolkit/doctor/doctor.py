@@ -62,6 +62,7 @@ ENGINES = (
     Engine("kaldifeat", "kaldifeat", (), without="torch computes the features"),
     Engine("lhotse", "lhotse", (LHOTSE, "lilcom", "urllib3")),
     Engine("soundfile", "soundfile", ("soundfile",)),
+    Engine("av", "av", ("av>=17",), without="M4A, WebM, WMA, AMR and films are not read"),
     Engine("sentencepiece", "sentencepiece", ("sentencepiece",)),
     Engine("jiwer", "jiwer", ("jiwer",)),
     Engine("numba", "numba", ("numba",)),

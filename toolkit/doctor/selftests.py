@@ -132,6 +132,27 @@ def soundfile_flac() -> str:
     return "FLAC round trip"
 
 
+def av_flac() -> str:
+    """Write FLAC into a Matroska file and read it back."""
+    import av
+    import numpy
+
+    from toolkit.corpus.audio_file import open_audio
+
+    samples = (1000 * numpy.sin(numpy.arange(1600))).astype(numpy.int16)
+    file = io.BytesIO()
+    with av.open(file, "w", format="matroska") as output:
+        stream = output.add_stream("flac", rate=16000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate, frame.pts = 16000, 0
+        for part in (frame, None):
+            output.mux(stream.encode(part))
+    with open_audio(file) as opened:
+        back = opened.read(dtype="int16")
+    _expect(bool(numpy.array_equal(back, samples)), "samples read back")
+    return "Matroska round trip"
+
+
 def jiwer_wer() -> str:
     """Compute the error rate of two words."""
     import jiwer
@@ -210,6 +231,7 @@ TESTS: dict[str, Callable[[], str]] = {
     "frontend": frontend,
     "lhotse": lhotse_cut,
     "soundfile": soundfile_flac,
+    "av": av_flac,
     "sentencepiece": sentencepiece_round_trip,
     "jiwer": jiwer_wer,
     "numba": numba_loop,

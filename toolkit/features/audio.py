@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_at, open_audio, rate_fault, unread_container
+from toolkit.corpus.audio_file import absence, open_at, open_audio, rate_fault
 from toolkit.corpus.sample_scale import scale_fault
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
@@ -48,8 +48,8 @@ def load_audio(
         lacks the channel, or holds values that are not numbers or are scaled to integers.
     """
     path = Path(path)
-    if not path.is_file():
-        raise AudioError(f"{path}: no such audio file")
+    if reason := absence(path):
+        raise AudioError(f"{path}: {reason}")
     samples, rate = _read(path, path, offset, duration)
     check_rate(rate, path)
     return torch.from_numpy(resample(_to_mono(samples, path, channel), rate, sampling_rate))
@@ -133,8 +133,6 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
         return AudioError(str(unwritable))
     if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
         return AudioError(f"{path}: is an empty file")
-    if container := unread_container(path):
-        return AudioError(f"{path}: {container}")
     if type(error) is soundfile.SoundFileRuntimeError:  # not libsndfile's, see `open_audio`
         return AudioError(f"{path}: {error}")
     reason = getattr(error, "error_string", error)  # without the name of what was opened

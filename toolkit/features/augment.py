@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import soundfile
 
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio_file import AUDIO_SUFFIXES, open_audio
+from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 ROUND_RATE = 16000
 """Hz, to which audio is resampled before its speed is changed where its own rate, such as 11,025,
 has too few divisors."""
-AUDIO_SUFFIXES = {".wav", ".flac", ".ogg", ".mp3", ".sph"}
 _SUFFIX = re.compile(r"(?:_sp(\d+(?:\.\d+)?)(_aug)?|_aug)$")
 
 
@@ -119,7 +119,8 @@ class _Audio:
 
 
 def _audio_files(folder: Path) -> list[_Audio]:
-    paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
+    suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
+    paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
         raise AugmentError(f"{folder} holds no audio; give a folder of recordings")
     files = []

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_at, open_audio, unread_end
+from toolkit.corpus.audio_file import absence, open_at, open_audio, unread_end
 from toolkit.corpus.sample_scale import FLOATS, SECONDS, SampleScale
 from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
@@ -46,8 +46,8 @@ def audio_blocks(
       AudioError: see `load_audio`; for a truncated file only when its end is reached.
     """
     name = called or str(path)
-    if not path.is_file():
-        raise AudioError(f"{name}: no such audio file")
+    if reason := absence(path):
+        raise AudioError(f"{name}: {reason}")
     with _reading(path, name), open_audio(path, in_order=True) as file:
         rate = file.samplerate
         check_rate(rate, name)

@@ -11,7 +11,7 @@ from lhotse.utils import compute_num_samples
 from torch import Tensor
 
 import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
-from toolkit.corpus.audio_file import open_at, open_audio
+from toolkit.corpus.audio_file import absence, open_at, open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_samples, load_audio, resample
 from toolkit.features.cut_resampling import check_resampling
@@ -89,8 +89,8 @@ class LocalFiles(LibsndfileBackend):
         force_opus_sampling_rate: int | None = None,
     ) -> tuple[np.ndarray, int]:
         """Read samples [channels, S] float32 and their rate, as lhotse's backend of libsndfile."""
-        if isinstance(path_or_fd, str | Path) and not Path(path_or_fd).is_file():
-            raise AudioError(f"{path_or_fd}: no such audio file")
+        if isinstance(path_or_fd, str | Path) and (fault := absence(Path(path_or_fd))):
+            raise AudioError(f"{path_or_fd}: {fault}")
         with open_audio(path_or_fd, in_order=True) as file:
             rate = file.samplerate
             start = compute_num_samples(offset, rate) if offset > 0 else 0

@@ -7,7 +7,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio, unread_end
+from toolkit.corpus.audio_file import absence, open_audio, unread_end
 from toolkit.features.audio import AudioError, load_audio, undecodable
 from toolkit.features.frontend import Frontend
 
@@ -113,8 +113,8 @@ class StreamingFrontend:
 
 
 def _whole_seconds(path: Path) -> int:
-    if not path.is_file():
-        raise AudioError(f"{path}: no such audio file")
+    if reason := absence(path):
+        raise AudioError(f"{path}: {reason}")
     try:
         with open_audio(path) as file:
             if fault := unread_end(path, file):

@@ -85,7 +85,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
 
     - `texts`: (utterance id, transcript), as written: later stages normalise case and punctuation.
     - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
-      file; WAV, FLAC, MP3, OGG, SPHERE, of any rate. Channels are averaged, unless
+      file; WAV, FLAC, MP3, OGG, SPHERE, M4A, of any rate. Channels are averaged, unless
       Audio(file, channel="A") names one: "A" or "1" is the first.
     - `speakers`: utterance id to speaker.
 

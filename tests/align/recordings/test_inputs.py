@@ -74,14 +74,15 @@ def test_a_text_that_is_not_utf8_stops_its_own_recording_alone(folder, tmp_path)
     assert [(found[name].text, found[name].fault) for name in "bc"] == [("Tür", "")] * 2
 
 
-def test_a_container_that_is_not_read_is_named(folder, tmp_path):
-    audio = folder("x.wav", "ann/y.m4a")
-    (tmp_path / "text").write_text("y one\nann/y two\nx three\nz four\n")
+def test_a_film_is_audio_unless_audio_of_its_name_is_beside_it(folder, tmp_path):
+    audio = folder("x.wav", "x.mp4", "ann/y.M4A")
+    (tmp_path / "text").write_text("ann/y two\nx three\n")
     found = by_name(read_inputs(audio, tmp_path / "text"))
-    for name in ("y", "ann/y"):
-        assert f"there is {audio / 'ann/y.m4a'}, but .m4a files are not read" in found[name].fault
-        assert "`ffmpeg -i y.m4a y.wav`" in found[name].fault
-    assert "there is" not in found["z"].fault
+    assert {name: one.audio for name, one in found.items()} == {
+        "ann/y": audio / "ann/y.M4A",
+        "x": audio / "x.wav",
+    }
+    assert not any(one.fault for one in found.values())
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "test.jsonl"])

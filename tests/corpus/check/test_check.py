@@ -114,6 +114,13 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
     scaled = 3000 * np.random.default_rng(0).standard_normal(16000).astype(np.float32)
     soundfile.write(tmp_path / "scaled.wav", scaled, 16000, subtype="FLOAT")
     corpus.add("train", "scaled", path=tmp_path / "scaled.wav")
+    for name, seed in (("open", 1), ("chained", 2)):
+        noise = 0.1 * np.random.default_rng(seed).standard_normal(48000)
+        soundfile.write(tmp_path / f"{name}.ogg", noise, 16000, subtype="VORBIS")
+        content = (tmp_path / f"{name}.ogg").read_bytes()
+        content = content[: content.rindex(b"OggS")] if name == "open" else content + content
+        (tmp_path / f"{name}.ogg").write_bytes(content)
+        corpus.add("train", name, path=tmp_path / f"{name}.ogg")
     corpus.add("train", "good0", seed=100)
     expected = {
         ("truncated-audio", "cut"),
@@ -131,11 +138,13 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
         ("too-long", "long"),
         ("silent-audio", "silent"),
         ("scaled-samples", "scaled"),
+        ("open-end", "open"),
+        ("truncated-audio", "chained"),
         ("duplicate-id", "good0"),
     }
     assert {(k, id) for k, _, id in corpus.kinds(max_seconds=4.0)} == expected
     assert corpus.left("train") == [
-        "good0", "good1", "good2", "telephone", "foreign", "partly"
+        "good0", "good1", "good2", "telephone", "foreign", "partly", "open"
     ]  # fmt: skip
     for kind, id in expected:
         section = corpus.text[corpus.text.index(f" {kind}: ") :].split("\n\n")[0]

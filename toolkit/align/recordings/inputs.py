@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import normalize
 
-from toolkit.corpus.audio_file import UNREAD, unread_container
+from toolkit.corpus.audio_file import AUDIO_SUFFIXES
+from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.text import TextError
@@ -18,14 +19,6 @@ from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)
 
-AUDIO = frozenset(
-    f".{name}"
-    for name in (
-        *("wav", "flac", "ogg", "oga", "opus", "mp3", "sph", "nist", "wv1", "wv2", "aif", "aiff"),
-        *("aifc", "au", "snd", "caf", "w64", "rf64", "voc", "avr", "sf", "pvf"),
-    )
-)
-"""File suffixes of audio, in lower case."""
 MANY = 10
 """Recordings of one folder from which a warning says that they count as one speaker's."""
 TEXT = frozenset({".txt", ".lab"})
@@ -73,6 +66,22 @@ class Recording:
         return words, " ".join(filter(None, left_out))
 
 
+def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the audio files of a folder, at any depth, and its other visible files, by suffix.
+
+    A film beside a file of audio of the same name, which was probably made from it, is another.
+    """
+    files = visible_files(folder)
+    named = {path.with_suffix("") for path in files if path.suffix.lower() in AUDIO_SUFFIXES}
+    audio: list[Path] = []
+    others: list[Path] = []
+    for path in files:
+        suffix = path.suffix.lower()
+        media = suffix in MEDIA_SUFFIXES and path.with_suffix("") not in named
+        (audio if suffix in AUDIO_SUFFIXES or media else others).append(path)
+    return audio, others
+
+
 def read_inputs(
     audio: Path, text: Path, speakers: Path | None = None, adapts: bool = True
 ) -> list[Recording]:
@@ -102,17 +111,12 @@ def read_inputs(
         raise InputError(f"{audio}: no such folder of audio")
     texts, faults = _texts(text)
     known = read_speakers(speakers) if speakers else {}
-    files = visible_files(audio)
     by_path: dict[str, list[Path]] = {}
     by_stem: dict[str, list[Path]] = {}
-    unread: dict[str, Path] = {}
-    for path in files:
+    for path in audio_files(audio)[0]:
         name = path.relative_to(audio).with_suffix("").as_posix()
-        if path.suffix.lower() in AUDIO:
-            by_path.setdefault(_id(name), []).append(path)
-            by_stem.setdefault(_id(path.stem), []).append(path)
-        elif path.suffix.lower() in UNREAD:
-            unread |= {_id(name): path, _id(path.stem): path}
+        by_path.setdefault(_id(name), []).append(path)
+        by_stem.setdefault(_id(path.stem), []).append(path)
 
     recordings = []
     alike = {_bare(name): name for name in by_path}
@@ -125,8 +129,6 @@ def read_inputs(
             fault = f"no audio file of this name below {audio}"
             if like := alike.get(_bare(name)):
                 fault += f"; there is {like}: is it meant?"
-            elif other := unread.get(_id(name)):
-                fault += f"; there is {other}, but {unread_container(other)}"
         elif len(found) > 1:
             fault = f"several audio files of this name: {', '.join(map(str, found))}"
         recordings.append(_recording(name, path, words, audio, known, fault))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_file import missing_samples, open_audio, rate_fault
+from toolkit.corpus.audio_file import CHAINED, missing_samples, open_audio, rate_fault
+from toolkit.corpus.audio_headers import ogg_end
 from toolkit.corpus.sample_scale import FLOATS, SampleScale
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digest import FileDigest, file_digest
@@ -47,6 +48,8 @@ class AudioInfo:
     """What is wrong with the sampling rate, if it is implausible."""
     bad_scale: str = ""
     """What is wrong with float samples that are scaled to integers."""
+    open_end: bool = False
+    """Whether the end of an Ogg file is not marked."""
 
 
 def read_audio_info(
@@ -78,6 +81,7 @@ def decode(path: str) -> AudioInfo:
     content: FileDigest | None = None
     bad: tuple[int, int] | None = None
     scale = SampleScale()
+    end = ""
     try:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path, in_order=True) as file:
@@ -98,6 +102,10 @@ def decode(path: str) -> AudioInfo:
                 if not sounding.all():
                     sounding |= np.any(block, axis=0)
                 digest.update(block.tobytes())
+            if file.format == "OGG":
+                with open(path, "rb") as pages:
+                    end = ogg_end(pages)
+                error = CHAINED if end == "chained" else None
     except (soundfile.SoundFileError, OSError) as problem:
         error = str(problem).rstrip(": ")
     return AudioInfo(
@@ -114,6 +122,7 @@ def decode(path: str) -> AudioInfo:
         bad,
         rate_fault(rate) if rate else "",
         scale.fault,
+        end == "open",
     )
 
 

@@ -41,6 +41,12 @@ KINDS: dict[str, Kind] = {
         "audio shorter than its header says, or that cannot be decoded to its end",
         "copy the file again from its source (a broken download or a full disk)",
     ),
+    "open-end": Kind(
+        WARNING,
+        "none",
+        "Ogg audio whose end is not marked, so that it may be truncated",
+        "copy the file again from its source, if what is said ends too early",
+    ),
     "scaled-samples": Kind(
         ERROR,
         "all",

@@ -86,7 +86,7 @@ class SplitChecker:
                 return [("unreadable-audio", detail)]
         if info.bad_scale:
             return [("scaled-samples", f"{path}: {info.bad_scale}")]
-        found = []
+        found = [("open-end", path)] if info.open_end else []
         channel = channel_of(cut)
         if channel is not None and not channel < info.channels:
             count = f"{info.channels} channel{'s' if info.channels > 1 else ''}"
