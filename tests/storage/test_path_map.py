@@ -46,6 +46,7 @@ def test_the_folder_of_all_missing_files_is_suggested():
     assert "--map-path /home/ann/wav=NEW" in suggestion(
         ["/home/ann/wav/x/1.wav", "/home/ann/wav/y/2.wav", "utt-3"]
     )
+    assert "--map-path '/a b=NEW' " in suggestion(["/a b/1.wav"])
     windows = ["C:\\Rec\\x\\1.wav", "C:\\Rec\\y\\2.wav"]
     assert "--map-path C:/Rec=NEW" in suggestion(windows)
     assert suggestion([*windows, "/a/1.wav"]) == suggestion(["C:\\1.wav", "D:\\2.wav"]) == ""

@@ -32,10 +32,9 @@ class _CompatibleForms(dict[int, str]):
 
 def _compatible_form(character: str) -> str:
     kind = unicodedata.decomposition(character).partition(" ")[0]
-    if not kind.startswith("<") or character in WHOLE_LETTERS:
+    if character in WHOLE_LETTERS or kind in ("<super>", "<sub>"):
         return character
-    is_letter = unicodedata.category(character)[0] == "L" and kind not in ("<super>", "<sub>")
-    if is_letter or kind in ("<wide>", "<narrow>"):
+    if unicodedata.category(character)[0] == "L" or kind in ("<wide>", "<narrow>"):
         return unicodedata.normalize("NFKC", character).strip(" ") or " "
     return character
 

@@ -7,6 +7,7 @@ several mappings that fit, that with the longest OLD counts. Paths of Windows (C
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 PathMap = Sequence[str]
@@ -58,7 +59,8 @@ def suggestion(missing: Iterable[str]) -> str:
     common = os.path.commonpath(folders)
     if common in ("", "/", "//"):
         return ""
-    return f"if the files lie elsewhere, --map-path {common}=NEW (setting corpus.map_paths)"
+    mapping = shlex.quote(f"{common}=NEW")
+    return f"if the files lie elsewhere, --map-path {mapping} (setting corpus.map_paths)"
 
 
 def _is_below(path: str, folder: str) -> bool:
