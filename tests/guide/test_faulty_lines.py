@@ -8,10 +8,11 @@ import pytest
 
 from tests.guide.conftest import make_project, typed
 from tests.guide.made_up_speech import lexicon_lines, record, write_kaldi
+from tests.recipes.conftest import SMALL
 from toolkit.corpus.check.findings import ERROR, KINDS
 from toolkit.corpus.manifest import read_cuts, text_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 LEXICON = {
     "für": "f y r",
@@ -94,12 +95,13 @@ def test_broken_lines(project, form):
     texts, faults = write(folder, rows)
     source = {"kaldi": "--from-kaldi speech", "table": "--from-csv speech/table.csv"}[form]
     printed = typed(
-        f".venv/bin/toolkit new-corpus {form} {source} --lexicon speech/german.dict", root
+        f".venv/bin/toolkit new-corpus from_{form} {source} --lexicon speech/german.dict", root
     )
     for kind in {*faults.values()}:
         assert f"{kind}, left out, first" in printed, printed
-    printed = typed(f"recipes/{form}/run.py --stop-stage 8 --jobs 2", root)
-    exp = root / "recipes" / form / "exp/base"
+    settings = " ".join(f"--set {setting}" for setting in SMALL if setting.startswith("mono."))
+    printed = typed(f"recipes/from_{form}/run.py --stop-stage 8 --jobs 2 {settings}", root)
+    exp = root / "recipes" / f"from_{form}" / "exp/base"
     findings = (exp / "check/findings.tsv").read_text(encoding="utf-8")
     listed = [line.split("\t") for line in findings.splitlines()[1:]]
     assert {fields[2]: fields[0] for fields in listed if fields[0] in ERRORS} == faults, findings

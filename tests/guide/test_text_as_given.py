@@ -10,7 +10,7 @@ from tests.guide.made_up_speech import lexicon_lines, record, write_kaldi
 from tests.recipes.conftest import SMALL
 from toolkit.corpus.manifest import iter_cuts, text_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 TRANSLITERATED = {
     "san": "s a n",
@@ -49,8 +49,14 @@ TINY = (
 """Amounts for the far-field recipe on two minutes of speech."""
 WHOLE = " ".join(
     f"--set {setting}"
-    for setting in (*SMALL, "adapted=false", "bidirectional=false", "chain=true", "neural=true")
+    for setting in (
+        *(s for s in SMALL if not s.startswith(("ce.", "blstm.", "decode.", "sequence."))),
+        *("lstm=false", "adapted=false", "bidirectional=false", "chain=true", "neural=true"),
+        *("chain_features=adapted", "gmm_decode.scales=0.1", "chain_decode.scales=1"),
+        *("chain_decode.penalties=0", "pronunciation_probabilities=false", "lfmmi.epochs=3"),
+    )
 )
+"""The whole recipe, of which the TDNN-F is the only network."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +110,7 @@ def test_a_case_sensitive_transliteration_in_kaldis_form(project):
     assert "\nN_B " in phones
     assert "\nn_B " in phones
     results = json.loads((exp / "results.json").read_text())
-    assert {row["system"] for row in results} >= {"sat", "lstm_ce", "lstm_smbr", "chain"}
+    assert {row["system"] for row in results} >= {"mono", "sat", "chain"}
     assert "4gram+lstm" in {row["lm"] for row in results}
     assert_words([*(exp / "decode").rglob("words.ctm")], [4], known)
     test = exp / "data/test.jsonl"
