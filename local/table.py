@@ -6,12 +6,25 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.split import assemble
-from toolkit.corpus.table import read_table
+from toolkit.corpus.split import assemble, matches
+from toolkit.corpus.table import read_part, read_table, tables_in
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read the table `root`; dev and test are held out of train if its split column lacks them."""
+    """Read the table `root`, or those tables in the folder `root` that the splits name.
+
+    What of dev and test neither a split column nor a table has is held out of train.
+    """
+    if root.is_dir():
+        patterns = ",".join((corpus.train, corpus.dev, corpus.test))
+        parts = {
+            name: read_part(path, corpus.map_paths)
+            for name, path in tables_in(root).items()
+            if matches(name, patterns)
+        }
+        if not parts:
+            raise ManifestError(f"no table in {root} has a name such as {patterns}")
+        return assemble(parts, corpus, hold_out_test=True)
     if not root.is_file():
         raise ManifestError(f"{root} is not a file: corpus.root must be the table, a CSV file")
     return assemble(read_table(root, corpus.map_paths), corpus, hold_out_test=True)

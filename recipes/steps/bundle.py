@@ -28,7 +28,7 @@ from toolkit.decode.streaming import can_stream
 from toolkit.errors import ToolkitError
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lang import Lang
-from toolkit.lang.prepare import source_lexicon
+from toolkit.lang.prepare import source_dictionary
 from toolkit.models.scorer import NeuralModel
 from toolkit.models.store import CONFIG
 from toolkit.processes.workers import shared_workers
@@ -290,7 +290,7 @@ def write_aligner(run: Run, out: Path) -> None:
         system=run.need("sat"),
         independent=run.need("lda_mllt"),
         lang=lang,
-        lexicon=source_lexicon(lang_config(run), Lang.load(lang).vocabulary),
+        lexicon=source_dictionary(lang_config(run), Lang.load(lang).vocabulary).lexicon,
         frontend=run.config.cepstra.frontend,
         out=out,
     )

@@ -1,7 +1,9 @@
 """Steps that all recipes share: corpus, manifests, language model text, results."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from glob import iglob
 from itertools import chain
 from pathlib import Path
@@ -19,7 +21,8 @@ from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.score.results import (
     collect_results,
     markdown_table,
@@ -30,6 +33,8 @@ from toolkit.score.results import (
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.storage.names import path_below
+
+logger = logging.getLogger(__name__)
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:
@@ -60,20 +65,33 @@ def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
 def hybrid_policy(run: Run) -> TextPolicy:
     """Return the policy by which a hybrid recipe writes transcripts.
 
-    As given, tags stay that the lexicon has, so that its file is an input of the stage.
+    Of rules that ask which words the lexicon has (tags as given, apostrophes at the edges of words,
+    clitics) its file is an input of the stage.
     """
     policy = TextPolicy(run.setting("lang.normaliser"), run.setting("lang.tags"))
-    if policy.id != AS_GIVEN or not isinstance(run.setting("lang.lexicon"), Path):
+    if not policy.uses_lexicon or run.setting("lang.lexicon") == "graphemes":
         return policy
     path = run.setting("lang.lexicon")
-    need_user_files(run, path)
-    return policy.with_lexicon(read_dictionary(path, policy=policy).lexicon)
+    if path is not None:
+        need_user_files(run, path)
+        lexicon = read_dictionary(path, policy=policy).lexicon
+    elif policy.id != AS_GIVEN:
+        lexicon = Lexicon.from_cmudict()
+    else:
+        return policy
+    splits = policy.id != AS_GIVEN and run.setting("lang.split_clitics")
+    return replace(policy, lexicon=lexicon, split_clitics=splits)
 
 
-def write_transcripts(split: str, found: Sequence[MonoCut], policy: TextPolicy) -> None:
-    """Write the transcripts of a split by a policy; tags are noise in the training data alone."""
-    noise = policy.tags == "noise" and not is_train(split)
-    rewrite_texts(found, replace(policy, tags="drop") if noise else policy)
+def write_transcripts(parts: Mapping[str, Sequence[MonoCut]], policy: TextPolicy) -> None:
+    """Write the transcripts of splits by a policy; tags are noise in the training data alone."""
+    counts = TextCounts()
+    for split, found in parts.items():
+        noise = policy.tags == "noise" and not is_train(split)
+        rules = replace(policy, tags="drop") if noise else policy
+        rewrite_texts(found, partial(rules.transcript, counts=counts), rules.found_tags)
+    if phrases := list(counts.lines()):
+        logger.info("transcripts: %s", "; ".join(phrases))
 
 
 def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]:
@@ -84,8 +102,8 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
     policy = policy or TextPolicy(UPPER_CASE)
     corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
+    write_transcripts(parts, policy)
     for split, found in parts.items():
-        write_transcripts(split, found, policy)
         write_cuts(found, path_below(data, f"{split}.jsonl"))
     Splits.of(parts, corpus).save(data / "splits.json")
     return {split: len(found) for split, found in parts.items()}

@@ -28,8 +28,8 @@ def write_manifests(run: Run) -> dict[str, float]:
     """Write a manifest per set, and the roles of the sets."""
     policy = hybrid_policy(run)
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
+    write_transcripts(sets, policy)
     for name, found in sets.items():
-        write_transcripts(name, found, policy)
         write_cuts(found, path_below(data, f"{name}.jsonl"))
     Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")
     return {name: len(found) for name, found in sets.items()}

@@ -15,7 +15,7 @@ from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.policy import AS_GIVEN
-from toolkit.lang.prepare import prepare_lang, source_lexicon, text_policy
+from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
 from toolkit.stages.run import Run
 from toolkit.storage.whitespace import split_words
 
@@ -45,7 +45,7 @@ def check_splits(run: Run) -> dict[str, float]:
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
     config = lexicon_config(run)
-    lexicon = source_lexicon(config, words).shortest()
+    lexicon = source_dictionary(config, words).lexicon.shortest()
     return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
@@ -53,9 +53,10 @@ def prepare_language(run: Run) -> dict[str, float]:
     """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
     lang = lang_config(run)
     need_user_files(run, lang.words_file)
-    known = () if lang.lexicon == "graphemes" else source_lexicon(lang)
-    text = word_weights(lm_sources(run), text_policy(lang, known))
-    found = prepare_lang(lang, texts(run), text, run.make("lang"))
+    dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang)
+    policy = text_policy(lang, dictionary.lexicon if dictionary else ())
+    text = word_weights(lm_sources(run), policy)
+    found = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
     if "left_out" in found:
         logger.info(
             "outside the vocabulary: %s different words of the text, which make %.1f %% of it",

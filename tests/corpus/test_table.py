@@ -183,7 +183,7 @@ def test_a_column_picks_channels(table, audio, tmp_path):
 
 def test_a_channel_that_a_file_lacks_is_a_fault(table, audio, tmp_path):
     audio(tmp_path / "a.wav", channels=2)
-    path = table("audio,text,channel,id\na.wav,x,3,u\na.wav,y,,v\na.wav,z,left,w\na.wav,o,1,o\n")
+    path = table("audio,text,channel,id\na.wav,x,3,u\na.wav,y,,v\na.wav,z,middle,w\na.wav,o,1,o\n")
     *cuts, good = read_table(path)["train"]
     assert {cut.custom["fault"] for cut in cuts} == {"no-channel"}
     details = [cut.custom["fault_detail"] for cut in cuts]
@@ -191,7 +191,7 @@ def test_a_channel_that_a_file_lacks_is_a_fault(table, audio, tmp_path):
     assert details == [
         f"no channel 3, but 2 channels {file}",
         f"names none of 2 channels, of which others have one each, {file}",
-        f"no channel left, but 2 channels {file}",
+        f"no channel middle, but 2 channels {file}",
     ]
     assert channel_of(good) == 0
 
@@ -220,6 +220,46 @@ def test_channels_count_from_0_where_one_is_0(table, audio, tmp_path):
 def test_what_is_no_table(table, text, message):
     with pytest.raises(ManifestError, match=message):
         read_table(table(text))
+
+
+def test_the_left_and_the_right_channel(table, audio, tmp_path):
+    audio(tmp_path / "a.wav", channels=2)
+    path = table("audio,text,channel,id\na.wav,x,Left,u\na.wav,y,R,v\na.wav,z,middle,w\n")
+    cuts = read_table(path)["train"]
+    assert [channel_of(cut) for cut in cuts[:2]] == [0, 1]
+    assert cuts[2].custom["fault"] == "no-channel"
+
+
+def test_a_table_of_excel_on_windows(table, audio, tmp_path):
+    """With a line for Excel, semicolons, decimal commas and paths with drive and backslashes."""
+    audio(tmp_path / "wav/ann/1.wav", seconds=2.0)
+    path = table(
+        "sep=;\r\nDatei;File Name;Text;Start;End\r\n1;C:\\Rec\\ann\\1.wav;Äpfel;0,25;1,5\r\n"
+        "2;C:\\Rec\\ann\\2.wav;Birnen;;\r\n3;C:\\Rec\\ann\\1.wav;a;b;1\r\n",
+        "utf-8-sig",
+    )
+    cuts = read_table(path, (f"C:\\Rec={tmp_path}/wav",))["train"]
+    assert (cuts[0].start, cuts[0].end, text_of(cuts[0])) == (0.25, 1.5, "Äpfel")
+    assert [cut.custom.get("fault") for cut in cuts] == [None, "missing-audio", "bad-segment"]
+    assert f"{path}:5: not seconds" in cuts[2].custom["fault_detail"]
+    cuts = read_table(path)["train"]
+    assert audio_of(cuts[0]) == "C:\\Rec\\ann\\1.wav"
+
+
+def test_a_few_lines_that_do_not_fit_the_header_are_faults_of_their_utterances(table):
+    lines = ["a.wav,no split", *(f"{n}.wav,text {n},ann,dev" for n in range(30))]
+    lines[5] = "5.wav,a comma, unquoted,ann,dev"
+    path = table("\n".join(["audio,text,speaker,split", *lines, "id alone"]) + "\n")
+    (cuts,) = [read_table(path)["dev"]]
+    assert len(cuts) == 32
+    faults = {
+        cut.id: cut.custom["fault_detail"] for cut in cuts if cut.custom["fault"] == "bad-line"
+    }
+    assert faults.keys() == {"a", "5", "id alone".replace(" ", "_")}
+    assert f"{path}:7: 5 fields, the first line names 4 columns; put a text with" in faults["5"]
+    path = table("audio,text\n" + "".join(f"{n}.wav,one, two\n" for n in range(40)) + "a.wav,b\n")
+    with pytest.raises(ManifestError, match=":2: 3 fields, the first line names 2"):
+        read_table(path)
 
 
 def test_lines_of_another_encoding_are_faults_of_their_utterances(table):

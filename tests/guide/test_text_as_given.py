@@ -3,16 +3,15 @@
 import json
 import re
 
-import numpy as np
 import pytest
-import soundfile
 
 from tests.guide.conftest import make_project, typed
+from tests.guide.made_up_speech import lexicon_lines, record, write_kaldi
+from tests.recipes.conftest import SMALL
 from toolkit.corpus.manifest import iter_cuts, text_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
-RATE = 16000
 TRANSLITERATED = {
     "san": "s a n",
     "saN": "s a N",
@@ -37,39 +36,27 @@ WITH_SYMBOLS = {
     "{LG}": "k k",
     "m'": "m i",
 }
-
-
-def write_audio(path, phones, rng):
-    """Write a sentence in which every phone is a chord of its own, with pauses around it."""
-    pieces = [np.zeros(3200)]
-    for phone in phones:
-        own = np.random.default_rng(ord(phone))
-        frequencies = own.uniform(200, 5000, 4)
-        seconds = np.arange(round(RATE * rng.uniform(0.08, 0.12))) / RATE
-        chord = sum(np.sin(2 * np.pi * f * rng.uniform(0.99, 1.01) * seconds) for f in frequencies)
-        pieces.append(chord * np.hanning(len(seconds)) ** 0.3)
-    samples = np.concatenate([*pieces, np.zeros(3200)]) * 0.1
-    samples += 0.002 * rng.standard_normal(len(samples))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, samples, RATE, subtype="PCM_16")
-
-
-def sentences(lexicon, number):
-    """Return sentences of three to five words."""
-    rng = np.random.default_rng(7)
-    return [" ".join(rng.choice(list(lexicon), rng.integers(3, 6))) for _ in range(number)]
-
-
-def record(folder, lexicon, number=60):
-    """Record sentences; return (file, text, speaker) of each."""
-    rng = np.random.default_rng(3)
-    rows = []
-    for index, text in enumerate(sentences(lexicon, number)):
-        file = f"wav/{index:03d}.wav"
-        phones = " ".join(lexicon[word] for word in text.split()).split()
-        write_audio(folder / file, phones, rng)
-        rows.append((file, text, f"s{index % 6}"))
-    return rows
+TINY = (
+    "rooms.labelled_hours=0.012",
+    "rooms.unlabelled_hours=0.008",
+    "rooms.val_hours=0.002",
+    "rooms.test_hours=0.002",
+    "prepare.select.hours=0.007",
+    "prepare.select.hours_per_file=0.004",
+    "repartition.hours=0.002",
+    "student.hours=0.004",
+)
+"""Amounts for the far-field recipe on two minutes of speech."""
+WHOLE = " ".join(
+    f"--set {setting}"
+    for setting in (
+        *(s for s in SMALL if not s.startswith(("ce.", "blstm.", "decode.", "sequence."))),
+        *("lstm=false", "adapted=false", "bidirectional=false", "chain=true", "neural=true"),
+        *("chain_features=adapted", "gmm_decode.scales=0.1", "chain_decode.scales=1"),
+        *("chain_decode.penalties=0", "pronunciation_probabilities=false", "lfmmi.epochs=3"),
+    )
+)
+"""The whole recipe, of which the TDNN-F is the only network."""
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +64,9 @@ def project(tmp_path_factory):
     return make_project(tmp_path_factory.mktemp("given") / "project")
 
 
-def lexicon_lines(lexicon):
-    return "".join(f"{word} {phones}\n" for word, phones in lexicon.items())
-
-
-def run_to_first_error_rates(project, name, rows):
-    """Run the recipe; words that come out are those that went in."""
-    printed = typed(f"recipes/{name}/run.py --stop-stage 8 --jobs 2", project)
+def run_recipe(project, name, rows, arguments="--stop-stage 8"):
+    """Run the recipe; words that come out are those that went in, byte for byte."""
+    printed = typed(f"recipes/{name}/run.py --jobs 2 {arguments}", project)
     exp = project / "recipes" / name / "exp/base"
     written = {
         cut.id: text_of(cut)
@@ -97,29 +80,83 @@ def run_to_first_error_rates(project, name, rows):
     rates = {s: float(r) for s, r in re.findall(r"mono (\w+) 3gram: %WER ([\d.]+)", printed)}
     assert set(rates) == {"dev", "test"}
     assert max(rates.values()) < 20, printed
-    decoded = [path.read_text().splitlines() for path in (exp / "decode/mono").rglob("text")]
-    recognised = {word for lines in decoded for line in lines for word in line.split()[1:]}
-    assert recognised
-    assert recognised <= known
-    return exp, printed
+    texts = [*(exp / "decode").rglob("text")]
+    assert_words(texts, range(1, 100), known)
+    return exp, known
+
+
+def assert_words(paths, columns, known):
+    """Each file has words, in these columns of its lines, and no others than those known."""
+    assert paths
+    for path in paths:
+        lines = [line.split(" ") for line in path.read_text().splitlines()]
+        words = {fields[n] for fields in lines for n in columns if n < len(fields)} - {""}
+        assert words, path
+        assert words <= known, path
 
 
 def test_a_case_sensitive_transliteration_in_kaldis_form(project):
     data = project / "speech/data"
     rows = record(data, TRANSLITERATED)
-    for name, column in (("wav.scp", 0), ("text", 1), ("utt2spk", 2)):
-        lines = (f"{row[2]}-{row[0][4:7]} {row[column]}\n" for row in rows)
-        (data / name).write_text("".join(sorted(lines)))
+    write_kaldi(data, rows)
     (data / "local/dict").mkdir(parents=True)
     silences = "!SIL SIL\n<unk> SPN\n"
     (data / "local/dict/lexicon.txt").write_text(silences + lexicon_lines(TRANSLITERATED))
     printed = typed(".venv/bin/toolkit new-corpus translit --from-kaldi speech/data", project)
     tokens = sum(len(text.split()) for _, text, _ in rows)
     assert f"text: as-given; as they stand {tokens} of {tokens} words are in the lexicon" in printed
-    exp, _ = run_to_first_error_rates(project, "translit", rows)
+    exp, known = run_recipe(project, "translit", rows, WHOLE)
     phones = (exp / "lang/phones.txt").read_text()
     assert "\nN_B " in phones
     assert "\nn_B " in phones
+    results = json.loads((exp / "results.json").read_text())
+    assert {row["system"] for row in results} >= {"mono", "sat", "chain"}
+    assert "4gram+lstm" in {row["lm"] for row in results}
+    assert_words([*(exp / "decode").rglob("words.ctm")], [4], known)
+    test = exp / "data/test.jsonl"
+    model = f"--model {exp / 'final'}"
+    typed(f".venv/bin/toolkit transcribe {model} {test} > words.txt", project)
+    assert_words([project / "words.txt"], range(1, 100), known)
+    scored = typed(f".venv/bin/toolkit score --ref {test} --hyp words.txt", project)
+    assert re.search(r"%WER \d", scored)
+    same = typed(f".venv/bin/toolkit score --ref {test} --hyp {test}", project)
+    assert "%WER 0.00" in same
+
+
+def test_the_words_that_are_aligned_are_those_of_the_texts(project):
+    """After the recipe above: its aligner, on texts as they are written."""
+    exp, speech = project / "recipes/translit/exp/base", project / "few"
+    rows = record(speech, TRANSLITERATED, 6)
+    texts = {file[4:7]: text for file, text, _ in rows}
+    (speech / "text").write_text("".join(f"{id} {text}\n" for id, text in texts.items()))
+    arguments = f"--audio-dir {speech / 'wav'} --text {speech / 'text'} --out {speech / 'out'}"
+    typed(f".venv/bin/toolkit align --model {exp / 'final'} {arguments}", project)
+    aligned = {}
+    for line in (speech / "out/words.ctm").read_text().splitlines():
+        id, _, _, _, word, *_ = line.split(" ")
+        aligned.setdefault(id, []).append(word)
+    assert {id: " ".join(words) for id, words in aligned.items()} == texts
+
+
+def test_the_far_field_recipe(project):
+    """After the recipe above: the same corpus, until the student's decoding."""
+    from tests.recipes.test_farfield_ssl import ROOMS
+    from tests.recipes.test_farfield_ssl import SMALL as SMALL_NETWORKS
+
+    data = project / "speech/data"
+    settings = (
+        f"corpus.root={data}",
+        "corpus.name=kaldi",
+        f"lang.lexicon={data / 'local/dict'}",
+        "lang.normaliser=as-given",
+        *("corpus.dev_speakers=1", "corpus.test_speakers=1", *ROOMS, *SMALL_NETWORKS, *TINY),
+    )
+    arguments = " ".join(f"--set {setting}" for setting in settings)
+    exp = project / "far"
+    typed(f"recipes/farfield_ssl/run.py --exp {exp} --jobs 2 --stop-stage 27 {arguments}", project)
+    assert {*(exp / "lang/vocab.txt").read_text().split()} == {*TRANSLITERATED}
+    texts = [path for path in (exp / "decode").rglob("text") if "student" in str(path)]
+    assert_words(texts, range(1, 100), {*TRANSLITERATED})
 
 
 def test_digits_and_symbols_that_the_lexicon_has(project):
@@ -132,7 +169,7 @@ def test_digits_and_symbols_that_the_lexicon_has(project):
     printed = typed(f".venv/bin/toolkit new-corpus symbols {arguments}", project)
     assert "text: as-given; as they stand" in printed
     assert "with digits" not in printed
-    exp, _ = run_to_first_error_rates(project, "symbols", rows)
+    exp, _ = run_recipe(project, "symbols", rows)
     report = (exp / "check/report.txt").read_text()
     assert "bad-characters" not in report
     assert "NOTE tag" not in report

@@ -234,6 +234,53 @@ def test_units_of_unknown_rules_are_refused(tmp_path):
         load_units(tmp_path)
 
 
+def french(folder):
+    """Write a dictionary with clitics; return settings for it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "french.dict").write_text("m' m\nc' s\nappelle a p\nest e\nje j\nleo l e o\n")
+    return LangConfig(folder / "french.dict", "letters-upper-2", split_clitics=True)
+
+
+def test_clitics_are_split_alike_everywhere(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    config = french(tmp_path)
+    prepare_lang(config, {"train": {"u": "Je m’appelle Leo, c'est Leo."}}, None, tmp_path / "lang")
+    lang = Lang.load(tmp_path / "lang")
+    words = ["JE", "M'", "APPELLE", "LEO", "C'", "EST"]
+    assert {*words} == {*lang.vocabulary}
+    assert lang.policy.split_clitics
+    text = "Je m'appelle Leo: c'est..."
+    assert lang.policy.words(text) == lang.policy.transcript(text).split() == words
+    assert Recording("u", None, text, "s").spoken(lang.policy) == (words, "")
+    (tmp_path / "text").write_text(f"{text}\n")
+    lm = NgramConfig(text=tmp_path / "text", order=2)
+    assert word_weights(lm, lang.policy) == dict.fromkeys(words, 1)
+    prepare_lm(lm, {}, lang.vocabulary, tmp_path / "lm", policy=lang.policy)
+    assert "\tM' APPELLE" in (tmp_path / "lm/lm.arpa").read_text()
+    (line,) = [r.getMessage() for r in caplog.records if "language model text" in r.getMessage()]
+    assert "2 words split at clitics (M'APPELLE C'EST)" in line
+    assert replace(lang.policy, split_clitics=False).words("m'appelle") == ["M'APPELLE"]
+
+
+def test_clitics_of_transcripts_that_new_corpora_split():
+    lexicon = Lexicon({"m'": [("m",)], "appelle": [("a",)], "je": [("j",)]})
+    policy, coverage, counts = choose_policy(["Je m'appelle", "m'appelle"], lexicon)
+    assert (policy.split_clitics, counts.clitics) == (True, {"M'APPELLE": 2})
+    assert coverage["letters-upper-2"].share == 1
+    policy, _, counts = choose_policy(["Je appelle l'ami"], lexicon)
+    assert (policy.split_clitics, counts.clitics) == (False, {})
+
+
+def test_settings_of_clitics_belong_to_rules_that_have_them(tmp_path):
+    with pytest.raises(ValueError, match="split_clitics needs the normaliser english-upper-3 or"):
+        LangConfig(normaliser="english-upper-2", split_clitics=True)
+    prepare_lang(french(tmp_path), {"train": {"u": "je"}}, None, tmp_path / "lang")
+    path = tmp_path / "lang/lang.json"
+    path.write_text(path.read_text().replace("true", '"maybe"'))
+    with pytest.raises(Exception, match=r"split_clitics.*run the language stage again"):
+        Lang.load(tmp_path / "lang")
+
+
 def test_words_to_align_as_given():
     recording = Recording("u", None, "saN 3 [noise] {LG} & dr.", "s")
     policy = GIVEN.with_lexicon({"{LG}"})
@@ -248,14 +295,15 @@ def test_words_to_align_as_given():
     [
         ("dr. D\n3 T\nrain R\n", "dr. 3 rain", False, AS_GIVEN),
         ("san s a n\nsaN s a N\n", "san saN", False, AS_GIVEN),
-        ("rain R\nthe D\n", "The rain.", False, "letters-upper-1"),
-        ("rain R\nthe D\n", "the rain", False, "letters-upper-1"),
+        ("rain R\nthe D\n", "The rain.", False, "letters-upper-2"),
+        ("rain R\nthe D\n", "the rain", False, "letters-upper-2"),
         ("rain R\nthe D\n", "the rain", True, AS_GIVEN),
-        ("RAIN R\nTHE D\n", "the rain", True, "letters-upper-1"),
+        ("RAIN R\nTHE D\n", "the rain", True, "letters-upper-2"),
     ],
 )
 def test_the_policy_that_suits_transcripts_and_lexicon(lexicon, text, prepared, id, tmp_path):
     (tmp_path / "lexicon").write_text(lexicon)
-    policy, coverage = choose_policy([text], tmp_path / "lexicon", prepared)
+    words = Lexicon.read(tmp_path / "lexicon", policy=GIVEN)
+    policy, coverage, _ = choose_policy([text], words, prepared)
     assert policy.id == id
     assert {found.words for found in coverage.values()} == {len(text.split())}

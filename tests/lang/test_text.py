@@ -4,14 +4,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from toolkit.lang.letters import SecondLetterNormaliser
 from toolkit.lang.text import (
     FirstNormaliser,
     Normaliser,
     TextError,
+    ThirdNormaliser,
     check_sentences,
     count_words,
     read_lines,
     read_sentences,
+    split_clitics,
     text_files,
 )
 
@@ -56,6 +59,70 @@ def test_quotation_marks_are_no_part_of_words(text, words):
 
 def test_accents_of_their_own_do_not_hide_the_letter_before_an_apostrophe():
     assert Normaliser()("the cafe\u0301's 'cafe\u0301'") == "THE CAFE'S CAFE"
+
+
+@pytest.mark.parametrize(
+    ("text", "without", "with_lexicon"),
+    [
+        ("he saw her' and so'", "HE SAW HER AND SO", "HE SAW HER AND SO"),
+        ("'tis o' th' boys' goin'", "'TIS O' TH' BOYS' GOIN'", "'TIS O' TH BOYS GOIN"),
+        ("dogs' 'dogs'", "DOGS' DOGS", "DOGS' DOGS"),
+        ("rock 'n' roll", "ROCK 'N' ROLL", "ROCK 'N ROLL"),
+        ("'em' 'her mr' don't", "'EM HER MISTER DON'T", "EM HER MISTER DON'T"),
+    ],
+)
+def test_apostrophes_at_the_edges_of_words(text, without, with_lexicon):
+    lexicon = {"'TIS", "O'", "DOGS'", "'N", "EM"}
+    for rules, words in ((ThirdNormaliser(), without), (ThirdNormaliser(lexicon), with_lexicon)):
+        assert rules(text) == rules.transcript(text) == words
+        assert rules(words) == words
+
+
+@given(
+    st.lists(st.text("ABM'", min_size=1, max_size=6), max_size=5),
+    st.frozensets(st.from_regex("'?[ABM]{1,2}('[ABM])?'?", fullmatch=True), max_size=6),
+)
+def test_with_a_lexicon_words_are_normalised_once(words, lexicon):
+    text = " ".join(words)
+    for rules in (ThirdNormaliser(lexicon, True), SecondLetterNormaliser(lexicon, True)):
+        once = rules.words(text)
+        assert rules.words(" ".join(once)) == once
+        assert "".join(once).replace("'", "") == text.replace("'", "").replace(" ", "")
+        edges = [word for word in once if word.strip("'") != word]
+        assert lexicon.issuperset(edges) or not lexicon
+
+
+def test_english_possessives_are_split_with_a_lexicon_that_has_them():
+    rules = ThirdNormaliser({"'S", "DOG", "S"}, split_clitics=True)
+    assert rules("the dog’s 'dog'") == rules("THE DOG 'S DOG") == "THE DOG 'S DOG"
+    assert rules.split == {"DOG'S": 1}
+
+
+FRENCH = {"M'", "QU'", "J'", "T'", "APPELLE", "IL", "AIME", "D'", "AUJOURD'HUI", "'S", "DOG"}
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("M'APPELLE", "M' APPELLE"),
+        ("QU'IL", "QU' IL"),
+        ("J'T'AIME", "J' T' AIME"),
+        ("D'AUJOURD'HUI", "D' AUJOURD'HUI"),
+        ("AUJOURD'HUI", "AUJOURD'HUI"),
+        ("M'INCONNU", "M' INCONNU"),
+        ("DOG'S", "DOG 'S"),
+        ("L'HOMME", "L'HOMME"),
+        ("M'", "M'"),
+        ("APPELLE", "APPELLE"),
+        ("M'DOG'S", "M' DOG 'S"),
+    ],
+)
+def test_clitics(word, parts):
+    assert split_clitics(word, FRENCH) == parts.split()
+    rules = SecondLetterNormaliser(FRENCH, split_clitics=True)
+    assert rules(word.lower().replace("'", "’")) == rules(parts) == rules.transcript(word) == parts
+    assert rules.split == ({word: 2} if " " in parts else {})
+    assert SecondLetterNormaliser(FRENCH)(word) == word
 
 
 def test_the_first_rules_leave_them():

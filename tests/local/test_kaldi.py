@@ -84,7 +84,7 @@ def test_a_corpus_full_of_faults_is_read_checked_and_left_usable(root, audio, tr
     splits = kaldi.manifests(CorpusConfig("kaldi"), root)
     paths = {split: tmp_path / f"{split}.jsonl" for split in splits}
     for split, cuts in splits.items():
-        rewrite_texts(cuts, TextPolicy())
+        rewrite_texts(cuts, TextPolicy().transcript, TextPolicy().found_tags)
         write_cuts(cuts, paths[split])
     headline = check(paths, {"ONE": 3, "TWO": 2}, tmp_path / "check", CheckConfig())
     findings = json.loads((tmp_path / "check" / "report.json").read_text())["findings"]

@@ -11,7 +11,8 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
-from local import cuts, kaldi
+from local import cuts, kaldi, table
+from tests.opened_files import opened_files
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.table import read_table
@@ -49,7 +50,8 @@ def test_a_table(root, corpus):
     assert config.corpus == CorpusConfig(
         "table", corpus / "table.csv", train="train", dev_speakers=1, test_speakers=1
     )
-    assert (config.lang, config.check) == (LangConfig(), CheckConfig())
+    assert config.lang == LangConfig(normaliser="english-upper-3")
+    assert config.check == CheckConfig()
     assert not config.neural
 
 
@@ -68,7 +70,7 @@ def test_another_language(root, corpus):
     made = make_from_data(root, "deutsch", path, "table", lm_text=corpus)
     assert any("graphemes" in line and "letters: " in line for line in made.remarks)
     _, config = config_of(root, "deutsch")
-    assert config.lang == LangConfig("graphemes", "letters-upper-1")
+    assert config.lang == LangConfig("graphemes", "letters-upper-2")
     assert config.check.alphabet == "ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖ'"
     assert config.lm.text == corpus
     assert config.neural
@@ -85,8 +87,56 @@ def test_a_lexicon_of_ones_own_and_a_long_alphabet(root, corpus):
     lines = made.written[0].read_text().splitlines()
     assert all(len(line) <= 100 for line in lines if "Path(" not in line)
     _, config = config_of(root, "long")
-    assert config.lang == LangConfig(lexicon, "letters-upper-1")
+    assert config.lang == LangConfig(lexicon, "letters-upper-2")
     assert set(letters) < set(config.check.alphabet)
+
+
+def test_a_folder_of_tables_as_common_voice_has_it(root, corpus):
+    rows = (corpus / "table.csv").read_text().splitlines()[1:]
+    header = "client_id\tpath\tsentence\tup_votes\tlocale\n"
+    parts = {"train": rows[:30], "dev": rows[30:35], "test": rows[35:], "validated": rows}
+    (corpus / "clips").mkdir()
+    for name, lines in parts.items():
+        cells = [line.replace('"', "").rsplit(",", 1) for line in lines]
+        body = "".join(f"{s}\t{c.split(',', 1)[0]}\tThe cat.\t2\ten\n" for c, s in cells)
+        (corpus / f"{name}.tsv").write_text(header + body)
+    (corpus / "reported.tsv").write_text("sentence\treason\n")
+    (corpus / "table.csv").unlink()
+    for path in corpus.glob("*.wav"):
+        path.rename(corpus / "clips" / path.name)
+    made = make_from_data(root, "voices", corpus, "table")
+    assert "not used: reported, validated" in made.remarks
+    assert not any("missing-audio" in line for line in made.remarks)
+    _, config = config_of(root, "voices")
+    expected = {"train": "train", "dev": "dev", "test": "test"}
+    assert {name: getattr(config.corpus, name) for name in expected} == expected
+    splits = table.manifests(config.corpus, config.corpus.root)
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
+    (corpus / "train.csv").touch()
+    with pytest.raises(ManifestError, match=r"two tables for one part, train\.csv, train\.tsv"):
+        make_from_data(root, "two", corpus, "table")
+
+
+def test_clitics_of_a_lexicon(root, corpus):
+    path = corpus / "table.csv"
+    path.write_text(path.read_text().replace("The cat, said he", "Je m’appelle Léo"))
+    lexicon = corpus / "french.dict"
+    lexicon.write_text("je j\nm' m\nappelle a p\nis i\n")
+    made = make_from_data(root, "french", path, "table", lexicon=str(lexicon))
+    assert (
+        "clitics: 40 words are split, such as M'APPELLE as M' APPELLE (lang.split_clitics=False in"
+        " config.py keeps them whole)" in made.remarks
+    )
+    _, config = config_of(root, "french")
+    assert config.lang == LangConfig(lexicon, "letters-upper-2", split_clitics=True)
+
+
+def test_a_dictionary_is_read_once(root, corpus):
+    lexicon = corpus / "own.dict"
+    lexicon.write_text("the D\ncat K\n")
+    with opened_files() as opened:
+        make_from_data(root, "mine", corpus / "table.csv", "table", lexicon=str(lexicon))
+    assert opened.count(str(lexicon)) == 1
 
 
 def test_a_dictionary_of_kaldi(root, corpus):
@@ -284,7 +334,7 @@ def test_the_settings_of_a_reader_to_fill_in(root, monkeypatch):
     assert config.lang.lexicon == "graphemes"
     make_empty(root, "english")
     text = (root / "recipes/english/config.py").read_text()
-    assert 'lang=LangConfig(lexicon="cmudict", normaliser="english-upper-2")' in text
+    assert 'lang=LangConfig(lexicon="cmudict", normaliser="english-upper-3")' in text
     assert "check=CheckConfig(alphabet=" in text
     assert "docs/own-language.md" in text
 

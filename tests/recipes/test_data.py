@@ -142,3 +142,30 @@ def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
         assert {text_of(cut) for cut in written} == {text}
         assert {(cut.custom or {}).get("tags") for cut in written} == {recorded}
     assert (tmp_path / "lexicon" in run.needed) == (normaliser == "as-given")
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "splits", "written"),
+    [
+        ("letters-upper-2", True, "M' APPELLE PO' TIS"),
+        ("letters-upper-2", False, "M'APPELLE PO' TIS"),
+        ("english-upper-3", True, "M' APPELLE PO' TIS"),
+        ("letters-upper-1", False, "M'APPELLE PO TIS"),
+        ("english-upper-2", False, "M'APPELLE PO' 'TIS"),
+    ],
+)
+def test_words_of_transcripts_that_the_lexicon_decides(
+    tmp_path, caplog, normaliser, splits, written
+):
+    from recipes.steps.data import hybrid_policy, write_corpus
+
+    caplog.set_level("INFO")
+    run = WithTags(tmp_path, normaliser, None)
+    (tmp_path / "lexicon").write_text("m' M\nappelle A\npo' P\n")
+    run.config.lang = LangConfig(tmp_path / "lexicon", normaliser, split_clitics=splits)
+    lines = (run.data / "text").read_text().splitlines()
+    (run.data / "text").write_text("".join(f"{x.split()[0]} m'appelle po' 'tis\n" for x in lines))
+    write_corpus(run, hybrid_policy(run))
+    texts = {text_of(cut) for cut in read_cuts(tmp_path / "data-out/train.jsonl")}
+    assert texts == {written}
+    assert ("words split at clitics (M'APPELLE)" in caplog.text) == splits

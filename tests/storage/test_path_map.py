@@ -20,6 +20,22 @@ def test_whole_folders_are_mapped_and_the_longest_counts(path, mapped):
     assert map_path(path, ()) == path
 
 
+@pytest.mark.parametrize(
+    ("path", "mapped"),
+    [
+        ("C:\\Aufnahmen\\ann\\1.wav", "/data/ann/1.wav"),
+        ("C:/Aufnahmen/ann/1.wav", "/data/ann/1.wav"),
+        ("C:\\Aufnahmen2\\1.wav", "C:\\Aufnahmen2\\1.wav"),
+        ("D:\\1.wav", "/disk/1.wav"),
+        ("\\\\nas\\speech\\1.wav", "/nas/1.wav"),
+        ("a\\1.wav", "a\\1.wav"),
+    ],
+)
+def test_paths_of_windows_are_mapped(path, mapped):
+    path_map = ("C:\\Aufnahmen=/data", "D:\\=/disk", "\\\\nas\\speech=/nas")
+    assert map_path(path, path_map) == mapped
+
+
 @pytest.mark.parametrize("mapping", ["/old", "=/new", "/old=", "/old=new"])
 def test_what_is_no_mapping(mapping):
     with pytest.raises(ValueError, match=r"OLD=NEW|absolute"):
@@ -30,4 +46,8 @@ def test_the_folder_of_all_missing_files_is_suggested():
     assert "--map-path /home/ann/wav=NEW" in suggestion(
         ["/home/ann/wav/x/1.wav", "/home/ann/wav/y/2.wav", "utt-3"]
     )
+    assert "--map-path '/a b=NEW' " in suggestion(["/a b/1.wav"])
+    windows = ["C:\\Rec\\x\\1.wav", "C:\\Rec\\y\\2.wav"]
+    assert "--map-path C:/Rec=NEW" in suggestion(windows)
+    assert suggestion([*windows, "/a/1.wav"]) == suggestion(["C:\\1.wav", "D:\\2.wav"]) == ""
     assert suggestion(["/a/1.wav", "/b/2.wav"]) == suggestion(["utt-3"]) == ""

@@ -25,9 +25,6 @@ from toolkit.config.parameters import (
     print_json,
 )
 
-MISSING_SHARE = 0.5
-"""Share of the vocabulary that a language model lacks from which export-lang says so."""
-
 
 @click.group()
 def kaldi() -> None:
@@ -132,18 +129,13 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     from toolkit.fsa.grammar import grammar_acceptor
     from toolkit.lang.kaldi.dict_dir import write_dict
     from toolkit.lang.lang import Lang
+    from toolkit.lang.lm import check_coverage
 
     lang = Lang.load(folder)
     grammar = None if lm is None else grammar_acceptor(lm, lang.words)  # before all is written
-    if grammar is not None:
-        used = {lang.words.symbol(int(word)) for word in set(grammar.words.tolist())}
-        lost = [word for word in lang.vocabulary if word not in used]
-        if len(lost) > MISSING_SHARE * len(lang.vocabulary):
-            click.echo(
-                f"Note: {lm} lacks {len(lost)} of {len(lang.vocabulary)} words, first {lost[0]}: "
-                "does it spell words as the lexicon does?",
-                err=True,
-            )
+    if lm is not None and grammar is not None:
+        words = {lang.words.symbol(int(word)) for word in set(grammar.words.tolist())}
+        check_coverage(lm, words, lang.vocabulary)
     entries = write_dict(lang, out / "dict")
     write_lang_dir(lang, out / "lang", grammar)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {entries} pronunciations")

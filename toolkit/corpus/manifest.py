@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
@@ -175,22 +174,22 @@ def text_of(cut: MonoCut) -> str:
     return cut.supervisions[0].text
 
 
-class Writing(Protocol):
-    """How transcripts are written: a text policy."""
+def rewrite_texts(
+    cuts: Iterable[MonoCut],
+    transcript: Callable[[str], str],
+    found_tags: Callable[[str], Iterable[str]],
+) -> None:
+    """Rewrite the transcripts of `cuts`, and record the tags that they had.
 
-    def transcript(self, text: str) -> str:
-        """Return the text for a manifest."""
-
-    def found_tags(self, text: str) -> list[str]:
-        """Return the tags that are no words of it."""
-
-
-def rewrite_texts(cuts: Iterable[MonoCut], policy: Writing) -> None:
-    """Write the transcripts of `cuts` by a text policy, and record the tags that they had."""
+    Args:
+      cuts: are changed.
+      transcript: returns the text for a manifest, as `TextPolicy.transcript` does.
+      found_tags: returns the tags that are no words of a text.
+    """
     for cut in cuts:
         text = text_of(cut)
-        cut.supervisions[0].text = policy.transcript(text)
-        if tags := policy.found_tags(text):
+        cut.supervisions[0].text = transcript(text)
+        if tags := found_tags(text):
             cut.custom = {**(cut.custom or {}), TAGS: " ".join(dict.fromkeys(tags))}
 
 

@@ -59,8 +59,16 @@ MOST_CHANNELS = 1024
 """Channels of a file, at most: libsndfile's."""
 
 
+_SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
+
+
 def channel_index(name: str) -> int | None:
-    """Return the index of a channel called A, B, ... or 1, 2, ...; None for other names."""
+    """Return the index of a channel called A, B, ..., 1, 2, ..., or left and right, in any case.
+
+    None for other names.
+    """
+    if name.lower() in _SIDES:
+        return _SIDES[name.lower()]
     if name.isdecimal() and name.isascii() and len(name) <= len(str(MOST_CHANNELS)):
         return int(name) - 1 if int(name) else None
     return ord(name.upper()) - ord("A") if len(name) == 1 and name.upper() in "ABCDEFGH" else None

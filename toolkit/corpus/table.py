@@ -14,10 +14,10 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, count_from_one, pair
+from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, pair
 from toolkit.storage.encoding import printable
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
-from toolkit.storage.path_map import PathMap, map_path
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, too_many
+from toolkit.storage.path_map import PathMap, is_of_windows, map_path
 from toolkit.storage.reading import quoted, reading
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -42,6 +42,8 @@ PARTS = {
 }
 """Parts by value of the split column; any other value is itself the name of a part."""
 
+SUFFIXES = (".csv", ".tsv")
+"""Of tables in a folder."""
 DELIMITERS = "\t,;"
 
 
@@ -53,8 +55,8 @@ class Row:
     """Line number in the file, from 1."""
     values: Mapping[str, str]
     """By the names of `COLUMNS`; columns that the table lacks are not in it."""
-    fault: str = ""
-    """File, line and bytes of a line that is not UTF-8."""
+    fault: tuple[str, str] | None = None
+    """(kind, detail) of a line that is not UTF-8 or does not fit the header."""
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")
@@ -66,8 +68,8 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds), `channel`
       and `split` are not; see `COLUMNS` for other spellings. Further columns are ignored.
     - `channel` names the channel of a file of several: A, B, ... or 1, 2, ..., from 0 where one is
-      0. A line without one is a fault where others of its file have one; where none has, all are
-      averaged.
+      0, or left and right. A line without one is a fault where others of its file have one; where
+      none has, all are averaged.
     - Paths are mapped by `path_map`; relative ones start from the table's folder. Where there is no
       such file, one is taken whose name has other Unicode normal forms, or / for \\, or one in the
       folder `clips` beside the table, where Common Voice has it.
@@ -75,13 +77,15 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
       check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
       table has them.
+    - Seconds may have a decimal comma, as in tables with semicolons.
     - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
 
     Returns:
       Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: a column is missing, the file is not text, or a line does not fit its header.
+      ManifestError: a column is missing, the file is not text, or too many lines do not fit its
+        header.
     """
     folder = path.absolute().parent
     rows = [_as_on_disk(_mapped(row, path_map), folder) for row in read_rows(path)]
@@ -94,9 +98,31 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
         for row, channel in zip(rows, channels, strict=True)
     ]
     by_part: dict[str, list[tuple[str, Row]]] = {}
+    fitting = [row for row in rows if row.fault is None or row.fault[0] != BAD_LINE]
+    part = _part(fitting[0], path)
     for id, row in zip(ids, rows, strict=True):
-        by_part.setdefault(_part(row, path), []).append((id, row))
+        if row.fault is None or row.fault[0] != BAD_LINE:  # others go where the line before went
+            part = _part(row, path)
+        by_part.setdefault(part, []).append((id, row))
     return {part: _cuts(found, recordings, path) for part, found in by_part.items()}
+
+
+def tables_in(folder: Path) -> dict[str, Path]:
+    """Return the tables in a folder by the names of the parts, those of the files without suffix.
+
+    Raises:
+      ManifestError: there are two of one name.
+    """
+    tables: dict[str, Path] = {}
+    for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES):
+        if (first := tables.setdefault(path.stem, path)) != path:
+            raise ManifestError(f"{folder} has two tables for one part, {first.name}, {path.name}")
+    return tables
+
+
+def read_part(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
+    """Read a table as one part, whatever its split column says; see `read_table`."""
+    return [cut for cuts in read_table(path, path_map).values() for cut in cuts]
 
 
 def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path) -> list[MonoCut]:
@@ -109,7 +135,7 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
         if not row["speaker"]
     }
     cuts = pair(
-        [(id, FaultyText(row.fault) if row.fault else row["text"]) for id, row in rows],
+        [(id, "" if row.fault else row["text"]) for id, row in rows],
         [(id, _audio(row, recordings, path)) for id, row in rows],
         lambda id, _: speakers[id],
         str(path),
@@ -145,6 +171,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     counts = LineCounts()
     text = _decode(path, counts)
+    separator = _SEPARATOR_LINE.match(text)
+    text = text[separator.end() :] if separator else text
+    lines_before = 1 if separator else 0
     if counts.zero_bytes:
         raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
     first = io.StringIO(text, newline="").readline()
@@ -156,31 +185,42 @@ def read_rows(path: Path) -> Iterator[Row]:
     file = io.StringIO(text, newline="")
     reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] = []
+    misfits: list[str] = []
+    total = 0
     try:
         for number, fields in enumerate(reader):
             cells = [_unquote(field) if delimiter == "\t" else field.strip() for field in fields]
             if number == 0:
                 header = _map_columns(cells, path)
             elif any(cells):
-                if len(cells) != len(header):
-                    raise ManifestError(
-                        f"{path}:{reader.line_num}: {len(cells)} fields, the first line names "
-                        f"{len(header)} columns; put a text with {_NAMES[delimiter]} in "
-                        "quotation marks"
-                    )
+                total += 1
                 values = {
-                    role: printable(cell) for role, cell in zip(header, cells, strict=True) if role
+                    role: printable(cell) for role, cell in zip(header, cells, strict=False) if role
                 }
-                fault = ""
+                line = lines_before + reader.line_num
+                where, fault = f"{path}:{line}", None
                 if faulty := [cell for cell in cells if is_faulty(cell)]:
-                    fault = f"{path}:{reader.line_num}: {counts.describe(faulty[0])}"
-                yield Row(reader.line_num, values, fault)
+                    fault = (NOT_UTF8, f"{where}: {counts.describe(faulty[0])}")
+                elif len(cells) != len(header):
+                    misfits.append(
+                        f"{where}: {len(cells)} fields, the first line names {len(header)} columns;"
+                        f" put a text with {_NAMES[delimiter]} in quotation marks"
+                    )
+                    fault = (BAD_LINE, misfits[-1])
+                yield Row(line, values, fault)
+        if too_many(len(misfits), total):
+            raise ManifestError(misfits[0])
     except csv.Error as error:
         raise ManifestError(
-            f"{path}:{reader.line_num}: {error}; is a quotation mark open or not doubled?"
+            f"{path}:{lines_before + reader.line_num}: {error}; is a quotation mark open or not "
+            "doubled?"
         ) from error
 
 
+_SEPARATOR_LINE = re.compile(r"\"?sep=[,;\t]\"?\n", re.IGNORECASE)
+"""A first line that tells spreadsheets what separates columns."""
+BAD_LINE = "bad-line"
+"""Fault of an utterance whose line in a table has more or fewer fields than its header."""
 CLIPS = "clips/"
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
@@ -265,10 +305,12 @@ def _part(row: Row, path: Path) -> str:
 
 def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
     if row.fault:
-        return Audio(row["audio"], fault=(NOT_UTF8, row.fault))
+        return Audio(row["audio"], fault=row.fault)
     if not row["audio"]:
         return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
     file, recording = str(path.absolute().parent / row["audio"]), recordings[row["audio"]]
+    if is_of_windows(row["audio"]) and not os.path.exists(file):
+        file = row["audio"]
     try:
         start, end = _seconds(row["start"]) or 0.0, _seconds(row["end"])
     except ValueError:
@@ -281,7 +323,7 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
 def _seconds(text: str) -> float | None:
     if not text:
         return None
-    seconds = float(text)
+    seconds = float(text.replace(",", ".", 1))
     if not math.isfinite(seconds):
         raise ValueError
     return seconds

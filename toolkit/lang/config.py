@@ -6,8 +6,17 @@ from typing import Literal, get_args
 
 from toolkit.config.settings import older_runs
 from toolkit.corpus.tags import Tags
+from toolkit.lang.letters import NORMALISERS
+from toolkit.lang.text import Normaliser
 
-Rules = Literal["english-upper-2", "english-upper-1", "letters-upper-1", "as-given"]
+Rules = Literal[
+    "english-upper-3",
+    "english-upper-2",
+    "english-upper-1",
+    "letters-upper-2",
+    "letters-upper-1",
+    "as-given",
+]
 """The ids of `toolkit.lang.policy.TextPolicy` that a recipe may choose."""
 
 
@@ -23,12 +32,18 @@ class LangConfig:
     which suits languages that are spelled nearly as they are spoken."""
     normaliser: Rules = "english-upper-2"
     """Rules that turn written text into words: English, letters of any alphabet, or as-given: what
-    stands between white space, in its case, with digits and symbols. Those of english-upper-1 leave
-    apostrophes that quote at their words."""
+    stands between white space, in its case, with digits and symbols. With english-upper-3 and
+    letters-upper-2, which new corpora have, an apostrophe stays at the edge of a word if the
+    lexicon has the word with it. english-upper-2 keeps all but those that quote, for transcripts
+    that are normalised already, and english-upper-1 these too; letters-upper-1 keeps none."""
     tags: Tags | None = field(default=None, metadata=older_runs(None))
     """Tags in brackets, such as [laughter] and <long pause>: "drop" leaves them out of transcripts
     and texts; "noise" trains them as the noise phone; "keep" reads them as words. None drops them
     too, but round brackets only around an event, as in (cough), and with as-given never."""
+    split_clitics: bool = field(default=False, metadata=older_runs(False))
+    """Split words that the lexicon lacks at its clitics, the entries that begin or end with an
+    apostrophe, as the Montreal Forced Aligner does: M'APPELLE into M' and APPELLE. With
+    english-upper-3 and letters-upper-2, and a lexicon that is not "graphemes"."""
     stress: bool = False
     """Keep the stress digits of cmudict (AH0, AH1, AH2 as different phones)."""
     strip_stress: bool = field(default=False, metadata=older_runs(False))
@@ -66,6 +81,11 @@ class LangConfig:
         if self.normaliser not in get_args(Rules):
             known = " or ".join(map(repr, get_args(Rules)))
             raise ValueError(f"normaliser is {self.normaliser!r}, must be {known}")
+        if self.split_clitics and not NORMALISERS.get(self.normaliser, Normaliser).uses_lexicon:
+            raise ValueError(
+                f"split_clitics needs the normaliser english-upper-3 or letters-upper-2, not "
+                f"{self.normaliser!r}"
+            )
         if self.tags not in (None, *get_args(Tags)):
             known = " or ".join(map(repr, get_args(Tags)))
             raise ValueError(f"tags is {self.tags!r}, must be {known}")

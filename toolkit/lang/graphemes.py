@@ -3,15 +3,19 @@
 import unicodedata
 from collections.abc import Iterable
 
+from toolkit.lang.letters import MIDDLE_DOT
 from toolkit.lang.lexicon import Lexicon, Pronunciation
+
+SILENT = f"'{MIDDLE_DOT}"
+"""Characters inside of words without a sound."""
 
 
 def spell(word: str) -> Pronunciation:
-    """Return the letters of a word and their marks, one phone each; apostrophes are silent.
+    """Return the letters of a word and their marks, one phone each; the characters `SILENT` none.
 
     Empty for a word without letters, or with other characters: a digit has no sound of its own.
     """
-    letters = tuple(character for character in word if character != "'")
+    letters = tuple(character for character in word if character not in SILENT)
     kinds = [unicodedata.category(letter)[0] for letter in letters]
     return letters if "L" in kinds and set(kinds) <= {"L", "M"} else ()
 

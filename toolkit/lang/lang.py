@@ -50,6 +50,8 @@ class Lang:
     """Of pronunciations and of silence around them; None: all are equally likely."""
     tags: Tags | None = None
     """What the text policy does with tags."""
+    split_clitics: bool = False
+    """Whether the text policy splits words that the vocabulary lacks at its clitics."""
 
     @property
     def policy(self) -> TextPolicy:
@@ -58,7 +60,7 @@ class Lang:
         Raises:
           UnknownNormaliserError: this version does not have it.
         """
-        return TextPolicy(self.normaliser, self.tags, self.lexicon)
+        return TextPolicy(self.normaliser, self.tags, self.lexicon, self.split_clitics)
 
     @classmethod
     def of(cls, lexicon: Lexicon) -> "Lang":
@@ -127,9 +129,11 @@ class Lang:
         self.words.write(folder / "words.txt")
         for name, lines in (("disambig", self.disambig_symbols), ("vocab", self.vocabulary)):
             write_atomically(folder / f"{name}.txt", "".join(f"{line}\n" for line in lines))
-        settings = {"normaliser": self.normaliser}
+        settings: dict[str, str | bool] = {"normaliser": self.normaliser}
         if self.tags is not None:
             settings["tags"] = self.tags
+        if self.split_clitics:
+            settings["split_clitics"] = True
         write_atomically(folder / "lang.json", json.dumps(settings, indent=1) + "\n")
         if self.probabilities is not None:
             self.probabilities.save(folder)
@@ -144,7 +148,7 @@ class Lang:
           LangError: the files do not belong together.
         """
         folder = Path(folder)
-        normaliser, tags = _read_policy(folder)
+        normaliser, tags, splits = _read_policy(folder)
         lang = cls(
             Lexicon.load(folder / "lexicon.txt"),
             SymbolTable.read(folder / "phones.txt"),
@@ -152,6 +156,7 @@ class Lang:
             normaliser,
             LexiconProbabilities.load(folder),
             tags,
+            splits,
         )
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
         absent += [word for word in sorted(lang.lexicon) if word not in lang.words]
@@ -164,8 +169,8 @@ class Lang:
         return lang
 
 
-def _read_policy(folder: Path) -> tuple[str, Tags | None]:
-    """Read the id of the text policy and what it does with tags.
+def _read_policy(folder: Path) -> tuple[str, Tags | None, bool]:
+    """Read the id of the text policy, what it does with tags, and whether it splits clitics.
 
     Raises:
       LangError: lang.json cannot be read.
@@ -176,4 +181,7 @@ def _read_policy(folder: Path) -> tuple[str, Tags | None]:
         tags = settings.get("tags")
         if tags not in (None, *get_args(Tags)):
             raise ValueError(f"'tags' is {tags!r}")
-        return settings["normaliser"], tags
+        splits = settings.get("split_clitics", False)
+        if not isinstance(splits, bool):
+            raise ValueError(f"'split_clitics' is {splits!r}")
+        return settings["normaliser"], tags, splits

@@ -2,16 +2,14 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.letters import LetterNormaliser
+from toolkit.lang.letters import SecondLetterNormaliser
 from toolkit.lang.lexicon import Lexicon, Pronunciation
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, TextCounts, TextPolicy
 from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text import in_upper_case
 
@@ -54,7 +52,9 @@ class Language:
 
 
 def survey_language(
-    texts: Iterable[str], lexicon: Lexicon | None = None, policy: TextPolicy | None = None
+    texts: Iterable[str],
+    lexicon: Collection[str] | None = None,
+    policy: TextPolicy | None = None,
 ) -> Language:
     """Count the words and letters of transcripts.
 
@@ -68,9 +68,9 @@ def survey_language(
       LanguageError: no words; words that are not separated by spaces; or too many letters for an
         alphabet.
     """
-    policy = policy or TextPolicy(LetterNormaliser.id)
+    policy = policy or TextPolicy(SecondLetterNormaliser.id)
     as_given = policy.id == AS_GIVEN
-    known = Lexicon.from_cmudict() if lexicon is None else lexicon
+    known: Collection[str] = Lexicon.from_cmudict() if lexicon is None else lexicon
     tokens: Counter[str] = Counter()
     for text in texts:
         tokens.update(word for word in policy.words(text) if word != UNKNOWN)
@@ -109,8 +109,8 @@ class Coverage:
 
 
 def choose_policy(
-    texts: Iterable[str], lexicon: Path, prefer_as_given: bool = False
-) -> tuple[TextPolicy, dict[str, Coverage]]:
+    texts: Iterable[str], lexicon: Lexicon, prefer_as_given: bool = False
+) -> tuple[TextPolicy, dict[str, Coverage], TextCounts]:
     """Choose whether words of a lexicon are taken as given, or as letters in upper case.
 
     As given are transcripts that have a larger share of their words in the lexicon as they stand.
@@ -119,26 +119,31 @@ def choose_policy(
 
     Args:
       texts: transcripts as written.
-      lexicon: the file, or Kaldi's dict or lang folder.
+      lexicon: its words as given.
       prefer_as_given: take equal shares for as-given, for text that somebody has normalised.
 
     Returns:
-      The policy, with the lexicon, and what the lexicon has of the words by policy id.
+      The policy, with the lexicon, which splits words at clitics if the transcripts have such; what
+      the lexicon has of the words, by policy id; and what the policy does to the transcripts.
     """
     texts = list(texts)
+    in_capitals = TextPolicy(SecondLetterNormaliser.id, split_clitics=True)
+    policies = {
+        AS_GIVEN: TextPolicy(AS_GIVEN, lexicon=lexicon),
+        in_capitals.id: in_capitals.with_lexicon(lexicon.spelled(in_capitals)),
+    }
     coverage: dict[str, Coverage] = {}
-    policies = {}
-    entries: dict[str, Lexicon] = {}
-    for id in (AS_GIVEN, LetterNormaliser.id):
-        entries[id] = known = read_dictionary(lexicon, policy=TextPolicy(id)).lexicon
-        policies[id] = TextPolicy(id, lexicon=known)
-        words = [word for text in texts for word in policies[id].words(text)]
-        coverage[id] = Coverage(sum(word in known for word in words), len(words))
+    counts = {id: TextCounts() for id in policies}
+    for id, policy in policies.items():
+        words = [word for text in texts for word in policy.words(text, counts[id])]
+        coverage[id] = Coverage(sum(word in policy.lexicon for word in words), len(words))
     given, folded = (found.share for found in coverage.values())
     as_given = given > folded
     if given == folded > 0:
-        as_given = prefer_as_given or _merges_words(entries[AS_GIVEN])
-    return policies[AS_GIVEN if as_given else LetterNormaliser.id], coverage
+        as_given = prefer_as_given or _merges_words(lexicon)
+    chosen = policies[AS_GIVEN if as_given else in_capitals.id]
+    chosen = replace(chosen, split_clitics=bool(counts[chosen.id].clitics))
+    return chosen, coverage, counts[chosen.id]
 
 
 def _merges_words(lexicon: Lexicon) -> bool:

@@ -110,6 +110,15 @@ class Lexicon(dict[str, list[Pronunciation]]):
         marked = {word: [with_positions(phones) for phones in self[word]] for word in self}
         return Lexicon(marked)
 
+    def spelled(self, policy: TextPolicy) -> "Lexicon":
+        """The words of a lexicon as given, spelled by a policy, without numbers of variants."""
+        lexicon = Lexicon()
+        for word, pronunciations in self.items():
+            key = policy.lexicon_key(_without_variant(word))
+            for phones in pronunciations:
+                lexicon.add(key, phones)
+        return lexicon
+
     def shortest(self) -> dict[str, int]:
         """Return each word's smallest number of phones, for its minimum duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}

@@ -83,7 +83,7 @@ def prepare_lm(
     if config.arpa is not None:
         given = prune_by_entropy(read_arpa(config.arpa), config.prune)
         model = given.restrict(vocabulary)
-        _check_coverage(config.arpa, given.vocabulary, vocabulary)
+        check_coverage(config.arpa, given.vocabulary, vocabulary)
     else:
         models = []
         for name in _sources(config, texts_by_split.get(train, {}), policy):
@@ -121,8 +121,13 @@ def prepare_lm(
     return headline | _write_perplexity(model, texts_by_split, policy, out / "perplexity.tsv")
 
 
-def _check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection[str]) -> None:
-    """Warn of a model that lacks many words of the vocabulary.
+def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection[str]) -> None:
+    """Warn of a given model that lacks more than a tenth of the words of the vocabulary.
+
+    Args:
+      path: of the model.
+      modelled: its words.
+      vocabulary: the recogniser's.
 
     Raises:
       ArpaError: it has none.

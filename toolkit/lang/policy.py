@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from toolkit.corpus.tags import Tags, tags_in
-from toolkit.lang.letters import NORMALISERS, UnknownNormaliserError, normaliser
+from toolkit.lang.letters import (
+    NORMALISERS,
+    SecondLetterNormaliser,
+    UnknownNormaliserError,
+    compatible,
+    normaliser,
+)
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import Normaliser, in_upper_case
 from toolkit.storage.whitespace import single_spaced, split_words
@@ -52,6 +58,8 @@ class TextCounts:
     """Words with digits that the lexicon lacks."""
     foreign: Counter[str] = field(default_factory=Counter)
     """Foreign letters that were transliterated."""
+    clitics: Counter[str] = field(default_factory=Counter)
+    """Words that were split at clitics, such as M'APPELLE."""
 
     def lines(self) -> Iterator[str]:
         """Yield a phrase for each kind that there is: number and most frequent examples."""
@@ -60,6 +68,7 @@ class TextCounts:
             "tags dropped": self.tags,
             "sentence and unknown marks": self.marks,
             "foreign letters transliterated": self.foreign,
+            "words split at clitics": self.clitics,
             "characters removed": self.removed,
         }
         for title, counts in kinds.items():
@@ -89,14 +98,17 @@ class TextPolicy:
     """
 
     id: str = Normaliser.id
-    """english-upper-2, english-upper-1, letters-upper-1, or as-given."""
+    """english-upper-1 to english-upper-3, letters-upper-1 or letters-upper-2, or as-given."""
     tags: Tags | None = None
     """"drop" leaves tags out, "noise" has transcripts say `<UNK>` for them, "keep" reads them as
     words. None: as "drop", but round brackets are tags only if they enclose an event, such as
     (cough), and as given never."""
     lexicon: Collection[str] = field(default=frozenset(), repr=False)
     """Words that have pronunciations: words with digits among them are known and, as given, tags
-    such as {LG}."""
+    such as {LG}; english-upper-3 and letters-upper-2 look up words with apostrophes at an edge."""
+    split_clitics: bool = False
+    """Split words that the lexicon lacks at its clitics, see `toolkit.lang.text.split_clitics`; of
+    english-upper-3 and letters-upper-2."""
 
     def __post_init__(self) -> None:
         if self.id not in NORMALISERS and self.id not in (AS_GIVEN, UPPER_CASE):
@@ -109,6 +121,11 @@ class TextPolicy:
     def folds(self) -> bool:
         """Whether the policy normalises text: case, punctuation, digits."""
         return self.id in NORMALISERS
+
+    @property
+    def uses_lexicon(self) -> bool:
+        """Whether the words of a text depend on what the lexicon has, words with digits aside."""
+        return self.id == AS_GIVEN or (self.folds and NORMALISERS[self.id].uses_lexicon)
 
     def with_lexicon(self, words: Collection[str]) -> "TextPolicy":
         """Return the policy for a lexicon."""
@@ -156,7 +173,7 @@ class TextPolicy:
             return split_words(text)
         if self.id == UPPER_CASE:
             return text.upper().split()
-        rules = normaliser(self.id)
+        rules = self._rules()
         text = self._simplified(text, counts)
         if not _HAS_DIGIT.search(text):
             words = rules.words(text)
@@ -164,20 +181,27 @@ class TextPolicy:
             words = self._with_digits(text, rules, counts)
         if rules.removed:
             counts.removed.update(rules.removed)
+        if rules.split:
+            counts.clitics.update(rules.split)
         return words
 
-    def transcript(self, text: str) -> str:
+    def transcript(self, text: str, counts: TextCounts | None = None) -> str:
         """Return the text of a manifest: words, and what has no pronunciation, for the check.
 
         Tags are left out, or `<UNK>` if they are trained as the noise phone.
-        """
-        if self.tags == "noise":
-            text = self.without_tags(text, None, f" {UNKNOWN} ")
-            pieces = [self._written(piece) for piece in text.split(f" {UNKNOWN} ")]
-            return single_spaced(f" {UNKNOWN} ".join(pieces))
-        return self._written(self.without_tags(text))
 
-    def _written(self, text: str) -> str:
+        Args:
+          text: as written.
+          counts: collects tags and the words that are split at clitics.
+        """
+        counts = TextCounts() if counts is None else counts
+        if self.tags == "noise":
+            text = self.without_tags(text, counts, f" {UNKNOWN} ")
+            pieces = [self._written(piece, counts) for piece in text.split(f" {UNKNOWN} ")]
+            return single_spaced(f" {UNKNOWN} ".join(pieces))
+        return self._written(self.without_tags(text, counts), counts)
+
+    def _written(self, text: str, counts: TextCounts) -> str:
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
         if self.id == UPPER_CASE:
@@ -185,7 +209,13 @@ class TextPolicy:
         if self.tags == "keep":
             for match in tags_in(text, round_brackets=True):
                 text = text.replace(match.group(), match.group().translate(_NO_BRACKETS))
-        return normaliser(self.id).transcript(self._simplified(text, TextCounts()).upper())
+        rules = self._rules()
+        written = rules.transcript(self._simplified(text, TextCounts()).upper())
+        counts.clitics.update(rules.split)
+        return written
+
+    def _rules(self) -> Normaliser:
+        return normaliser(self.id, self.lexicon, self.split_clitics)
 
     def found_tags(self, text: str) -> list[str]:
         """Return the tags of a text that are not words."""
@@ -195,7 +225,7 @@ class TextPolicy:
 
     def lexicon_key(self, word: str) -> str:
         """Return the spelling of a lexicon's word: as given the word itself, else upper case."""
-        return in_upper_case(_narrow(word)) if self.folds else word
+        return in_upper_case(self._ordinary(word)) if self.folds else word
 
     def unit_text(self, text: str) -> str:
         """Return a transcript as CTC units encode it: as given its words, else in upper case."""
@@ -229,14 +259,17 @@ class TextPolicy:
         )
 
     def _simplified(self, text: str, counts: TextCounts) -> str:
-        """Make full-width letters plain and, for English, transliterate foreign Latin letters."""
+        """Return the ordinary forms of letters; for English, transliterate foreign Latin ones."""
         if text.isascii():
             return text
-        text = _narrow(text)
+        text = self._ordinary(text)
         if self.id.startswith("english") and (foreign := _FOREIGN.findall(text)):
             counts.foreign.update(foreign)
             text = text.translate(_FOREIGN_LETTERS)
         return text
+
+    def _ordinary(self, text: str) -> str:
+        return compatible(text) if self.id == SecondLetterNormaliser.id else _narrow(text)
 
     def _with_digits(self, text: str, rules: Normaliser, counts: TextCounts) -> list[str]:
         """Apply rules to a text in which some tokens have digits, which stay whole."""

@@ -34,6 +34,7 @@ def prepare_lang(
     lm_words: Mapping[str, float] | None,
     out: Path,
     train: str = "train",
+    dictionary: Dictionary | None = None,
 ) -> dict[str, float]:
     """Write the folder of a `Lang`, `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
 
@@ -50,6 +51,7 @@ def prepare_lang(
         `lm.word_weights`), None for none.
       out: the folder.
       train: name of the training split.
+      dictionary: where words are looked up, see `source_dictionary`; by default it is read.
 
     Returns:
       Sizes, the number of words of `lm_words` that are left out of the vocabulary and their share
@@ -58,8 +60,10 @@ def prepare_lang(
     Raises:
       LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
     """
-    fixed = None if config.lexicon == "graphemes" else source_dictionary(config)
-    policy, counts = text_policy(config, fixed.lexicon if fixed else ()), TextCounts()
+    if config.lexicon != "graphemes" and dictionary is None:
+        dictionary = source_dictionary(config)
+    policy = text_policy(config, dictionary.lexicon if dictionary else ())
+    counts = TextCounts()
     words_by_split = {
         split: {utterance: policy.words(text, counts) for utterance, text in texts.items()}
         for split, texts in texts_by_split.items()
@@ -70,7 +74,10 @@ def prepare_lang(
         raise LangError(f"the split {train!r} has no transcript with a word in it")
     lm_words = lm_words or {}
     listed = read_words(config.words, policy) if config.words_file else set()
-    dictionary = fixed or source_dictionary(config, needed | listed | lm_words.keys())
+    if dictionary is None:
+        dictionary = source_dictionary(config, needed | listed | lm_words.keys())
+    for note in dictionary.notes:
+        logger.info("%s: %s", config.lexicon_file, note)
     source = dictionary.lexicon
     if config.words == "lexicon":
         listed = set(possible_words(source, policy))
@@ -92,7 +99,11 @@ def prepare_lang(
             lambda entry: _vocabulary_entry(entry, vocabulary, config.position_dependent)
         )
     lang = dataclasses.replace(
-        lang, normaliser=config.normaliser, tags=config.tags, probabilities=probabilities
+        lang,
+        normaliser=config.normaliser,
+        tags=config.tags,
+        split_clitics=config.split_clitics,
+        probabilities=probabilities,
     )
     lang.save(out)
     if dictionary.extra_questions is not None:
@@ -171,33 +182,22 @@ def _vocabulary_entry(
 
 
 def source_dictionary(config: LangConfig, words: Collection[str] = ()) -> Dictionary:
-    """Read the dictionary that words are looked up in: see `source_lexicon`."""
-    if config.lexicon_file is None:
-        return Dictionary(source_lexicon(config, words))
-    found = read_dictionary(config.lexicon_file, config.strip_stress, text_policy(config))
-    for note in found.notes:
-        logger.info("%s: %s", config.lexicon_file, note)
-    return found
-
-
-def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
-    """Read the lexicon that words are looked up in.
+    """Read the dictionary that words are looked up in.
 
     Args:
       config: which one.
       words: the words of a lexicon of graphemes; other lexicons do not need them.
     """
     if config.lexicon == "graphemes":
-        return grapheme_lexicon(words)
-    if config.lexicon is None:
-        return Lexicon.from_cmudict(stress=config.stress)
-    policy = text_policy(config)
-    return read_dictionary(config.lexicon, config.strip_stress, policy).lexicon
+        return Dictionary(grapheme_lexicon(words))
+    if config.lexicon_file is None:
+        return Dictionary(Lexicon.from_cmudict(stress=config.stress))
+    return read_dictionary(config.lexicon_file, config.strip_stress, text_policy(config))
 
 
 def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:
     """Return the text policy of a recipe, given the words that have pronunciations."""
-    return TextPolicy(config.normaliser, config.tags, lexicon)
+    return TextPolicy(config.normaliser, config.tags, lexicon, config.split_clitics)
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:

@@ -1,5 +1,7 @@
 """Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -13,12 +15,12 @@ from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
-from toolkit.corpus.table import read_table
-from toolkit.lang.dictionary import Dictionary, read_dictionary
+from toolkit.corpus.table import read_part, read_table, tables_in
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
-from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.policy import TextPolicy
-from toolkit.lang.text import Normaliser, check_sentences, read_sentences
+from toolkit.lang.letters import SecondLetterNormaliser
+from toolkit.lang.policy import AS_GIVEN, EXAMPLES, TextCounts, TextPolicy
+from toolkit.lang.text import ThirdNormaliser, check_sentences, read_sentences, split_clitics
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
 from toolkit.new_corpus.survey import choose_parts, survey
@@ -53,8 +55,7 @@ def make_empty(
       lm_text: text for the language model, instead of the training transcripts.
     """
     lexicon = lexicon or "cmudict"
-    normaliser = Normaliser.id if lexicon == "cmudict" else LetterNormaliser.id
-    settings = Settings(lexicon=lexicon, normaliser=normaliser, lm_text=lm_text)
+    settings = Settings(lexicon=lexicon, normaliser=_rules_for(lexicon), lm_text=lm_text)
     reader = write_reader(root, name)
     return NewCorpus((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
 
@@ -96,20 +97,29 @@ def make_from_data(
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None:
         check_sentences(lm_text)
-        if next(read_sentences(lm_text, LetterNormaliser()), None) is None:
+        if next(read_sentences(lm_text, SecondLetterNormaliser()), None) is None:
             raise ManifestError(f"{lm_text}: the language model's text has no word in it")
     prepared = _kaldi_dictionary(data) if reader == "kaldi" else None
     if lexicon is None and prepared is not None:
         lexicon = str(prepared)
-    policy, about_text = None, []
+    policy: TextPolicy | None = None
+    notes: tuple[str, ...] = ()
+    about_text: list[str] = []
     if lexicon not in (None, "cmudict", "graphemes"):
-        policy, coverage = choose_policy(texts, Path(lexicon), prepared is not None)
-        about_text = [_text_remark(policy, coverage)]
+        dictionary = read_dictionary(Path(lexicon), policy=TextPolicy(AS_GIVEN))
+        notes = dictionary.notes
+        policy, coverage, counts = choose_policy(texts, dictionary.lexicon, prepared is not None)
+        about_text = _text_remarks(policy, coverage, counts)
     found = survey(parts, corpus, left_out, policy)
-    chosen = _choose_lexicon(texts, lexicon, policy)
-    hours = round(found.hours["train"], 2) or 0.01
+    chosen = _choose_lexicon(texts, lexicon, policy, notes)
     settings = Settings(
-        found.corpus, hours, chosen.lexicon, chosen.normaliser, chosen.alphabet, lm_text
+        found.corpus,
+        round(found.hours["train"], 2) or 0.01,
+        chosen.lexicon,
+        chosen.normaliser,
+        policy is not None and policy.split_clitics,
+        chosen.alphabet,
+        lm_text,
     )
     about = [*describe(found), chosen.remark, *about_text]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
@@ -118,8 +128,13 @@ def make_from_data(
 
 def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     if path.is_dir():
+        tables = tables_in(path)
+        if any(re.match(r"train(?![a-z])", name.lower()) for name in tables):
+            used, left_out = _used(sorted(tables))
+            return {name: read_part(tables[name], corpus.map_paths) for name in used}, left_out
         kaldi = next(chain(path.glob("wav.scp"), path.glob("*/wav.scp")), None)
-        hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else "such as table.csv"
+        hint = "such as table.csv, or call the tables of its parts train, dev and test"
+        hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else hint
         raise ManifestError(f"{path} is a folder: name the table in it, {hint}")
     return read_table(path, corpus.map_paths), []
 
@@ -189,27 +204,40 @@ def _kaldi_dictionary(folder: Path) -> Path | None:
     return next((place for place in places if (place / ALIGN_LEXICON).is_file()), None)
 
 
-def _text_remark(policy: TextPolicy, coverage: dict[str, Coverage]) -> str:
+def _text_remarks(
+    policy: TextPolicy, coverage: dict[str, Coverage], counts: TextCounts
+) -> list[str]:
     """Say which rules were chosen for text, and the counts that they were chosen by."""
     given, normalised = (f"{found.known} of {found.words}" for found in coverage.values())
-    return (
+    remarks = [
         f"text: {policy.id}; as they stand {given} words are in the lexicon, in upper case without "
         f"punctuation {normalised} (lang.normaliser in config.py overrides this)"
-    )
+    ]
+    if policy.split_clitics:
+        examples = (
+            f"{word} as {' '.join(split_clitics(word, policy.lexicon))}"
+            for word, _ in counts.clitics.most_common(EXAMPLES)
+        )
+        remarks.append(
+            f"clitics: {sum(counts.clitics.values())} words are split, such as "
+            f"{', '.join(examples)} (lang.split_clitics=False in config.py keeps them whole)"
+        )
+    return remarks
+
+
+def _rules_for(lexicon: str) -> str:
+    return ThirdNormaliser.id if lexicon == "cmudict" else SecondLetterNormaliser.id
 
 
 def _choose_lexicon(
-    texts: list[str], lexicon: str | None, policy: TextPolicy | None
+    texts: list[str], lexicon: str | None, policy: TextPolicy | None, notes: Sequence[str]
 ) -> _LexiconChoice:
-    """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy."""
-    dictionary: Dictionary | None = None
-    if policy is not None and lexicon is not None:
-        dictionary = read_dictionary(Path(lexicon), policy=policy)
-    language = survey_language(texts, dictionary.lexicon if dictionary else None, policy)
+    """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy and notes."""
+    language = survey_language(texts, policy.lexicon if policy else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
-    if dictionary is not None:
-        notes = "".join(f"; {note}" for note in dictionary.notes)
-        remark = f"{share} are in it, the others get predicted pronunciations{notes}"
+    if policy is not None:
+        remark = f"{share} are in it, the others get predicted pronunciations"
+        remark += "".join(f"; {note}" for note in notes)
     elif lexicon is not None:
         remark = f"{share} are in the English lexicon"
     else:
@@ -218,7 +246,6 @@ def _choose_lexicon(
         remark = f"{share} are in the English lexicon: {decision} (--lexicon overrides this)"
     if lexicon != "cmudict":
         remark += f"; letters: {show_letters(language.letters)}"
-    english = Normaliser.id if lexicon == "cmudict" else LetterNormaliser.id
-    normaliser = english if policy is None else policy.id
+    normaliser = _rules_for(lexicon) if policy is None else policy.id
     remark = f"lexicon: {lexicon}; {remark}"
     return _LexiconChoice(lexicon, normaliser, language.alphabet, remark)

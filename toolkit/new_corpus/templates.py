@@ -121,8 +121,10 @@ class Settings:
     """Hours of training speech."""
     lexicon: str = "cmudict"
     """"cmudict", "graphemes" or a file."""
-    normaliser: str = "english-upper-2"
+    normaliser: str = "english-upper-3"
     """The text policy."""
+    split_clitics: bool = False
+    """Whether it splits words at clitics."""
     alphabet: str = CheckConfig().alphabet
     """The letters of which words consist, unless the lexicon is cmudict."""
     lm_text: Path | None = None
@@ -146,19 +148,23 @@ def config_py(name: str, settings: Settings) -> str:
         "recipes.librispeech.config": {"Config"},
         "recipes.steps.sizes": {"sized"},
         "toolkit.corpus.config": {"CorpusConfig"},
+        "toolkit.lang.config": {"LangConfig"},
     }
+    named = settings.lexicon in ("cmudict", "graphemes")
+    lang = {
+        "lexicon": _quoted(settings.lexicon) if named else _path(Path(settings.lexicon)),
+        "normaliser": _quoted(settings.normaliser),
+    }
+    if settings.split_clitics:
+        lang["split_clitics"] = "True"
+    sections["lang"] = _call("LangConfig", lang)
     if settings.lexicon != "cmudict" or settings.corpus is None:
-        named = settings.lexicon in ("cmudict", "graphemes")
-        lexicon = _quoted(settings.lexicon) if named else _path(Path(settings.lexicon))
-        rules = _quoted(settings.normaliser)
-        sections["lang"] = _call("LangConfig", {"lexicon": lexicon, "normaliser": rules})
         sections["check"] = _call("CheckConfig", {"alphabet": _string(settings.alphabet)})
         modules["toolkit.corpus.config"].add("CheckConfig")
-        modules.setdefault("toolkit.lang.config", set()).add("LangConfig")
     if settings.lm_text is not None:
         sections["lm"] = _call("NgramConfig", {"text": _path(settings.lm_text)})
         sections["neural"] = "True"
-        modules.setdefault("toolkit.lang.config", set()).add("NgramConfig")
+        modules["toolkit.lang.config"].add("NgramConfig")
     remarks = {"neural": NEURAL} | ({"lang": LANGUAGE} if settings.corpus is None else {})
     body = "".join(f"{remarks.get(key, '')}{key}={value},\n" for key, value in sections.items())
     body = _indented(body, 8)

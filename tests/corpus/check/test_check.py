@@ -69,7 +69,7 @@ def corpus(audio, truncate, tmp_path):
 def test_tags_are_left_out_of_transcripts_and_found(corpus):
     corpus.fill("train")
     tagged = [corpus.add("train", "laugh", "one [laughter] two <a noise>", seconds=0.5)]
-    rewrite_texts(tagged, TextPolicy())
+    rewrite_texts(tagged, TextPolicy().transcript, TextPolicy().found_tags)
     assert text_of(tagged[0]) == "ONE TWO"
     corpus.add("train", "digits", "ONE 12 TWO 3", seconds=0.5)
     _, found = corpus.check()

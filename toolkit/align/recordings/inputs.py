@@ -13,7 +13,7 @@ from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.text import TextError
 from toolkit.storage.encoding import printable
 from toolkit.storage.folders import visible_files
-from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_faulty, shown
+from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_faulty
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.reading import reading
 
@@ -250,7 +250,7 @@ def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
       The rest of the line by name; and by name what is wrong with a line that is not UTF-8.
     """
     pairs: dict[str, str] = {}
-    faults: dict[str, str] = {}
+    faulty: dict[str, tuple[int, str]] = {}
     counts = LineCounts()
     with reading(path, InputError, "save it as text in UTF-8"):
         for number, line in decoded_lines(path, counts):
@@ -263,7 +263,8 @@ def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             pairs[name] = rest[0].strip() if rest else ""
             if is_faulty(line):
                 pairs[name] = ""
-                faults[name] = f"{path}:{number} is not UTF-8: {shown(line)}"
-    if counts.advice:
-        faults = {name: f"{fault}; {counts.advice}" for name, fault in faults.items()}
-    return pairs, faults
+                faulty[name] = (number, line)
+    return pairs, {
+        name: f"{path}:{number} is not UTF-8: {counts.describe(line)}"
+        for name, (number, line) in faulty.items()
+    }

@@ -225,6 +225,12 @@ KINDS: dict[str, Kind] = {
         "some words are not in the lexicon; those with letters get guessed pronunciations",
         "add frequent ones to the lexicon, write numbers out: see oov.tsv",
     ),
+    "bad-line": Kind(
+        ERROR,
+        "all",
+        "line of a table with more or fewer fields than its first line names columns",
+        "put a text with the separator in it in quotation marks, or complete the line",
+    ),
     "not-utf8": Kind(
         ERROR,
         "all",
