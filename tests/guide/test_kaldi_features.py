@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 SETTINGS = (
     "lstm=false",
-    "chain_features=fbank",
-    "mono.em.gaussians=250",
+    "chain_features=both",
+    "lfmmi.epochs=12",
     "lfmmi.model.strides=1,0,3,3",
     "lfmmi.model.hidden=64",
     "lfmmi.model.bottleneck=16",
@@ -65,11 +65,6 @@ def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
     }
     # What has learnt nothing gets most of the words wrong.
     assert all(wer[system] < 30 for system in ("mono", "tri", "lda_mllt", "sat")), wer
-    assert wer["chain"] < 60, wer
+    assert max(wer["chain"], wer["chain_fbank"]) < 60, wer
     said = typed(f"recipes/shared/run.py --jobs 2 {settings} --list", project)
     assert "stale" not in said
-
-
-def test_copies_at_other_speeds_are_refused(project):
-    command = "recipes/shared/run.py --set augment.speeds=0.9 2>&1 | tail -1; test $PIPESTATUS = 2"
-    assert "corpus.features=kaldi" in typed(command, project)
