@@ -9,12 +9,15 @@ from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.split import assemble, matches
+from toolkit.features.kaldi.feature_dir import read_feature_dir
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read every data directory in `root` whose name matches a pattern, or `root`, if it is one.
 
     A single directory is training data, of which dev and test are held out.
+
+    With `corpus.features` = "kaldi" directories are those with feats.scp, and need no audio.
 
     Commands in wav.scp are refused, as faults for the check to report. With `corpus.allow_pipes`
     they are run, once each, into audio files in the folder `corpus.pipes`.
@@ -26,18 +29,20 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
             "for these with --set corpus.pipes=FOLDER"
         )
     run_pipe = PipeRunner(corpus.pipes) if corpus.allow_pipes else None
-    if (root / "wav.scp").is_file():
-        cuts = read_kaldi_dir(root, run_pipe, corpus.map_paths)
-        return assemble({"train": cuts}, corpus, hold_out_test=True)
-    folders = sorted(path.parent for path in root.glob("*/wav.scp"))
-    parts = {
-        folder.name: read_kaldi_dir(folder, run_pipe, corpus.map_paths)
-        for folder in folders
-        if matches(folder.name, patterns)
-    }
+
+    def read(folder: Path) -> list[MonoCut]:
+        if corpus.features == "kaldi":
+            return read_feature_dir(folder, corpus.map_paths)
+        return read_kaldi_dir(folder, run_pipe, corpus.map_paths)
+
+    table = "feats.scp" if corpus.features == "kaldi" else "wav.scp"
+    if (root / table).is_file():
+        return assemble({"train": read(root)}, corpus, hold_out_test=True)
+    folders = sorted(path.parent for path in root.glob(f"*/{table}"))
+    parts = {folder.name: read(folder) for folder in folders if matches(folder.name, patterns)}
     if not parts:
         raise ManifestError(
-            f"no Kaldi data directory (a folder with wav.scp and text) under {root} has a "
+            f"no Kaldi data directory (a folder with {table} and text) under {root} has a "
             f"name such as {patterns}"
         )
     return assemble(parts, corpus, hold_out_test=True)

@@ -118,6 +118,18 @@ class Config(HybridConfig):
     enhance: EnhanceConfig = EnhanceConfig()
     """The front end of the array version of the test sets (C1)."""
 
+    def refuse_contradictions(self) -> None:
+        """Called when all settings are known: rooms are simulated with audio.
+
+        Raises:
+          ValueError: there is none.
+        """
+        if self.corpus.features == "kaldi":
+            raise ValueError(
+                "corpus.features=kaldi: this recipe simulates rooms, for which it needs audio; "
+                "recipes/librispeech/run.py takes features"
+            )
+
     @property
     def systems(self) -> tuple[str, ...]:
         """The systems that are compared with the baseline."""

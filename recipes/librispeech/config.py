@@ -114,11 +114,12 @@ class Config(HybridConfig):
     """Rescoring with it."""
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: what is named must be trained.
+        """Called when all settings are known: what is named must be trained, and needs its input.
 
         Raises:
-          ValueError: it is not.
+          ValueError: it is not, or has not.
         """
+        super().refuse_contradictions()
         trained = [*GMMS, *["lstm_ce"] * self.lstm, *self.networks]
         for name in (self.bundle, *self.neural_systems):
             if name is not None and name not in trained:

@@ -102,6 +102,18 @@ class Config:
         both_ways = getattr(self.train.model, "bidirectional", False)
         return self.normalisation or ("whole" if both_ways else "causal")
 
+    def refuse_contradictions(self) -> None:
+        """Called when all settings are known: features are extracted, for bundles that stream.
+
+        Raises:
+          ValueError: there is no audio.
+        """
+        if self.corpus.features == "kaldi":
+            raise ValueError(
+                "corpus.features=kaldi: this recipe extracts its features from audio; "
+                "recipes/librispeech/run.py takes features"
+            )
+
     def __post_init__(self) -> None:
         if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:
             raise ValueError("evaluation_width and sweep need beam widths of at least 1")

@@ -13,16 +13,24 @@ use_project_environment(ROOT)
 
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
-from recipes.steps.bundle import write_aligner, write_bundles
+from recipes.steps.bundle import say_no_bundle, write_aligner, write_bundles
 from recipes.steps.chain import train_chain
 from recipes.steps.combination import combine_systems
-from recipes.steps.data import get_corpus, hybrid_policy, list_results, show_results, write_corpus
+from recipes.steps.data import (
+    get_corpus,
+    has_kaldi_features,
+    hybrid_policy,
+    list_results,
+    show_results,
+    write_corpus,
+)
 from recipes.steps.decoding import compile_network_graph
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import (
     decoded_features,
     extract_fbank,
     extract_splits,
+    import_kaldi_features,
     training_features,
 )
 from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
@@ -84,8 +92,13 @@ def train_lm(run: Run) -> dict[str, float]:
 
 @recipe.stage(6, "Extract features")
 def extract_features(run: Run) -> dict[str, float]:
-    """Without normalisation, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5)."""
+    """Without normalisation, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5).
+
+    With corpus.features=kaldi both take the features of the corpus.
+    """
     plp, fbank = run.make("plp"), run.make("fbank")
+    if has_kaldi_features(run):
+        return import_kaldi_features(run, plp, fbank)
     cepstra_of_copies = run.config.needs_adapted or run.config.bidirectional
     extract_splits(run, run.config.cepstra, plp, also_copies=cepstra_of_copies)
     run.progress(1, 2)
@@ -299,13 +312,20 @@ def rescore(run: Run) -> dict[str, float] | None:
 
 @recipe.stage(35, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
-    """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
-    out, systems = run.make("final"), _systems(run)
+    """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final.
+
+    With corpus.features=kaldi there is no bundle, as nothing computes these features from audio.
+    """
+    systems = _systems(run)
     rescored = neural_systems(run, systems)
-    best, unknown_speaker = write_bundles(run, systems, rescored, out)
-    write_aligner(run, out / "aligner")
     names = [*(system.name for system in systems), *map(neural_name, rescored)]
     names += ["combined"] * bool(run.config.networks)
+    if has_kaldi_features(run):
+        say_no_bundle()
+        return list_results(run, names)
+    out = run.make("final")
+    best, unknown_speaker = write_bundles(run, systems, rescored, out)
+    write_aligner(run, out / "aligner")
     return list_results(run, names, unknown_speaker) | best
 
 

@@ -162,6 +162,14 @@ def write_bundles(
     }
 
 
+def say_no_bundle() -> None:
+    """Log why a corpus of Kaldi's features gets no bundle."""
+    logger.info(
+        "no bundle: the models take features of Kaldi (corpus.features=kaldi), which `toolkit "
+        "transcribe` and `toolkit align` cannot compute from audio"
+    )
+
+
 def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
     """Recognise every utterance of the decoded splits alone with a candidate's bundle."""
     features = candidate.system.features if candidate.system.by_utterance else "plp"

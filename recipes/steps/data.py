@@ -19,6 +19,7 @@ from toolkit.corpus.check.findings import is_train
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
+from toolkit.features.kaldi.check import find_feature_faults
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lexicon import Lexicon
@@ -122,15 +123,19 @@ def cuts(run: Run, split: str) -> list[MonoCut]:
 def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[str, float]:
     """Check all splits with the smallest number of phones by word.
 
-    Every file is decoded for it; their digests tell later which audio has changed. As given, words
-    may have all characters that those of the lexicon have.
+    Every file is decoded, or every matrix of features read; the digests of files tell later which
+    have changed. As given, words may have all characters that those of the lexicon have.
     """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
     out, config = run.make("check"), run.config.check
     if as_given:
         letters = set(config.alphabet).union(*lexicon)
         config = replace(config, alphabet="".join(sorted(letters)))
-    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember)
+    faults = None
+    if has_kaldi_features(run):
+        parts = {split: read_cuts(path) for split, path in manifests.items()}
+        faults = find_feature_faults(parts, run.jobs, run.progress)
+    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember, faults)
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")
     return found
@@ -195,6 +200,11 @@ def lattice_lm_config(run: Run) -> NgramConfig:
         return lm_config(run, config)
     need_user_files(run, config.text, config.arpa)
     return config
+
+
+def has_kaldi_features(run: Run) -> bool:
+    """Whether the corpus has features of Kaldi, which take the place of audio."""
+    return run.setting("corpus.features") == "kaldi"
 
 
 def has_copies(run: Run) -> bool:

@@ -1,5 +1,6 @@
 """Feature extraction of all splits and of the augmented copies."""
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,9 +9,11 @@ from lhotse import MonoCut
 from recipes.steps.data import copies, cuts, has_copies, splits
 from toolkit.corpus.manifest import text_of
 from toolkit.features.extract import ExtractConfig, extract
+from toolkit.features.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
+from toolkit.storage.files import link_or_copy
 from toolkit.storage.places import places_of
 from toolkit.storage.whitespace import split_words
 
@@ -60,6 +63,41 @@ def extract_fbank(run: Run, out: Path) -> dict[str, float]:
     hours = extract_splits(run, run.config.fbank, out, also_copies=True)
     write_normaliser(run, out)
     return {f"hours {split}": found for split, found in hours.items()}
+
+
+def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
+    """Copy the features of a Kaldi corpus for the GMMs and the networks, with links where possible.
+
+    Args:
+      run: the run of the stage.
+      plp: the folder of the GMMs' features, what `run.make` has returned.
+      fbank: likewise, of the networks' features.
+
+    Returns:
+      Hours of speech by split, and the number of values per frame.
+    """
+    shards = ExtractConfig(
+        hours_per_shard=run.setting("fbank.hours_per_shard"),
+        max_failed_share=run.setting("fbank.max_failed_share"),
+    )
+    previous, form = run.previous(plp), None
+    headline: dict[str, float] = {}
+    for split in splits(run).all:
+        utterances = cuts(run, split)
+        form = form or KaldiFormat(feature_dimension(utterances[0]))
+        headline[f"hours {split}"] = extract(
+            utterances,
+            shards,
+            plp / split,
+            run.jobs,
+            audio=run.need_audio(f"data/{split}.jsonl"),
+            previous=previous / split if previous else None,
+            imported=form,
+        )["hours"]
+        shutil.rmtree(fbank / split, ignore_errors=True)
+        shutil.copytree(plp / split, fbank / split, copy_function=link_or_copy)
+    write_normaliser(run, fbank)
+    return headline | {"dimension": form.dimension if form else 0}
 
 
 def training_features(run: Run, name: str) -> Path:

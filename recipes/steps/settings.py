@@ -107,6 +107,18 @@ class HybridConfig:
     """Decoding with that network, whose scores are log-likelihoods without a factor: its criterion
     weighs them as the search does."""
 
+    def refuse_contradictions(self) -> None:
+        """Called when all settings are known: copies of training utterances need audio.
+
+        Raises:
+          ValueError: there is none.
+        """
+        if self.corpus.features == "kaldi" and self.augment.speeds:
+            raise ValueError(
+                "augment.speeds makes copies of audio, and corpus.features=kaldi is for a corpus "
+                "without: add --set augment.speeds="
+            )
+
 
 WIDE_BEAM = Beam(search=18.0, output=6.0, max_active=12_000)
 """For read books with 20,000 words: with 4,000 active states and a beam of 15 the WER of the

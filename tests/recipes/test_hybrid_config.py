@@ -2,7 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from recipes.librispeech.config import PROFILES, an4, demo
+from recipes.farfield_ssl import config as farfield_config
+from recipes.librispeech import ctc_config
+from recipes.librispeech.config import PROFILES, an4, demo, kaldi
+from toolkit.corpus.config import CorpusConfig
+from toolkit.features.augment import AugmentConfig
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,15 @@ def test_an4_trains_a_second_tdnnf_for_unknown_speakers():
     assert not replace(an4(), chain_features="fbank").needs_adapted
     others = [make().networks for name, make in PROFILES.items() if name != "an4"]
     assert not any("chain_fbank" in networks for networks in others)
+
+
+def test_copies_and_recipes_that_need_audio_are_refused_with_features_alone():
+    corpus = CorpusConfig("kaldi", features="kaldi")
+    with pytest.raises(ValueError, match="augment"):
+        replace(kaldi(), corpus=corpus).refuse_contradictions()
+    replace(kaldi(), corpus=corpus, augment=AugmentConfig()).refuse_contradictions()
+    for other in (ctc_config.kaldi(), farfield_config.demo()):
+        with pytest.raises(ValueError, match=r"needs audio|from audio"):
+            replace(other, corpus=corpus).refuse_contradictions()
+    with pytest.raises(ValueError, match="needs name='kaldi'"):
+        CorpusConfig("table", features="kaldi")

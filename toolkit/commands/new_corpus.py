@@ -20,7 +20,8 @@ from toolkit.config.parameters import FOLDER, KEPT, MAP_PATH
     "--from-kaldi",
     type=KEPT,
     metavar="DIR",
-    help="A Kaldi data directory, or a folder with several: train, dev, test.",
+    help="A Kaldi data directory, or a folder with several: train, dev, test. Where there is no "
+    "audio, the features of feats.scp are used.",
 )
 @click.option(
     "--from-cuts",

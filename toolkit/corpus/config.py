@@ -46,9 +46,13 @@ class CorpusConfig:
     in data of your own."""
     pipes: Path | None = None
     """Folder in which the output of those commands is kept; needed with `allow_pipes`."""
+    features: Literal["audio", "kaldi"] = "audio"
+    """Where features come from: "audio", from which they are extracted, or "kaldi", the matrices of
+    feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
+    noise (`augment`) and the bundles of the last stage need audio."""
     map_paths: tuple[str, ...] = field(default=(), metadata=older_runs(()))
-    """Mappings `OLD=NEW`: audio that the corpus names below the folder OLD is read from NEW, of
-    several that fit by the longest OLD."""
+    """Mappings `OLD=NEW`: audio and archives of features that the corpus names below the folder
+    OLD are read from NEW, of several that fit by the longest OLD."""
 
     def __post_init__(self) -> None:
         if not reader_exists(self.name):
@@ -59,6 +63,10 @@ class CorpusConfig:
             raise ValueError("held_out_share must be above 0 and at most 0.4")
         if self.dev_speakers < 1 or self.test_speakers < 1:
             raise ValueError("dev_speakers and test_speakers must be at least 1")
+        if self.features not in ("audio", "kaldi"):
+            raise ValueError(f"features is {self.features!r}, must be 'audio' or 'kaldi'")
+        if self.features == "kaldi" and self.name != "kaldi":
+            raise ValueError(f"features='kaldi' needs name='kaldi', not {self.name!r}")
         for mapping in self.map_paths:
             parse_mapping(mapping)
         if self.rotation < 0:

@@ -29,6 +29,9 @@ OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
 CHANNEL_NAME = "channel_name"
 """Holds, in `custom`, what the corpus calls the cut's channel: A, B, 1, ..."""
+FEATURE_MATRIX = "feature_matrix"
+"""Holds, in `custom`, where the cut's features are in the Kaldi archive that takes the place of its
+audio: `offset` in bytes, `range` of rows and columns, and `dimension`."""
 TAGS = "tags"
 """Holds, in `custom`, the tags of the transcript as it was written, which are not words of it."""
 TOLERANCE_SECONDS = 0.01
@@ -86,6 +89,18 @@ def _reason(path: Path, error: Exception) -> str:
     if Path(path).is_file() and Path(path).stat().st_size == 0:
         return f"{path} is an empty file"
     return f"{path} is not readable audio: {str(error).rstrip(': ')}"
+
+
+def feature_recording(archive: str, id: str, num_frames: int) -> Recording:
+    """Make the recording of an utterance that has features and no audio.
+
+    Args:
+      archive: path of the Kaldi archive that holds the features.
+      id: id of the utterance.
+      num_frames: its frames, of 10 ms each.
+    """
+    source = AudioSource(type="file", channels=[0], source=archive)
+    return Recording(id, [source], 16000, 160 * num_frames, num_frames / 100)
 
 
 def make_cut(
@@ -150,16 +165,21 @@ def make_cut(
     )
 
 
-def mark_no_speaker(cut: MonoCut, why: str) -> None:
+def mark_no_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> None:
     """Make the recording of a cut its speaker, as the corpus names none, for the check to report.
 
     Of a recording of several channels that are not mixed each channel is a speaker. A recording has
     one microphone and usually one talker: its mean is of more speech than that of an utterance, and
     not of all talkers of the corpus.
+
+    Args:
+      why: the reason for the report.
+      recording_id: the recording; None: that of the cut.
     """
     custom = cut.custom or {}
     one_channel = cut.recording.num_channels == 1 or custom.get("mix_channels")
-    speaker = cut.recording_id if one_channel else f"{cut.recording_id}-{cut.channel}"
+    speaker = recording_id or cut.recording_id
+    speaker = speaker if one_channel else f"{speaker}-{cut.channel}"
     cut.supervisions[0].speaker = speaker
     cut.custom = {**custom, NO_SPEAKER: f"{why}: its recording counts as its speaker"}
 
@@ -210,8 +230,16 @@ def channel_name(cut: MonoCut) -> str:
 
 
 def audio_of(cut: MonoCut) -> str:
-    """Return the path of the audio file, or the shell command that makes the audio."""
+    """Return the path of the audio file, or the shell command that makes the audio.
+
+    Of a cut with features in place of audio it is the path of their archive.
+    """
     return cut.recording.sources[0].source
+
+
+def has_audio(cut: MonoCut) -> bool:
+    """Return whether the recording of a cut is audio, not an archive of features."""
+    return FEATURE_MATRIX not in (cut.custom or {})
 
 
 def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:

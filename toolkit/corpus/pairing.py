@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -10,19 +10,35 @@ from lhotse import MonoCut, Recording
 from lhotse.utils import fastcopy
 
 from toolkit.corpus.manifest import (
+    FEATURE_MATRIX,
     OVERSHOOT_SECONDS,
     empty_recording,
+    feature_recording,
     make_cut,
     recording_or_fault,
 )
 
 
 @dataclass(frozen=True)
+class FeatureMatrix:
+    """Features of an utterance in a Kaldi archive."""
+
+    num_frames: int
+    """Number of rows, one for each 10 ms."""
+    dimension: int
+    """Number of columns."""
+    offset: int
+    """Offset of the matrix in the archive, in bytes."""
+    range: str = ""
+    """Rows and columns taken, such as `[0:9]`; empty: all."""
+
+
+@dataclass(frozen=True)
 class Audio:
-    """The audio of an utterance: a file or a segment of one."""
+    """The audio of an utterance: a file or a segment of one; or features in its place."""
 
     path: str
-    """Absolute path of the audio file, or the shell command of a refused pipe."""
+    """Absolute path of the audio file or archive, or the shell command of a refused pipe."""
     start: float = 0.0
     """Start of the segment, in seconds."""
     end: float | None = None
@@ -41,6 +57,8 @@ class Audio:
     channel holds that side alone."""
     whole: bool = False
     """`end` is the length of the file according to a manifest: a longer file is read to its end."""
+    features: FeatureMatrix | None = None
+    """The features, where `path` is an archive of them; None: it is audio."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +163,10 @@ def _cut(
         fault, text = fault or (NOT_UTF8, text.detail), ""
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
+    elif item.features is not None:
+        recording = feature_recording(item.path, recording_id, item.features.num_frames)
+        if text is None:
+            fault = ("missing-transcript", f"{where} has no line for the features in {item.path}")
     else:
         if item.path not in recordings:
             recordings[item.path] = recording_or_fault(Path(item.path), recording_id)
@@ -166,7 +188,7 @@ def _cut(
             end = None
         if recording.id != recording_id:  # another recording in the same file, such as another side
             recording = fastcopy(recording, id=recording_id)
-    return make_cut(
+    cut = make_cut(
         id,
         recording,
         text or "",
@@ -178,6 +200,11 @@ def _cut(
         channel,
         None if fault else item.side or item.channel,
     )
+    if item.features is not None:
+        place = asdict(item.features)
+        del place["num_frames"]  # the duration says it
+        cut.custom = {**(cut.custom or {}), FEATURE_MATRIX: place}
+    return cut
 
 
 def named_channels(audio: Iterable[Audio]) -> dict[str, set[str]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
 from toolkit.corpus.audio_file import absence, open_at, open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
+from toolkit.corpus.manifest import FEATURE_MATRIX
 from toolkit.features.audio import AudioError, check_samples, load_audio, resample
 from toolkit.features.cut_resampling import check_resampling
 from toolkit.storage.reading import reason
@@ -43,6 +44,8 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
     """
     if not cut.has_recording:
         raise AudioError(f"{cut.id}: the cut has no recording")
+    if not isinstance(cut, MixedCut) and FEATURE_MATRIX in (cut.custom or {}):
+        raise AudioError(f"{cut.id}: its corpus has features instead of audio")
     if file := plain_file(cut):
         return load_audio(file.path, sampling_rate, cut.start, cut.duration, file.channel)
     try:

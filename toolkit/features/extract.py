@@ -11,6 +11,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from toolkit.corpus.manifest import audio_of, speaker_of, write_cuts
 from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
@@ -19,12 +21,15 @@ from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError, TooShortError
+from toolkit.features.kaldi.feature_dir import KaldiFormat, read_features
+from toolkit.features.kaldi.tables import KaldiIoError
 from toolkit.features.on_device import features_on_device
 from toolkit.features.packing import balanced_shards, total_seconds
 from toolkit.features.shards import (
     FAILED_CUTS,
     MANIFEST,
     SHARDS,
+    FeatureFormat,
     cuts_path,
     features_path,
     write_manifest,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from lhotse.cut import MonoCut
     from torch import Tensor
 
+KALDI = "Kaldi"
+"""What has computed imported features, in markers and manifests."""
 MARKERS = "done"
 FAILED = "failed.tsv"
 logger = logging.getLogger(__name__)
@@ -79,6 +86,7 @@ def extract(
     audio: Mapping[str, str] | None = None,
     previous: Path | None = None,
     device: str = "cpu",
+    imported: KaldiFormat | None = None,
 ) -> dict[str, float]:
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
@@ -98,6 +106,9 @@ def extract(
       previous: a folder as `out` from an earlier time; shards of the same engine that would be made
         again are linked from there. It needs `audio`.
       device: where to compute; it matters by rounding.
+      imported: the cuts have features instead of audio (`toolkit.features.kaldi.feature_dir`),
+        which are copied as they are; `config.frontend` is then not used. None: the front end
+        computes features from audio.
 
     Returns:
       hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
@@ -109,23 +120,26 @@ def extract(
     from toolkit.processes.bars import Bar
 
     out = Path(out)
-    # Made here too: an engine that is asked for and missing is better reported than in a worker.
-    log_engine(Frontend(config.frontend).engine)
+    if imported is None:
+        # Made here too: a missing engine is better reported than in a worker.
+        log_engine(Frontend(config.frontend).engine)
+    features: FeatureFormat = imported or config.frontend
+    engine = engine_version(usable_engine()) if imported is None else KALDI
     shards = pack_shards(cuts, config.hours_per_shard)
-    digest = partial(_digest, config=config, places=places_of(out), audio=audio or {})
+    digest = partial(_digest, form=features, places=places_of(out), audio=audio or {})
     plans = [_Plan(i, digest(shard), shard) for i, shard in enumerate(shards)]
     total = sum(len(plan.cuts) for plan in plans)
     if previous is not None:
-        _take_over(previous, out, plans)
+        _take_over(previous, out, plans, engine)
     markers = {plan.index: _finished(out, plan) for plan in plans}
     pending = [plan for plan in plans if markers[plan.index] is None]
     (out / MANIFEST).unlink(missing_ok=True)
     remove_strays(out, {plan.index for plan in plans} - {plan.index for plan in pending})
     done = total - sum(len(plan.cuts) for plan in pending)
     start = time.perf_counter()
-    work = partial(_extract_shard, frontend=config.frontend, out=out)
+    work = partial(_extract_shard, form=features, out=out)
     with Bar(total=total, initial=done, unit="utt", desc=f"features {out.name}") as bar:
-        if device == "cpu":
+        if device == "cpu" or imported is not None:
             made = map_in_processes(work, pending, jobs)
         else:
             made = _extract_on_device(pending, config.frontend, out, device, jobs)
@@ -157,7 +171,7 @@ def extract(
     done_shards = [markers[i] for i in sorted(markers)]
     # More than one where another environment went on; none in markers of earlier versions.
     engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
-    write_manifest(out, config.frontend, done_shards, len(failed), ", ".join(engines))
+    write_manifest(out, features, done_shards, len(failed), ", ".join(engines))
     kept = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
     headline = {"hours": kept / 3600, "utterances": total - len(failed), "failed": len(failed)}
     if pending:
@@ -209,11 +223,11 @@ class _Plan:
 
 def _digest(
     cuts: "list[MonoCut]",
-    config: ExtractConfig,
+    form: FeatureFormat,
     places: Places | None,
     audio: Mapping[str, str],
 ) -> str:
-    plain = [asdict(config.frontend), [portable(cut.to_dict(), places) for cut in cuts]]
+    plain = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]
     if audio:
         plain.append([audio.get(audio_of(cut), "") for cut in cuts])
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
@@ -235,12 +249,11 @@ def _finished(out: Path, plan: _Plan) -> dict | None:
     return marker if same else None
 
 
-def _take_over(previous: Path, out: Path, plans: list[_Plan]) -> None:
+def _take_over(previous: Path, out: Path, plans: list[_Plan], engine: str) -> None:
     """Link the finished shards of another folder that are as planned and of the same engine.
 
     Not those with noise or rooms, of whose files the plan has no digests.
     """
-    engine = engine_version(usable_engine())
     for plan in plans:
         marker = None if _finished(out, plan) else _finished(previous, plan)
         degraded = any(map(_is_degraded, plan.cuts))
@@ -275,12 +288,23 @@ def remove_strays(out: Path, kept: set[int]) -> None:
                 path.unlink()
 
 
-def _extract_shard(plan: _Plan, frontend: FrontendConfig, out: Path) -> dict:
+def _extract_shard(plan: _Plan, form: FeatureFormat, out: Path) -> dict:
     """Compute and write one shard."""
-    compute = Frontend(frontend)
-    found = (_features(cut, compute) for cut in plan.cuts)
+    if isinstance(form, FrontendConfig):
+        compute = Frontend(form)
+        features = (_features(cut, compute) for cut in plan.cuts)
+        engine = engine_version(usable_engine())
+    else:
+        features, engine = map(_imported, plan.cuts), KALDI
     with one_thread():
-        return _write_shard(plan, found, frontend, out)
+        return _write_shard(plan, features, form, out, engine)
+
+
+def _imported(cut: "MonoCut") -> "Tensor | Exception":
+    try:
+        return torch.from_numpy(read_features(cut))
+    except KaldiIoError as error:
+        return AudioError(str(error))
 
 
 def _extract_on_device(
@@ -291,22 +315,28 @@ def _extract_on_device(
     found = features_on_device(cuts, Frontend(frontend, device=device), jobs)
     for plan in plans:
         with one_thread():
-            marker = _write_shard(plan, islice(found, len(plan.cuts)), frontend, out)
+            features = islice(found, len(plan.cuts))
+            engine = engine_version(usable_engine())
+            marker = _write_shard(plan, features, frontend, out, engine)
         yield marker
 
 
 def _write_shard(
-    plan: _Plan, found: "Iterator[Tensor | Exception]", frontend: FrontendConfig, out: Path
+    plan: _Plan,
+    found: "Iterator[Tensor | Exception]",
+    form: FeatureFormat,
+    out: Path,
+    engine: str,
 ) -> dict:
     """Write the features that were found for the cuts of a shard, and then its marker."""
     failed: list[tuple[str, AudioError | FrontendError]] = []
     utterances, frames = write_shard(
-        out / SHARDS, plan.index, _usable(plan.cuts, found, failed), frontend
+        out / SHARDS, plan.index, _usable(plan.cuts, found, failed), form
     )
     paths = [cuts_path(out / SHARDS, plan.index), features_path(out / SHARDS, plan.index)]
     marker = {
         "plan": plan.digest,
-        "engine": engine_version(usable_engine()),
+        "engine": engine,
         "bytes": [path.stat().st_size for path in paths],
         "utterances": utterances,
         "frames": frames,

@@ -34,7 +34,7 @@ def cautions(found: Survey) -> list[str]:
     """Return warnings about the data, with the remedy."""
     lines = [f"caution: {fault}" for fault in found.faults.values()]
     if found.faults:
-        lines.append("caution: stage 3 looks into the audio too, and lists all faults")
+        lines.append("caution: stage 3 looks into the audio or features too, and lists all faults")
     if found.long:
         lines.append(
             f"caution: {_count(found.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut long "

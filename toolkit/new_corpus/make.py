@@ -1,6 +1,8 @@
 """Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
+import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,11 +13,12 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
-from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir, read_scp
+from toolkit.corpus.manifest import ManifestError, has_audio, text_of
 from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_part, read_table, tables_in
+from toolkit.features.kaldi.feature_dir import feature_dimension, read_feature_dir
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
 from toolkit.lang.letters import SecondLetterNormaliser
@@ -29,6 +32,8 @@ from toolkit.storage.lines import too_many
 
 ALIGN_LEXICON = "phones/align_lexicon.txt"
 """What makes a lang directory a lexicon."""
+KALDI_TABLES = ("wav.scp", "feats.scp")
+"""A data directory has one of them: audio or features."""
 DICTIONARIES = ("local/dict", "dict", "local/dict_nosp")
 """Where Kaldi's recipes have dictionary directories, in or beside their data directories."""
 
@@ -76,6 +81,7 @@ def make_from_data(
       root: of the checkout.
       name: of the corpus; see `check_name`.
       data: the table; the Kaldi data directory, or a folder of them; the file of cuts, or a folder.
+        Of Kaldi data directories without audio the features (feats.scp) are used.
       reader: "table", "kaldi" or "cuts".
       lexicon: as in `make_empty`; by default chosen to suit the transcripts.
       lm_text: as in `make_empty`.
@@ -89,11 +95,16 @@ def make_from_data(
     """
     data = data.absolute()
     corpus = CorpusConfig(reader, data, map_paths=map_paths)
+    about_features = []
     if pipes is not None:
         corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
+    elif reader == "kaldi" and _lacks_audio(data, map_paths):
+        corpus = replace(corpus, features="kaldi")
     read = {"table": _tables, "kaldi": _kaldi_parts, "cuts": _cut_files}[reader]
     parts, left_out = read(data, corpus)
     _check_encoding(parts, data)
+    if corpus.features == "kaldi":
+        about_features = [_features_remark(parts, data)]
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None:
         check_sentences(lm_text)
@@ -121,7 +132,7 @@ def make_from_data(
         chosen.alphabet,
         lm_text,
     )
-    about = [*describe(found), chosen.remark, *about_text]
+    about = [*describe(found), *about_features, chosen.remark, *about_text]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
     return NewCorpus(tuple(written), (*about, *cautions(found)))
 
@@ -148,23 +159,79 @@ def _cut_files(root: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut
 
 def _kaldi_parts(folder: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the data directories that a recipe needs; return the names of the others too."""
+    folders, left_out = _kaldi_folders(folder)
+    if corpus.features == "kaldi":
+        read = partial(read_feature_dir, path_map=corpus.map_paths)
+    else:
+        run_pipe = PipeRunner(corpus.pipes) if corpus.pipes is not None else None
+        read = partial(read_kaldi_dir, run_pipe=run_pipe, path_map=corpus.map_paths)
+    return {name: read(path) for name, path in folders.items()}, left_out
+
+
+def _kaldi_folders(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the data directories that a recipe needs by part, and the names of the others."""
     if folder.is_file():
         raise ManifestError(
             f"{folder} is a file: --from-kaldi takes the folder with wav.scp, text and utt2spk; "
             "a table is given by --from-csv"
         )
-    run_pipe = PipeRunner(corpus.pipes) if corpus.pipes is not None else None
-    read = partial(read_kaldi_dir, run_pipe=run_pipe, path_map=corpus.map_paths)
-    if (folder / "wav.scp").is_file():
-        return {"train": read(folder)}, []
-    names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
+    if any((folder / table).is_file() for table in KALDI_TABLES):
+        return {"train": folder}, []
+    tables = chain.from_iterable(folder.glob(f"*/{table}") for table in KALDI_TABLES)
+    names = sorted({path.parent.name for path in tables})
     if not names:
         raise ManifestError(
-            f"{folder} is neither a Kaldi data directory (wav.scp, text, utt2spk) nor a folder of "
-            "Kaldi data directories"
+            f"{folder} is neither a Kaldi data directory (wav.scp or feats.scp, text, utt2spk) nor "
+            "a folder of Kaldi data directories"
         )
     used, left_out = _used(names)
-    return {name: read(folder / name) for name in used}, left_out
+    return {name: folder / name for name in used}, left_out
+
+
+def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
+    """Return whether Kaldi data directories have features and one of them has no audio.
+
+    Raises:
+      ManifestError: one has features alone, another one audio alone.
+    """
+    folders = _kaldi_folders(folder)[0]
+    with_features = [name for name in folders if (folders[name] / "feats.scp").is_file()]
+    no_audio = [name for name in with_features if not _has_audio(folders[name], path_map)]
+    if no_audio and len(with_features) < len(folders):
+        others = ", ".join(name for name in folders if name not in with_features)
+        raise ManifestError(
+            f"{folder}: {', '.join(no_audio)} has features and no audio, {others} has no feats.scp:"
+            " a recipe takes either audio or features, so compute the features of all parts"
+        )
+    return bool(no_audio)
+
+
+def _has_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
+    """Return whether a data directory names audio that exists, or commands that may make it."""
+    table = folder / "wav.scp"
+    if not table.is_file():
+        return False
+    recordings = (audio for _, audio in read_scp(table, path_map=path_map))
+    return any(
+        os.path.isfile(audio.path) or (audio.fault or ("",))[0] == "refused-pipe"
+        for audio in recordings
+    )
+
+
+def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
+    """Say that features are used, of which size, and what is assumed of them."""
+    cuts = [cut for found in parts.values() for cut in found if not has_audio(cut)]
+    sizes = Counter(map(feature_dimension, cuts)).most_common(1)
+    values = f"{sizes[0][0]} values per frame" if sizes else "none can be read"
+    names = {path.name for folder in _kaldi_folders(data)[0].values() for path in folder.iterdir()}
+    shift = "frame_shift" if "frame_shift" in names else "utt2dur"
+    known = f"a frame every 10 ms by {shift}" if shift in names else "10 ms per frame assumed"
+    cmvn = "; cmvn.scp is not needed: means by speaker are computed" if "cmvn.scp" in names else ""
+    why = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
+    return (
+        f"features: those of feats.scp, {values}, {known}, as {why}; no copies at other speeds and "
+        f"no bundle, which need audio{cmvn}"
+    )
 
 
 def _used(names: list[str]) -> tuple[list[str], list[str]]:

@@ -39,7 +39,7 @@ class Survey:
     corpus: CorpusConfig
     """Its reader, root and splits, as settings of a recipe."""
     hours: dict[str, float]
-    """Hours of readable audio, by split."""
+    """Hours of readable audio or features, by split."""
     speakers: dict[str, int]
     """Number of speakers, by split."""
     utterances: int
@@ -84,7 +84,7 @@ def survey(
     kinds = {cut.custom["fault"] for cut in cuts if "fault" in (cut.custom or {})}
     if not any(cut.duration > 0 for cut in cuts):
         raise ManifestError(
-            "no utterance has audio that can be read: "
+            "no utterance has audio or features that can be read: "
             + "; ".join(faults[kind] for kind in faults if kind in kinds)
             if kinds
             else "there is no utterance"

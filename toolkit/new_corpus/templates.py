@@ -43,6 +43,7 @@ PROFILES = {{"base": base}}
 '''
 
 NEURAL = "# reads the text four times, 8,000 words per second and core; neural=False does without\n"
+NO_COPIES = "# no copies of training utterances at other speeds, which need audio\n"
 LANGUAGE = "# lang and check set the language: docs/own-language.md has the values for others\n"
 
 README = """# {name}
@@ -158,6 +159,9 @@ def config_py(name: str, settings: Settings) -> str:
     if settings.split_clitics:
         lang["split_clitics"] = "True"
     sections["lang"] = _call("LangConfig", lang)
+    if settings.corpus is not None and settings.corpus.features == "kaldi":
+        sections["augment"] = "AugmentConfig()"
+        modules["toolkit.features.augment"] = {"AugmentConfig"}
     if settings.lexicon != "cmudict" or settings.corpus is None:
         sections["check"] = _call("CheckConfig", {"alphabet": _string(settings.alphabet)})
         modules["toolkit.corpus.config"].add("CheckConfig")
@@ -165,7 +169,9 @@ def config_py(name: str, settings: Settings) -> str:
         sections["lm"] = _call("NgramConfig", {"text": _path(settings.lm_text)})
         sections["neural"] = "True"
         modules["toolkit.lang.config"].add("NgramConfig")
-    remarks = {"neural": NEURAL} | ({"lang": LANGUAGE} if settings.corpus is None else {})
+    remarks = {"neural": NEURAL, "augment": NO_COPIES}
+    if settings.corpus is None:
+        remarks["lang"] = LANGUAGE
     body = "".join(f"{remarks.get(key, '')}{key}={value},\n" for key, value in sections.items())
     body = _indented(body, 8)
     imports = [

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.corpus.manifest import FEATURE_MATRIX
 from toolkit.report.folder import DAMAGE, RunFolder
 from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
 from toolkit.storage.reading import regular
@@ -30,6 +31,8 @@ class Utterance(NamedTuple):
     """Offset of its line in the file, in bytes."""
     snr: float | None = None
     """Signal-to-noise ratio in dB, where the manifest says it (`custom.snr_db`)."""
+    has_audio: bool = True
+    """Whether its recording is audio, not an archive of Kaldi's features."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,10 @@ def _lines(run: RunFolder, path: Path) -> Iterator[tuple[str, Utterance]]:
                 cut = json.loads(line)
                 own = cut["supervisions"][0]
                 text, speaker = own.get("text") or "", str(own.get("speaker") or "")
-                seconds, snr = _finite(cut["duration"]), _snr(cut.get("custom"))
-                yield str(cut["id"]), Utterance(seconds, speaker, text, start, snr)
+                seconds, custom = _finite(cut["duration"]), cut.get("custom")
+                has_audio = not (isinstance(custom, dict) and FEATURE_MATRIX in custom)
+                utterance = Utterance(seconds, speaker, text, start, _snr(custom), has_audio)
+                yield str(cut["id"]), utterance
             except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
                 run.note(path, f"line {number}: {error}")
             start += len(line)

@@ -261,6 +261,9 @@ class _RunPage:
         )
 
     def _clip(self, split: corpus.Split, utterance: str) -> Clip | None:
+        if not split.utterances[utterance].has_audio:
+            self._run.note(split.path, "no players: the corpus has features and no audio")
+            return None
         try:
             return read_clip(split.path, split.utterances[utterance].line)
         except DAMAGE as error:

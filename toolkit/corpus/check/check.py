@@ -11,9 +11,9 @@ from toolkit.corpus.check.audio_info import AudioInfo, read_audio_info
 from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.check.findings import ERROR, KINDS, WARNING, Finding, is_train
 from toolkit.corpus.check.report import SplitSummary, write_oov, write_report
-from toolkit.corpus.check.utterances import SplitChecker, between_splits
+from toolkit.corpus.check.utterances import FeatureFaults, SplitChecker, between_splits
 from toolkit.corpus.config import CheckConfig
-from toolkit.corpus.manifest import audio_of, read_cuts, speaker_of, text_of
+from toolkit.corpus.manifest import audio_of, has_audio, read_cuts, speaker_of, text_of
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import FileDigest
 from toolkit.storage.whitespace import split_words
@@ -35,6 +35,7 @@ def check(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
     remember: Callable[[str, FileDigest], None] | None = None,
+    feature_faults: FeatureFaults | None = None,
 ) -> dict[str, float]:
     """Check all splits in one pass over the audio; write reports and the utterances to exclude.
 
@@ -46,6 +47,8 @@ def check(
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
       remember: called with the path and the digest of every file that was read.
+      feature_faults: what is wrong with the features of a corpus that has features instead of
+        audio, see `toolkit.features.kaldi.check`; None: it has audio, which is decoded.
 
     Returns:
       Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
@@ -57,7 +60,10 @@ def check(
     """
     cuts = {split: read_cuts(path) for split, path in splits.items()}
     readable = (
-        audio_of(cut) for part in cuts.values() for cut in part if "fault" not in (cut.custom or {})
+        audio_of(cut)
+        for part in cuts.values()
+        for cut in part
+        if "fault" not in (cut.custom or {}) and has_audio(cut)
     )
     info = read_audio_info(readable, jobs, progress)
     for item in info.values():
@@ -67,7 +73,7 @@ def check(
     summaries: list[SplitSummary] = []
     oov: dict[str, dict[str, list[str]]] = {}
     for split, part in cuts.items():
-        checker = SplitChecker(split, info, lexicon, config)
+        checker = SplitChecker(split, info, lexicon, config, feature_faults)
         own = [finding for cut in part for finding in checker.check(cut)]
         findings += own
         oov[split] = checker.oov

@@ -53,6 +53,28 @@ KINDS: dict[str, Kind] = {
         "float samples scaled to integers, far beyond [-1, 1]",
         "divide them by 32768, or write 16-bit integers",
     ),
+    "missing-features": Kind(
+        ERROR,
+        "all",
+        "transcript without features",
+        "compute the features, or delete the line",
+    ),
+    "unreadable-features": Kind(
+        ERROR,
+        "all",
+        "features that cannot be read, or with values that are no numbers",
+        "compute them again, or copy their archive again from its source; name archives by paths "
+        "that exist (--map-path OLD=NEW, corpus.map_paths)",
+    ),
+    "empty-features": Kind(
+        ERROR, "all", "features without frames", "compute them again, or delete the utterance"
+    ),
+    "other-dimension": Kind(
+        ERROR,
+        "all",
+        "another number of values per frame than most features",
+        "compute all features with the same configuration",
+    ),
     "no-channel": Kind(
         ERROR,
         "all",
@@ -73,7 +95,10 @@ KINDS: dict[str, Kind] = {
         "correct its times in `segments` or the table",
     ),
     "missing-transcript": Kind(
-        ERROR, "all", "audio without a transcript", "add a transcript line, or delete the audio"
+        ERROR,
+        "all",
+        "audio or features without a transcript",
+        "add a transcript line, or delete the audio or the line of feats.scp",
     ),
     "empty-transcript": Kind(
         ERROR, "all", "transcript without words", "write what is said, or delete the line"
@@ -114,10 +139,17 @@ KINDS: dict[str, Kind] = {
         "recording id used twice in wav.scp (the first is read)",
         "give each recording an id of its own, or delete the other lines",
     ),
+    "other-frames": Kind(
+        WARNING,
+        "none",
+        "another number of frames than utt2num_frames, segments or utt2dur say",
+        "see whether these files and feats.scp were made together: features of other audio have "
+        "the wrong transcript",
+    ),
     "same-audio-and-text": Kind(
         WARNING,
         "none",
-        "same audio and transcript as another utterance",
+        "same audio, or features, and transcript as another utterance",
         "delete the copy; a copy of a test utterance in train makes the result too good",
     ),
     "speaker-overlap": Kind(

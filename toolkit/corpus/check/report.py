@@ -150,6 +150,8 @@ def _formats(summaries: list[SplitSummary]) -> str:
     for summary in summaries:
         for (rate, channels), count in sorted(summary.formats.items()):
             rows.append([summary.split, str(rate), str(channels), str(count)])
+    if len(rows) == 1:  # a corpus of features
+        return ""
     return "Sampling rates and channels\n" + _table(rows)
 
 

@@ -3,7 +3,7 @@
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lhotse import MonoCut
 
@@ -18,11 +18,15 @@ from toolkit.corpus.manifest import (
     TAGS,
     audio_of,
     channel_of,
+    has_audio,
     speaker_of,
     text_of,
 )
 from toolkit.corpus.tags import is_tag
 from toolkit.storage.whitespace import split_words
+
+FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
+"""(kind, detail) of what is wrong with features, by (split, utterance id, copy of the id)."""
 
 
 class SplitChecker:
@@ -31,6 +35,7 @@ class SplitChecker:
     Args:
       info: properties of the decoded audio by path.
       lexicon: smallest number of phones by word.
+      feature_faults: what is wrong with the features of cuts that have no audio.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class SplitChecker:
         info: Mapping[str, AudioInfo],
         lexicon: Mapping[str, int],
         config: CheckConfig,
+        feature_faults: FeatureFaults | None = None,
     ) -> None:
         self.split = split
         self.oov: dict[str, list[str]] = defaultdict(list)
@@ -48,6 +54,7 @@ class SplitChecker:
         self._info = info
         self._lexicon = lexicon
         self._config = config
+        self._feature_faults = feature_faults or {}
         self._copies: Counter[str] = Counter()
 
     def check(self, cut: MonoCut) -> list[Finding]:
@@ -59,7 +66,11 @@ class SplitChecker:
         if _at_fault(cut):
             found.append((custom["fault"], custom["fault_detail"]))
         else:
-            found += self._audio_faults(cut, self._info[audio_of(cut)])
+            if has_audio(cut):
+                found += self._audio_faults(cut, self._info[audio_of(cut)])
+            else:
+                found += self._feature_faults.get((self.split, cut.id, copy), ())
+            found += self._length_faults(cut)
             found += self._text_faults(cut)
         if NO_SPEAKER in custom and not _at_fault(cut):
             found.append(("no-speaker", custom[NO_SPEAKER]))
@@ -100,9 +111,13 @@ class SplitChecker:
             found.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
         if info.channels > 1 and channel is None:
             found.append(("many-channels", f"{path}: {info.channels} channels"))
-        if config.max_seconds is not None and cut.duration > config.max_seconds:
-            found.append(("too-long", f"{path}: {cut.duration:.2f} s"))
         return found
+
+    def _length_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
+        longest = self._config.max_seconds
+        if longest is None or cut.duration <= longest:
+            return []
+        return [("too-long", f"{audio_of(cut)}: {cut.duration:.2f} s")]
 
     def _text_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
         words = split_words(text_of(cut))

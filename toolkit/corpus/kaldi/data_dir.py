@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from toolkit.corpus.manifest import (
     audio_of,
     channel_name,
     channel_of,
+    has_audio,
     mark_no_speaker,
     mark_other_speaker,
     speaker_of,
@@ -81,27 +82,41 @@ def read_kaldi_dir(
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
         audio = _segments(folder / "segments", _by_id(recordings))
+    return pair_with_text(folder, audio)
+
+
+def pair_with_text(
+    folder: Path, audio: Iterable[tuple[str, Audio]], recordings: Mapping[str, str] | None = None
+) -> list[MonoCut]:
+    """Make cuts of the audio, or features, of utterances with the `text` and `utt2spk` of a folder.
+
+    Args:
+      folder: a data directory.
+      audio: (utterance id, audio or features), in any order.
+      recordings: the recording of utterances whose `audio` does not name it; it counts as their
+        speaker where `utt2spk` has none.
+    """
     named = (folder / "utt2spk").is_file()
-    speakers, others = _speakers(folder / "utt2spk") if named else ({}, {})
+    speakers, others = _read_speakers(folder / "utt2spk") if named else ({}, {})
     texts = [
         (line.id, FaultyText(line.fault) if line.fault else line.rest)
-        for line in _all_lines(folder / "text")
+        for line in read_lines(folder / "text")
     ]
     cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
     lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
     for cut in cuts:
         if cut.id not in speakers:
-            mark_no_speaker(cut, lacking)
+            mark_no_speaker(cut, lacking, (recordings or {}).get(cut.id))
         if cut.id in others:
             mark_other_speaker(cut, others[cut.id])
     return cuts
 
 
-def _speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read utt2spk: the first speaker of each utterance; where lines differ, the first other."""
     speakers: dict[str, str] = {}
     others: dict[str, str] = {}
-    for id, speaker in _lines(path):
+    for id, speaker in read_pairs(path):
         if speaker and speakers.setdefault(id, speaker) != speaker:
             others.setdefault(id, f"{path}: {speakers[id]}, not {speaker}")
     return speakers, others
@@ -122,7 +137,7 @@ def read_scp(
             if line.fault
             else _recording(path, line.id, line.rest, run_pipe, path_map),
         )
-        for line in _all_lines(path)
+        for line in read_lines(path)
     ]
     return [(id, dataclasses.replace(audio, side=sides.get(id))) for id, audio in recordings]
 
@@ -131,13 +146,13 @@ def _sides(path: Path) -> dict[str, str | None]:
     """Read reco2file_and_channel: the channel of each recording."""
     if not path.is_file():
         return {}
-    rows = [(id, rest.split()) for id, rest in _lines(path)]
+    rows = [(id, rest.split()) for id, rest in read_pairs(path)]
     names = count_from_one(fields[1] if len(fields) > 1 else None for _, fields in rows)
     return {id: name for (id, _), name in zip(rows, names, strict=True)}
 
 
 @dataclass(frozen=True)
-class _Line:
+class TableLine:
     """A line of a data directory's file."""
 
     id: str
@@ -148,7 +163,7 @@ class _Line:
     """File, line and bytes of a line that is not UTF-8."""
 
 
-def _all_lines(path: Path) -> list[_Line]:
+def read_lines(path: Path) -> list[TableLine]:
     """Split every line that is not blank at its first white space, which is ASCII's.
 
     The mark with which editors of Windows begin files is no part of the first id.
@@ -161,18 +176,18 @@ def _all_lines(path: Path) -> list[_Line]:
         id, rest = key_and_rest(line)
         if is_faulty(line):
             fault = f"{path}:{number}: {counts.describe(line)}"
-            lines.append(_Line(printable(id).replace("\0", "\\x00"), printable(rest), fault))
+            lines.append(TableLine(printable(id).replace("\0", "\\x00"), printable(rest), fault))
         elif id:
-            lines.append(_Line(id, rest))
+            lines.append(TableLine(id, rest))
     return lines
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
-    """Read the lines as `_all_lines` does, without those that are not UTF-8."""
-    return [(line.id, line.rest) for line in _all_lines(path) if not line.fault]
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Read the lines as `read_lines` does, without those that are not UTF-8."""
+    return [(line.id, line.rest) for line in read_lines(path) if not line.fault]
 
 
-def _faulty_audio(line: _Line) -> Audio:
+def _faulty_audio(line: TableLine) -> Audio:
     return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
@@ -249,7 +264,7 @@ def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
 
 def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
     """Read the lines `utterance recording start end [channel]`."""
-    lines = _all_lines(path)
+    lines = read_lines(path)
     rows = [line.rest.split() for line in lines]
     numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
     first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
@@ -296,9 +311,14 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
 
     Raises:
       ManifestError: two cuts have the same id, a recording id has two files, an id contains white
-        space, or an audio file has a name that Kaldi would run.
+        space, an audio file has a name that Kaldi would run, or a cut has features and no audio.
     """
     cuts = sorted(cuts, key=lambda cut: cut.id.encode())
+    for cut in cuts:
+        if not has_audio(cut):
+            raise ManifestError(
+                f"{cut.id} has Kaldi features and no audio: use the data directory that it is from"
+            )
     for cut, next_cut in itertools.pairwise(cuts):
         if cut.id == next_cut.id:
             raise ManifestError(f"utterance id {cut.id!r} occurs twice: leave one of them out")

@@ -12,12 +12,13 @@ from toolkit.corpus.kaldi.export import RENAMED
 from toolkit.errors import ToolkitError
 from toolkit.features.extract import remove_strays
 from toolkit.features.kaldi.archive_writer import ArchiveWriter
+from toolkit.features.kaldi.feature_dir import HALF_MAX, KaldiFormat
 from toolkit.features.kaldi.tables import (
     Entry,
     entries,
     native,
-    read_header,
     read_matrix,
+    read_shape,
 )
 from toolkit.features.packing import balanced_shards
 from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
@@ -27,25 +28,9 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.path_map import PathMap
 from toolkit.storage.reading import reading
 
-HALF_MAX = 65504.0
-
 
 class KaldiFeaturesError(ToolkitError):
     """Features that cannot be imported or exported."""
-
-
-@dataclass(frozen=True)
-class KaldiFormat:
-    """Description of features made by Kaldi in the manifest of a store."""
-
-    dimension: int
-    """Values per frame."""
-    kind: str = "kaldi"
-    """Type of features."""
-    frame_shift_ms: float = 10.0
-    """Step in milliseconds."""
-    sampling_rate: int = 16000
-    """Sampling rate of the audio, in Hz."""
 
 
 def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
@@ -263,8 +248,5 @@ def cuts_without_audio(
 
 def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
     """Count the frames of every utterance of a table, from headers alone where possible."""
-    counts = {}
-    for key, entry in entries(table, allow_pipes, path_map).items():
-        plain = entry.path is not None and not entry.range
-        counts[key] = read_header(entry).shape[0] if plain else len(read_matrix(entry))
-    return counts
+    found = entries(table, allow_pipes, path_map)
+    return {key: read_shape(entry)[0] for key, entry in found.items()}

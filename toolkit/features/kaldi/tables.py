@@ -29,6 +29,8 @@ from toolkit.features.kaldi.text_objects import (
 from toolkit.storage.path_map import PathMap, map_path, suggestion
 from toolkit.storage.reading import quoted, reason, regular
 
+RANGE = re.compile(r"(\[[\d:,]*\])?")
+"""Rows and columns that are taken of a matrix; empty: all."""
 _RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
 _VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
 INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
@@ -106,32 +108,51 @@ def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
         except UnicodeDecodeError as error:
             raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
         if line:
-            yield _scp_entry(table, number, line, allow_pipes, path_map)
+            key, *rest = line.split(maxsplit=1)
+            source = rest[0] if rest else ""
+            yield scp_entry(key, source, table.parent, f"{table}:{number}", allow_pipes, path_map)
 
 
-def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool, path_map: PathMap) -> Entry:
-    key, *rest = line.split(maxsplit=1)
-    if not rest:
-        raise KaldiIoError(f"{table}:{number}: expected `key file:offset`, found {quoted(line)}")
-    source = rest[0]
+def scp_entry(
+    key: str,
+    source: str,
+    folder: Path,
+    where: str,
+    allow_pipes: bool = False,
+    path_map: PathMap = (),
+) -> Entry:
+    """Locate the object that a line of an scp file names.
+
+    Args:
+      key: first word of the line.
+      source: what follows it, such as `feats.ark:12`.
+      folder: of the scp file.
+      where: the file and line, for messages.
+      allow_pipes, path_map: see `entries`.
+
+    Raises:
+      KaldiIoError: there is no such file, or it is a command that is not allowed.
+    """
+    if not source:
+        raise KaldiIoError(f"{where}: expected `key file:offset`, found {quoted(key)}")
     if source.endswith("|"):
         if not allow_pipes:
             raise KaldiIoError(
-                f"{table}:{number}: {key} is made by a command ({quoted(source)}), which is not "
+                f"{where}: {key} is made by a command ({quoted(source)}), which is not "
                 "run without --allow-pipes: copy the table with copy-feats or the like"
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)
-    path = _locate(table.parent, map_path(match["path"], path_map)) if match else Path(source)
+    path = _locate(folder, map_path(match["path"], path_map)) if match else Path(source)
     if match is None or not os.path.isfile(path):
         advice = suggestion([str(path)])
         raise KaldiIoError(
-            f"{table}:{number}: {key}: there is no file {quoted(str(path))}"
+            f"{where}: {key}: there is no file {quoted(str(path))}"
             f"{f'; {advice}' if advice and not path_map else ''}"
         )
     digits = (match["offset"] or "0").lstrip("0")
     if len(digits) > _LONGEST_OFFSET:
-        raise KaldiIoError(f"{table}:{number}: {key}: no file has a byte {quoted(digits)}")
+        raise KaldiIoError(f"{where}: {key}: no file has a byte {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
@@ -217,6 +238,22 @@ def read_header(entry: Entry) -> Header:
             return _header(entry.path, file)
         except KaldiIoError as error:
             raise KaldiIoError(f"{entry.key}: {error}") from error
+
+
+def read_shape(entry: Entry) -> tuple[int, int]:
+    """Return the rows and columns of a matrix, which is read only where a range is taken of it.
+
+    Raises:
+      KaldiIoError: names the key and the file.
+    """
+    if entry.path is None or entry.range:
+        rows, columns = read_matrix(entry).shape
+        return rows, columns
+    header = read_header(entry)
+    if header.is_vector:
+        raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+    rows, columns = header.shape
+    return rows, columns
 
 
 def _header(path: Path, file: IO[bytes]) -> Header:
