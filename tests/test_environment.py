@@ -8,6 +8,7 @@ import pytest
 
 import toolkit
 from toolkit import environment
+from toolkit.environment import GitState, git_state
 
 
 def test_import_of_the_package_loads_nothing_heavy():
@@ -43,6 +44,82 @@ def test_versions_name_what_is_installed(monkeypatch):
 def git(folder, *arguments):
     who = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    (folder / "recipe").mkdir(parents=True)
+    git(folder, "init")
+    (folder / "file").write_text("1")
+    (folder / "image").write_bytes(b"\x00\x01")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "first")
+    return folder
+
+
+def test_git_state_is_commit_and_changes(tmp_path, repository):
+    assert git_state(tmp_path / "none") == GitState()
+    clean = git_state(repository)
+    assert re.fullmatch("[0-9a-f]{40}", clean.commit)
+    assert clean == GitState(clean.commit, dirty=False, diff="")
+    assert git_state(repository / "recipe") == clean
+    (repository / "file").write_text("2")
+    edited = git_state(repository)
+    assert edited.dirty
+    assert edited.commit == clean.commit
+    assert git_state(repository / "recipe") == edited
+    (repository / "file").write_text("1")
+    assert git_state(repository) == clean
+
+
+def test_a_repository_without_commits_and_a_machine_without_git_have_no_state(
+    tmp_path, repository, monkeypatch
+):
+    (tmp_path / "new").mkdir()
+    git(tmp_path / "new", "init")
+    assert git_state(tmp_path / "new") == GitState()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(repository) == GitState()
+
+
+@pytest.mark.parametrize("edit", ["file", "image", "staged", "gone"])
+def test_each_further_edit_of_a_tracked_file_has_another_digest(repository, edit):
+    path = repository / (edit if edit in ("file", "image") else "file")
+    states = [git_state(repository)]
+    for content in (b"\x00edit", b"\x00more"):
+        path.write_bytes(content)
+        if edit == "staged":
+            git(repository, "add", "file")
+        states.append(git_state(repository))
+    if edit == "gone":
+        path.unlink()
+        states.append(git_state(repository))
+    assert all(state.dirty for state in states[1:])
+    digests = [state.diff for state in states]
+    assert len(set(digests)) == len(digests)
+
+
+def test_files_that_git_does_not_know_do_not_count(repository):
+    clean = git_state(repository)
+    (repository / "recipe" / "new.py").write_text("1")
+    assert git_state(repository) == clean
+
+
+def test_settings_of_git_do_not_change_the_digest(repository):
+    (repository / "file").write_text("2")
+    before = git_state(repository)
+    git(repository, "config", "color.ui", "always")
+    git(repository, "config", "diff.external", "echo")
+    git(repository, "config", "core.abbrev", "20")
+    assert git_state(repository) == before
+
+
+def test_result_versions_name_python_the_toolkit_the_engines_and_what_computes():
+    packages = {"torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", "torchaudio"}
+    versions = environment.result_versions()
+    assert set(versions) == {"python", "toolkit", "front end", "search"} | packages
+    assert versions["search"] == "native"
 
 
 def test_commit_is_named_and_edits_are_marked(monkeypatch, tmp_path):

@@ -11,7 +11,6 @@ from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
-from toolkit.storage.places import places_of
 from toolkit.storage.whitespace import split_words
 
 
@@ -47,8 +46,6 @@ def extract_changed(
       Hours of audio.
     """
     audio, folder = run.need_audio(f"data/{split or name}.jsonl"), out / name
-    if places_of(out) is None:  # a run from before digests of audio: its shards do not tell of them
-        return extract(utterances, config, folder, run.jobs, device=run.device)["hours"]
     before = run.previous(out)
     previous = before / name if before else None
     changed = {"audio": audio, "previous": previous, "device": run.device}

@@ -21,7 +21,7 @@ from toolkit.stages.recipe import load_recipe
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "recipes").glob("[lf]*/*.md"))
-RUN_OPTIONS = {"--list", "--dry-run", "--json", "--code", "--stale-code", "--accept-code-change"}
+RUN_OPTIONS = {"--list", "--dry-run", "--json", "--stale-code", "--accept-code-change"}
 RUN_OPTIONS |= {"--quiet", "--verbose"}
 WITH_VALUE = {"--stage", "--stop-stage", "--force", "--profile", "--set", "--config", "--exp"}
 WITH_VALUE |= {"--device", "--jobs", "--profile-stage"}

@@ -2,10 +2,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs, parameters_of
+from tests.markers import make_marker
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, parameters_of
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import Progress, Record
+from toolkit.stages.marker import Progress, Provenance
 from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
 from toolkit.storage.digest import Content, digest_bytes
 
@@ -29,19 +29,12 @@ def marker(number=1, inputs=(), outputs=(), parameters=None):
     def contents(names):
         return {name: Content(1, digest_bytes(b"1")) for name in names}
 
-    return Marker(
+    return make_marker(
         number,
         "title",
-        parameters or {},
-        contents(inputs),
-        contents(outputs),
-        {},
-        {},
-        "",
-        "",
-        "",
-        1.0,
-        {},
+        parameters=parameters,
+        inputs=contents(inputs),
+        outputs=contents(outputs),
     )
 
 
@@ -124,27 +117,6 @@ def test_how_a_stage_does_its_work_is_no_parameter_of_it(directory):
     assert inspector(directory, Config(Train(workers=9))).state(1).done
 
 
-@dataclass(frozen=True)
-class LaterTrain(Train):
-    decay: float = field(default=0.0, metadata=older_runs(0.0))
-
-
-@dataclass(frozen=True)
-class LaterConfig:
-    ce: LaterTrain = field(default_factory=LaterTrain)
-
-
-def test_a_setting_that_was_added_later_leaves_older_runs_done(directory):
-    assert parameters_of(LaterTrain()) == parameters_of(Train())
-    marker(1, parameters={"ce": parameters_of(Train())}).write(directory.marker(1))
-    assert inspector(directory, LaterConfig()).state(1).done
-    changed = inspector(directory, LaterConfig(LaterTrain(decay=0.5))).state(1)
-    assert changed.why == "`ce.decay` 0.5 is a new parameter"
-    marker(1, parameters={"ce": parameters_of(LaterTrain(decay=0.5))}).write(directory.marker(1))
-    assert inspector(directory, LaterConfig(LaterTrain(decay=0.5))).state(1).done
-    assert inspector(directory, LaterConfig()).state(1).why == "`ce.decay` 0.5 -> 0.0"
-
-
 def test_a_damaged_marker_is_stale(directory):
     directory.stages.mkdir()
     directory.marker(1).write_text("{")
@@ -152,17 +124,17 @@ def test_a_damaged_marker_is_stale(directory):
 
 
 def test_partial_outputs_show_how_far_they_are(directory):
-    Record({"seed": 0}).write(directory, 1)
+    directory.write(directory.provenance(1), Provenance({"seed": 0}).to_json())
     assert str(inspector(directory).state(1)) == "partial"
-    Progress(31, 50, 1.0).write(directory, 1)
+    directory.write(directory.progress(1), Progress(31, 50, 1.0).to_json())
     assert str(inspector(directory).state(1)) == "partial 62 %"
     state = inspector(directory, Config(seed=3)).state(1)
     assert str(state) == "partial 62 %: will start over, `seed` 0 -> 3"
 
 
 def test_a_failed_stage_shows_its_message_until_it_is_done(directory):
-    Record({"seed": 0}).write(directory, 1)
-    Progress(1, 2, 1.0).write(directory, 1)
+    directory.write(directory.provenance(1), Provenance({"seed": 0}).to_json())
+    directory.write(directory.progress(1), Progress(1, 2, 1.0).to_json())
     directory.stages.mkdir()
     directory.failure(1).write_text("ValueError: no\n\ntraceback")
     assert str(inspector(directory).state(1)) == "failed 50 %: ValueError: no"

@@ -36,7 +36,7 @@ def test_an_interrupted_stage_goes_on_and_a_failed_one_has_a_profile(sample):
     assert (sample.exp / "profiles/03.svg").exists()
     done = sample.main("--profile-stage", 3)
     assert done.status == 0
-    assert "continues where the last attempt stopped" in done.output
+    assert "resuming the interrupted attempt" in done.output
 
 
 def test_it_is_the_only_choice_of_stages(sample):

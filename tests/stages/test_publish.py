@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.markers import make_marker
 from tests.opened_files import opened_files
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import Marker, outputs_of
-from toolkit.stages.partial import Record
+from toolkit.stages.marker import Provenance, outputs_of
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.storage import digest
 
@@ -22,10 +22,10 @@ def build(directory, text, *names, known=None):
         path = directory.partial(1, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    Record().write(directory, 1)
+    directory.write(directory.provenance(1), Provenance().to_json())
     contents = {name.split("/")[0]: None for name in names}
     outputs = {name: known.content(directory.partial(1, name)) for name in contents}
-    return Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
+    return make_marker(outputs=outputs)
 
 
 def tree(directory):
@@ -87,7 +87,7 @@ def test_an_output_that_moves_into_an_old_ones_folder_survives_recovery(director
     (directory.partial(1, "model")).mkdir(parents=True)
     (directory.partial(1, "model/a")).write_text("new")
     outputs = {"model/a": directory.load_digests().content(directory.partial(1, "model/a"))}
-    marker = Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
+    marker = make_marker(outputs=outputs)
     marker.write(directory.publishing(1))
     for _ in range(2):  # the second time as after a kill just before the marker
         complete_interrupted(directory, directory.load_digests())

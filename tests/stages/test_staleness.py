@@ -196,6 +196,6 @@ def test_markers_tell_what_made_a_result(done):
     assert marker["outputs"]["model"]["files"].keys() >= {"0.json", "final.txt"}
     assert marker["headline"] == {"loss": 0.125}
     assert marker["command"] == str(done.script)
-    assert marker["versions"]["python"]
+    assert marker["attempts"][-1]["code"]["versions"]["python"]
     computer = re.escape(os.uname().nodename)
     assert not re.search(rf"\b{computer}\b", json.dumps(marker))

@@ -46,7 +46,7 @@ def test_a_run_says_that_it_was_terminated_and_the_same_command_continues(sample
         process.communicate()[0] == "\nstopped by SIGTERM in stage 3; the same command continues\n"
     )
     assert process.returncode == 143
-    assert "continues where the last attempt stopped" in sample.main().output
+    assert "resuming the interrupted attempt" in sample.main().output
     assert sample.outputs() == finished
 
 
@@ -70,7 +70,7 @@ def test_what_a_signal_has_raised_is_no_fault_of_the_data(sample, finished, faul
     assert result.status == 143
     assert "stopped by SIGTERM in stage 3; the same command continues" in result.output
     assert not list(sample.exp.glob("stages/03*"))
-    assert "continues where the last attempt stopped" in sample.main().output
+    assert "resuming the interrupted attempt" in sample.main().output
     assert sample.outputs() == finished
 
 

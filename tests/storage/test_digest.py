@@ -1,4 +1,3 @@
-import json
 import os
 import time
 
@@ -229,17 +228,3 @@ def test_files_of_a_place_are_known_after_it_was_moved(folder, tmp_path, reads):
     second = Digests(folder, file, {"corpus.root": str(tmp_path / "new")})
     assert second.content(tmp_path / "new" / "a") == content
     assert reads == []
-
-
-def test_digests_remembered_by_an_earlier_version_are_used(folder, reads):
-    known, path = digests(folder), folder / "lang" / "lexicon.txt"
-    content = known.content(path)
-    known.save()
-    file = folder / "stages" / "digests.json"
-    old = {name: entry[:5] for name, entry in json.loads(file.read_text()).items()}
-    file.write_text(json.dumps(old))
-    reads.clear()
-    again = digests(folder)
-    assert again.content(path) == content
-    assert reads == []
-    assert again.since(path, path.stat()) == path.stat().st_mtime_ns

@@ -24,23 +24,13 @@ Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters
 MOST_HINTS = 3
 """Settings of the same name that the error for an unknown one suggests."""
-NO_EFFECT_ON_RESULTS = {"results depend on it": False}
+NO_EFFECT_ON_RESULTS = {"affects_results": False}
 """Metadata of a field that decides how something is computed but not the result: changing such a
 field makes no stage stale."""
-_OLDER_RUNS = "value in older runs"
 
 
 class ConfigError(ToolkitError):
     """An unknown key, a value of the wrong type, or one that a configuration class rejects."""
-
-
-def older_runs(value: Any) -> dict[str, Any]:
-    """Return the metadata of a field that was added later: the value that earlier runs had.
-
-    A field with this value is left out of `parameters_of`, so that a stage, a checkpoint or a
-    training from before the field is still up to date.
-    """
-    return {_OLDER_RUNS: value}
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:
@@ -118,9 +108,9 @@ def to_plain(value: Any) -> Any:
 
 
 def parameters_of(value: Any) -> Any:
-    """Return the JSON form of what results depend on, and of what older runs have too.
+    """Return the JSON form of what results depend on.
 
-    Fields marked `NO_EFFECT_ON_RESULTS` are left out, and those of `older_runs` at their value.
+    Fields marked `NO_EFFECT_ON_RESULTS` are left out.
     """
     return _plain(value, every_field=False)
 
@@ -128,8 +118,11 @@ def parameters_of(value: Any) -> Any:
 def _plain(value: Any, every_field: bool) -> Any:
     inner = partial(_plain, every_field=every_field)
     if _is_section(value):
-        kept = [f for f in _fields(type(value)) if every_field or _is_parameter(f, value)]
-        return {field.name: inner(getattr(value, field.name)) for field in kept}
+        return {
+            field.name: inner(getattr(value, field.name))
+            for field in _fields(type(value))
+            if every_field or field.metadata != NO_EFFECT_ON_RESULTS
+        }
     if isinstance(value, Mapping):
         return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -145,13 +138,6 @@ def _plain(value: Any, every_field: bool) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{value!r} has no JSON form; configurations hold plain values only")
-
-
-def _is_parameter(field: dataclasses.Field, section: Any) -> bool:
-    if field.metadata == NO_EFFECT_ON_RESULTS:
-        return False
-    is_new = _OLDER_RUNS in field.metadata
-    return not is_new or getattr(section, field.name) != field.metadata[_OLDER_RUNS]
 
 
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:

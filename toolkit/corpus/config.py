@@ -1,11 +1,10 @@
 """Which corpus a recipe reads, and how it is split."""
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.config.settings import older_runs
 from toolkit.corpus.readers import reader_exists, reader_names
 from toolkit.storage.lines import MAX_FAULTY, MIN_FAULTY
 from toolkit.storage.path_map import parse_mapping
@@ -46,7 +45,7 @@ class CorpusConfig:
     in data of your own."""
     pipes: Path | None = None
     """Folder in which the output of those commands is kept; needed with `allow_pipes`."""
-    map_paths: tuple[str, ...] = field(default=(), metadata=older_runs(()))
+    map_paths: tuple[str, ...] = ()
     """Mappings `OLD=NEW`: audio that the corpus names below the folder OLD is read from NEW, of
     several that fit by the longest OLD."""
 

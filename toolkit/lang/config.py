@@ -1,10 +1,9 @@
 """Settings of the lexicon, of the vocabulary and of the language model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from toolkit.config.settings import older_runs
 from toolkit.corpus.tags import Tags
 
 Rules = Literal["english-upper-2", "english-upper-1", "letters-upper-1", "as-given"]
@@ -25,13 +24,13 @@ class LangConfig:
     """Rules that turn written text into words: English, letters of any alphabet, or as-given: what
     stands between white space, in its case, with digits and symbols. Those of english-upper-1 leave
     apostrophes that quote at their words."""
-    tags: Tags | None = field(default=None, metadata=older_runs(None))
+    tags: Tags | None = None
     """Tags in brackets, such as [laughter] and <long pause>: "drop" leaves them out of transcripts
     and texts; "noise" trains them as the noise phone; "keep" reads them as words. None drops them
     too, but round brackets only around an event, as in (cough), and with as-given never."""
     stress: bool = False
     """Keep the stress digits of cmudict (AH0, AH1, AH2 as different phones)."""
-    strip_stress: bool = field(default=False, metadata=older_runs(False))
+    strip_stress: bool = False
     """Remove the stress digits 0 to 2 of the vowels of a lexicon file in ARPAbet; all digits of
     other phone sets stay, such as those of tones."""
     position_dependent: bool = True

@@ -110,7 +110,7 @@ def _stale(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
     for name in marker.outputs:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
-    for name, content in marker.inputs.items():
+    for name, content in marker.provenance.inputs.items():
         for other in markers:
             for output, made in other.outputs.items():
                 if overlap(name, output) and _differs(name, content, output, made):
@@ -166,7 +166,7 @@ def _row(stage: StageView, longest: float) -> str:
 
 
 def _memory(marker: Marker | None) -> str:
-    if marker is None or marker.peak_bytes is None:
+    if marker is None or not marker.peak_bytes:
         return ""
     mebibytes = marker.peak_bytes / 2**20
     return f"{mebibytes:,.0f} MiB" if mebibytes < 1000 else f"{mebibytes / 1024:.1f} GiB"

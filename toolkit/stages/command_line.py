@@ -33,7 +33,7 @@ from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
 from toolkit.stages.inputs import InputNames, is_path
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
-from toolkit.stages.partial import read_record
+from toolkit.stages.marker import Provenance
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import Amount, StageLog, toolkit_logs
@@ -69,7 +69,6 @@ class Options:
     listing: bool
     as_json: bool
     dry_run: bool
-    code: bool
     stale_code: bool
     accept_code_change: bool
     force: tuple[str, ...]
@@ -102,9 +101,6 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
     @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
-    @click.option(
-        "--code", is_flag=True, help="With --dry-run: show which changes of code concern a stage."
-    )
     @click.option(
         "--stale-code", is_flag=True, help="Show the stages that other code or packages made."
     )
@@ -214,8 +210,6 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         if options.stage or options.stop_stage or forced:
             raise SelectionError("--profile-stage chooses the stage to run by itself")
         first = last = _stage(recipe, "--profile-stage", options.profile_stage)
-    if options.code and not options.dry_run:
-        raise SelectionError("--code shows changes together with --dry-run")
     if options.listing and options.dry_run:
         raise SelectionError("--list shows what is done, --dry-run what would be: give one of them")
     if options.as_json and not options.listing:
@@ -227,8 +221,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
     check_device(options.device)
     directory = RunDirectory(options.exp or recipe.directory(profile))
-    if options.profile_stage is not None and read_record(directory, first) is None:
-        forced = frozenset((first,))  # what an interrupted attempt has left goes on instead
+    if options.profile_stage is not None and not Provenance.read(directory.provenance(first)):
+        forced = frozenset((first,))  # an interrupted attempt is resumed instead
     config = resolve_paths(recipe.profiles[profile](), recipe.folder)
     if options.config:
         config = load_yaml(config, options.config)
@@ -276,7 +270,7 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
             elif options.stale_code:
                 show_stale_code(recipe, directory, config)
             elif options.dry_run:
-                show_plan(recipe, directory, request, options.code)
+                show_plan(recipe, directory, request)
             else:
                 _execute(recipe, directory, request, given, stage_log)
     except BrokenPipeError:  # as with `--list | head`: click ends the process quietly

@@ -33,8 +33,8 @@ class RunDirectory:
     `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
     being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `profiles/NN.svg`
     shows where the time of a stage went, `profiles/NN.folded` has its stacks. `.partial/NN/` holds
-    unfinished outputs, `.partial/NN.json` the parameters and inputs that they were started from and
-    `.partial/NN.progress.json` how far they are.
+    unfinished outputs, `.partial/NN.json` their provenance and `.partial/NN.progress.json` how far
+    they are.
 
     The directory itself may be a link. Below it nothing is written, moved or deleted through one.
 
@@ -98,8 +98,8 @@ class RunDirectory:
         """Return where a stage builds its output `name`; without a name, the folder of them all."""
         return self.partials / f"{stage:02d}" / name
 
-    def record(self, stage: int) -> Path:
-        """Return the path of the record that a stage's partial outputs were started from."""
+    def provenance(self, stage: int) -> Path:
+        """Return the path of the provenance of a stage's partial outputs."""
         return self.partials / f"{stage:02d}.json"
 
     def progress(self, stage: int) -> Path:
@@ -107,14 +107,8 @@ class RunDirectory:
         return self.partials / f"{stage:02d}.progress.json"
 
     def write_places(self, folders: Mapping[str, str]) -> None:
-        """Write where the places are that names in manifests begin with.
-
-        A run directory that was begun without them goes on with absolute paths: to write its
-        manifests in another way would make everything after them stale.
-        """
-        path = self.root / PLACES
-        if path.exists() or not any(self.stages.glob("[0-9]*.json")):
-            self.write(path, places_text(folders))
+        """Write where the places are that names in manifests begin with."""
+        self.write(self.root / PLACES, places_text(folders))
 
     def refuse_links(self, *paths: Path) -> None:
         """Raise a `LinkError` if one of `paths`, or a folder on the way to it, is a link."""
@@ -147,7 +141,7 @@ class RunDirectory:
         """Discard a stage's partial outputs; an interruption leaves nothing half deleted."""
         self.discard(self.partial(stage))
         self.progress(stage).unlink(missing_ok=True)
-        self.record(stage).unlink(missing_ok=True)
+        self.provenance(stage).unlink(missing_ok=True)
         self.empty_trash()
 
     def empty_trash(self) -> None:

@@ -13,8 +13,7 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.errors import WorkerLostError
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import parameters_digest
-from toolkit.stages.partial import Record
+from toolkit.stages.marker import Provenance, parameters_digest
 from toolkit.stages.plan import Inspector
 from toolkit.stages.run import MissingInputError, Run
 from toolkit.stages.stage import Request, Stage
@@ -110,7 +109,7 @@ def run_follower(stages: Sequence[Stage], directory: RunDirectory, request: Requ
             run = FollowerRun(
                 stage.number,
                 inspector,
-                Record(),
+                Provenance(),
                 [],
                 request.device,
                 request.jobs,

@@ -105,7 +105,7 @@ def is_outside(name: str) -> bool:
 def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
     """Whether a setting is another path to what the stage has recorded as an input.
 
-    Then the contents decide, see `Inspector.record_changes`.
+    Then the contents decide, see `Inspector.provenance_changes`.
     """
     if f"{{{key}}}" in inputs:
         return is_path(old) and is_path(new)

@@ -8,16 +8,13 @@ from typing import Any
 
 import click
 
-from toolkit.stages.code import UNKNOWN, Code, differences, present_code
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import read_record
+from toolkit.stages.marker import CodeVersion, Provenance, code_version
 from toolkit.stages.plan import Inspector, State, Step, plan, settled
 from toolkit.stages.runner import refusal
 from toolkit.stages.stage import Request, Stage
-from toolkit.stages.stage_code import present_sources
 from toolkit.stages.stage_log import duration, headline
 from toolkit.stages.table import Row, lines
 
@@ -85,14 +82,8 @@ def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -
         click.echo("no stage was made by other code or other packages than the present ones")
 
 
-def show_plan(
-    recipe: Declaration, directory: RunDirectory, request: Request, code: bool = False
-) -> None:
-    """Print which stages a run would skip, make or refuse, and why.
-
-    Args:
-      code: also print what of each finished stage's code has changed since.
-    """
+def show_plan(recipe: Declaration, directory: RunDirectory, request: Request) -> None:
+    """Print which stages a run would skip, make or refuse, and why."""
     inspector = _inspector(recipe, directory, request.config)
     states, off = _states(recipe, inspector, request.config), _off(recipe, request.config)
     for number, title, state in states:
@@ -106,18 +97,6 @@ def show_plan(
         if step.number in off and step.why != "forced":
             said = f"does nothing: {off[step.number].lack}"
         click.echo(f"{step.number:3d} {step.title}: {said}")
-        if code and step.state.marker:
-            click.echo(f"    code {_code_changes(recipe, step.number, step.state.marker)}")
-
-
-def _code_changes(recipe: Declaration, number: int, marker: Marker) -> str:
-    """Return in words what of a stage's code is not as it was when the stage was run."""
-    (body,) = (stage.body for stage in recipe.stages if stage.number == number)
-    present = present_sources(recipe.folder).stage(body)
-    if marker.stage_code is None or present is None:
-        return UNKNOWN
-    changes = marker.stage_code.changes(present)
-    return f"changed: {'; '.join(changes)}" if changes else "unchanged"
 
 
 def _inspector(recipe: Declaration, directory: RunDirectory, config: Any) -> Inspector:
@@ -138,31 +117,29 @@ def _off(recipe: Declaration, config: Any) -> dict[int, Stage]:
     return {stage.number: stage for stage in recipe.stages if not stage.asked_for(config)}
 
 
-def _codes(directory: RunDirectory, stage: int, state: State) -> list[Code | None]:
+def _codes(directory: RunDirectory, stage: int, state: State) -> list[CodeVersion]:
     """Return the code of each attempt at a stage's outputs, those of partial outputs if any."""
-    record = None if state.done else read_record(directory, stage)
-    if record:
-        return [attempt.code if attempt else None for attempt in record.attempts]
-    return state.marker.codes if state.marker else []
+    provenance = None if state.done else Provenance.read(directory.provenance(stage))
+    if provenance is None and state.marker:
+        provenance = state.marker.provenance
+    return [attempt.code for attempt in provenance.attempts] if provenance else []
 
 
-def _other_code(recipe: Declaration, codes: Iterable[Code | None], form: str) -> list[str]:
+def _other_code(recipe: Declaration, codes: Iterable[CodeVersion], form: str) -> list[str]:
     """Return what of the present code and packages is not that of `codes`, each thing once."""
     found = []
     for code in codes:
-        if code is None:
-            found.append(form.format(old=f"code {UNKNOWN}", new="the present one"))
-            continue
-        for change in differences(code, present_code(recipe.folder)):
-            found.append(form.format(old=f"{change.what} {change.old}", new=change.new))
+        for name, old, new in code.differences(code_version(recipe.folder)):
+            found.append(form.format(old=f"{name} {old}", new=new))
     return list(dict.fromkeys(found))
 
 
 def _refusal(recipe: Declaration, inspector: Inspector, request: Request, step: Step) -> str | None:
     """Return in what words a run would refuse to continue a stage, None if it would not."""
     settled = step.action != "run" or step.number in request.forced or request.accept_code_change
-    record = None if settled else read_record(inspector.directory, step.number)
-    if record is None or inspector.record_changes(record):
+    path = inspector.directory.provenance(step.number)
+    provenance = None if settled else Provenance.read(path)
+    if provenance is None or inspector.provenance_changes(provenance):
         return None
-    changes = record.code_changes(present_code(recipe.folder))
+    changes = provenance.code_changes(code_version(recipe.folder))
     return f"would stop: {refusal(step.number, changes)}" if changes else None

@@ -10,11 +10,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.settings import flatten, parameters_of, to_plain
+from toolkit.config.settings import flatten, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames, audio_input, fixed_folder, is_outside, same_setting
-from toolkit.stages.marker import Marker, UnreadableMarkerError
-from toolkit.stages.partial import Record, read_progress, read_record
+from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
 from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
 from toolkit.storage.manifest_audio import audio_names
 from toolkit.storage.reading import reason, regular
@@ -97,10 +96,10 @@ class Inspector:
     def state(self, stage: int) -> State:
         """Return the state of a stage; nothing is written."""
         directory = self.directory
-        progress = read_progress(directory, stage)
-        record = read_record(directory, stage)
+        progress = Progress.read(directory.progress(stage))
+        provenance = Provenance.read(directory.provenance(stage))
         percent = None
-        if record and progress and progress.total:
+        if provenance and progress and progress.total:
             percent = int(100 * min(progress.done / progress.total, 1))
         if directory.publishing(stage).exists():
             return State("partial", "the next run puts its finished outputs in place", None, 100)
@@ -117,8 +116,8 @@ class Inspector:
         if directory.failure(stage).exists():
             first = _first_line(directory.failure(stage))
             return State("failed", first, marker, percent)
-        if record:
-            changes = join_reasons(self.record_changes(record))
+        if provenance:
+            changes = join_reasons(self.provenance_changes(provenance))
             why = f"will start over, {changes}" if changes else why
             return State("partial", why, marker, percent)
         return State("stale", why, marker) if why else State("pending")
@@ -141,7 +140,7 @@ class Inspector:
 
     def changes(self, marker: Marker) -> list[str]:
         """Return why the stage of `marker` is no longer done; empty when it still is."""
-        reasons = self.record_changes(Record(marker.parameters, marker.inputs))
+        reasons = self.provenance_changes(marker.provenance)
         if (number := self._number(marker)) != marker.stage:
             reasons.insert(0, f"its marker is of stage {number}, which had this number before")
         for name, old in marker.outputs.items():
@@ -152,10 +151,10 @@ class Inspector:
                 reasons.append(f"output {change}")
         return reasons
 
-    def record_changes(self, record: Record) -> list[str]:
-        """Return how parameters and inputs differ from those in `record`."""
-        reasons = list(self._parameter_changes(record))
-        for name, old in record.inputs.items():
+    def provenance_changes(self, provenance: Provenance) -> list[str]:
+        """Return how parameters and inputs differ from those in `provenance`."""
+        reasons = list(self._parameter_changes(provenance))
+        for name, old in provenance.inputs.items():
             if self.names.is_gone(name):
                 continue  # its setting names no file now, which is a change of a parameter
             shown = str(self.names.path(name)) if is_outside(name) else name
@@ -213,23 +212,20 @@ class Inspector:
         content = self.digests.content(file)
         return content.digest if content else ""
 
-    def _parameter_changes(self, record: Record) -> Iterator[str]:
-        recorded = record.parameters
+    def _parameter_changes(self, provenance: Provenance) -> Iterator[str]:
+        recorded = provenance.parameters
         values = {}  # of the sections, and of the settings inside sections, that still exist
         for name in recorded:
             with contextlib.suppress(AttributeError):
                 values[name] = attrgetter(name)(self.config)
         old = flatten(recorded)
         new = flatten({name: parameters_of(value) for name, value in values.items()})
-        known = flatten({name: to_plain(value) for name, value in values.items()})
         for key in sorted(old.keys() | new.keys()):
-            if key not in new and key in known:  # back at the value of runs before it was there
-                yield f"`{key}` {_show(old[key])} -> {_show(known[key])}"
-            elif key not in new:
+            if key not in new:
                 yield f"`{key}` is no longer a parameter"
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
-            elif same_setting(key, old[key], new[key], record.inputs):
+            elif same_setting(key, old[key], new[key], provenance.inputs):
                 continue
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 before, after = _show(old[key]), _show(new[key])
@@ -282,7 +278,7 @@ def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int
     markers = {number: state.marker for number, _, state in stages}
     unknown = {number for number, marker in markers.items() if marker is None}
     makers: set[int] = set()
-    for name in reader.inputs:
+    for name in reader.provenance.inputs:
         if not is_outside(name):
             owners = {
                 number

@@ -63,7 +63,7 @@ def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> 
             os.rename(source, target)
             digests.moved(source, target)
         touched.add(target.parent)
-    # The record is deleted first: beside the marker it would mean that the stage was started again.
+    # First the provenance: beside the marker it would mean that the stage was started again.
     directory.discard_partial(stage)
     directory.failure(stage).unlink(missing_ok=True)
     for folder in sorted(touched):

@@ -11,10 +11,9 @@ from typing import Any
 from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.errors import ToolkitError
 from toolkit.processes.devices import choose_device
-from toolkit.stages.code import differences
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import audio_input
-from toolkit.stages.partial import Progress, Record
+from toolkit.stages.marker import Progress, Provenance
 from toolkit.stages.plan import PATTERN, PLACE, Inspector, overlap
 from toolkit.storage.digest import Content, FileDigest
 
@@ -55,7 +54,7 @@ class Run:
         self,
         stage: int,
         inspector: Inspector,
-        record: Record,
+        provenance: Provenance,
         other_stages: list[OtherStage],
         device: str | None,
         jobs: int,
@@ -66,7 +65,7 @@ class Run:
         self.stage, self.jobs, self.command = stage, jobs, command
         self.config = RecordedConfig(inspector.config, self)
         self.outputs: list[str] = []
-        self.record = record
+        self.provenance = provenance
         self._inspector = inspector
         self._directory: RunDirectory = inspector.directory
         self._other_stages, self._device = other_stages, device
@@ -216,7 +215,7 @@ class Run:
             if any(overlap(name, needed) for needed in self._needed):
                 raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")
             self.outputs.append(name)
-            self._write_record()
+            self._write_provenance()
         partial = self._directory.partial(self.stage, name)
         self._directory.refuse_links(partial, self._directory.root / name)
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -236,17 +235,16 @@ class Run:
         """
         name = made.relative_to(self._directory.partial(self.stage)).as_posix()
         marker = self._inspector.marker(self.stage)
-        last = self.record.attempts[-1] if self.record.attempts else None
-        if self.record.forced or marker is None or last is None or name not in marker.outputs:
+        if self.provenance.forced or marker is None or name not in marker.outputs:
             return None
-        if any(code is None or differences(code, last.code) for code in marker.codes):
+        made_by, attempts = marker.provenance.attempts, self.provenance.attempts
+        if not attempts or any(attempt.code.changes(attempts[-1].code) for attempt in made_by):
             return None
         present = self._inspector.present(name, "content")
         if present is None or present.digest != marker.outputs[name].digest:
             return None
-        earlier = [a for a in marker.attempts if a not in self.record.attempts]
-        self.record.attempts[:0] = earlier
-        self._write_record()
+        attempts[:0] = [attempt for attempt in made_by if attempt not in attempts]
+        self._write_provenance()
         return self._directory.root / name
 
     def progress(self, done: float, total: float) -> None:
@@ -254,9 +252,10 @@ class Run:
         now = time.monotonic()
         if now - self._progress_written >= PROGRESS_EVERY:
             self._progress_written = now
-            Progress(done, total, self.seconds).write(self._directory, self.stage)
-            if self.record.update_numeric() and self.outputs:
-                self._write_record()
+            progress = Progress(done, total, self.seconds)
+            self._directory.write(self._directory.progress(self.stage), progress.to_json())
+            if self.provenance.update_numeric() and self.outputs:
+                self._write_provenance()
 
     @property
     def seconds(self) -> float:
@@ -280,22 +279,24 @@ class Run:
 
     def record_parameter(self, name: str, value: Any) -> None:
         """Record that the stage has read a section of the configuration, or a setting inside it."""
-        if name not in self.record.parameters:
-            self.record.parameters[name] = parameters_of(value)
+        if name not in self.provenance.parameters:
+            self.provenance.parameters[name] = parameters_of(value)
             if self.outputs:
-                self._write_record()
+                self._write_provenance()
 
     def _record_input(self, name: str, content: Content) -> None:
         self._needed.add(name)
-        known = self._inspector.names.names(name, self.record.parameters)
-        if any(self.record.inputs.get(each) != content for each in known):
-            self.record.inputs |= dict.fromkeys(known, content)
+        names = self._inspector.names.names(name, self.provenance.parameters)
+        if any(self.provenance.inputs.get(each) != content for each in names):
+            self.provenance.inputs |= dict.fromkeys(names, content)
             if self.outputs:
-                self._write_record()
+                self._write_provenance()
 
-    def _write_record(self) -> None:
-        self.record.update_numeric()
-        self.record.write(self._directory, self.stage)
+    def _write_provenance(self) -> None:
+        """Write it before anything that depends on it is written."""
+        self.provenance.update_numeric()
+        path = self._directory.provenance(self.stage)
+        self._directory.write(path, self.provenance.to_json())
 
     def _relative(self, name: str | Path) -> str:
         path = os.path.normpath(self._directory.root / name)

@@ -15,18 +15,15 @@ from toolkit.processes import ranks
 from toolkit.processes.devices import choose_device
 from toolkit.processes.memory import MemoryWatch
 from toolkit.stages.beside import Beside, BesideError, HeldLog
-from toolkit.stages.code import Attempt, Difference, code_on_disk, differences, present_code
 from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames, is_outside
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import Record, read_progress, read_record
+from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
 from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
 from toolkit.stages.profile import profiled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
-from toolkit.stages.stage_code import StageCode, present_sources
 from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
 from toolkit.stages.termination import TerminatedError, interruption
 from toolkit.storage.digest import Content
@@ -56,9 +53,8 @@ class Runner:
         self.request, self.stage_log = request, stage_log
         folders = InputNames(directory.root, request.config).folders
         self.digests = directory.load_digests(folders)
-        # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
-        self.code = present_code(request.source)
-        self.sources = present_sources(request.source)
+        # As it is at the start: what is edited later is not what runs, as far as it is loaded.
+        self.code = code_version(request.source)
         titles = {stage.number: stage.title for stage in stages}
         self.inspector = Inspector(directory, request.config, self.digests, titles)
         self._beside: Beside | None = None
@@ -143,7 +139,7 @@ class Runner:
             self._join()
             return
         marker = self.inspector.marker(stage.number)
-        for name in marker.inputs if marker is not None else ():
+        for name in marker.provenance.inputs if marker is not None else ():
             self._settle(name, missing=False)
 
     def _settle(self, name: str, missing: bool = True) -> None:
@@ -162,8 +158,6 @@ class Runner:
     def _check_engines(self) -> None:
         """Refuse to run stages beside others that stay and were run with another engine.
 
-        Markers from before engines were recorded go with any.
-
         Raises:
           OtherCodeError: there is such a stage.
         """
@@ -178,7 +172,7 @@ class Runner:
             if step.action != "skip" or step.state.marker is None or step.number in off:
                 continue
             for name, engine in engines().items():
-                before = step.state.marker.versions.get(name)
+                before = step.state.marker.code.versions.get(name)
                 if before and before != engine:
                     raise OtherCodeError(
                         f"stage {step.number} ({step.title}) was run with {before} for {name},"
@@ -209,14 +203,14 @@ class Runner:
         if state.kind in ("stale", "failed"):
             earlier = "the last time it " if state.kind == "failed" else ""
             self.stage_log.write(f"   {earlier}{state}")
-        record, seconds_before = self._resumable(number, forced)
+        provenance, seconds_before = self._resumable(number, forced)
         self.directory.failure(number).unlink(missing_ok=True)
         started = _now()
-        record.attempts.append(Attempt(started, self.code, numeric_environment()))
+        provenance.attempts.append(Attempt(started, self.code, numeric_environment()))
         run = Run(
             number,
             self.inspector,
-            record,
+            provenance,
             self._other_stages(number),
             self.request.device,
             self.request.jobs - (self._beside.jobs if self._beside is not None else 0),
@@ -233,24 +227,18 @@ class Runner:
                 numbers = plain_headline(stage.body(run) if stage.asked_for(run.config) else None)
             if stop := interruption():  # that was taken for a fault of the data
                 raise stop
-            run.record.update_numeric()
-            self._note_edits(stage, run.record)
+            provenance.update_numeric()
             marker = Marker(
                 stage=number,
                 title=stage.title,
-                parameters=run.record.parameters,
-                inputs=run.record.inputs,
+                provenance=provenance,
                 outputs=self._outputs(run),
-                versions=self.code.versions,
-                git=self.code.git,
                 command=self.request.command,
                 started=started,
                 ended=_now(),
                 seconds=round(run.seconds, 3),
                 headline=numbers,
                 peak_bytes=memory.peak_bytes,
-                attempts=run.record.attempts,
-                stage_code=self._stage_code(stage, run.record.attempts),
             )
             publish(self.directory, marker, self.digests)
         except BesideError:  # of a stage for whose output this one has waited
@@ -264,56 +252,35 @@ class Runner:
                 f"   where the time went: {self.directory.profile(number, '.svg')}"
             )
 
-    def _resumable(self, number: int, forced: bool) -> tuple[Record, float]:
+    def _resumable(self, number: int, forced: bool) -> tuple[Provenance, float]:
         """Discard partial outputs of other parameters or inputs.
 
         Returns:
-          The record of those that are kept, or a new one, and the seconds spent on them.
+          The provenance of those that are resumed, or a new one, and the seconds spent on them.
 
         Raises:
           OtherCodeError: other code made those that would be kept.
           LinkError: there is a link among them.
         """
-        record = read_record(self.directory, number)
-        changes = self.inspector.record_changes(record) if record else []
-        other = record.code_changes(self.code) if record else []
+        provenance = Provenance.read(self.directory.provenance(number))
+        changes = self.inspector.provenance_changes(provenance) if provenance else []
+        code_changes = provenance.code_changes(self.code) if provenance else []
         accepted = self.request.accept_code_change
-        if record and forced and (not record.forced or (other and not accepted)):
+        if provenance and forced and (not provenance.forced or (code_changes and not accepted)):
             changes = [f"--force {number}"]
-        if record and not changes:
-            if other and not accepted:
-                raise OtherCodeError(refusal(number, other))
+        if provenance and not changes:
+            if code_changes and not accepted:
+                raise OtherCodeError(refusal(number, code_changes))
             refuse_links_below(self.directory.root, self.directory.partial(number))
             # Inputs that this attempt no longer reads stay recorded: partial outputs may use them.
-            with_other = f", with other code: {'; '.join(map(str, other))}" if other else ""
-            self.stage_log.write(f"   continues where the last attempt stopped{with_other}")
-            progress = read_progress(self.directory, number)
-            return record, progress.seconds if progress else 0.0
-        if record:
+            with_other = f", with other code: {'; '.join(code_changes)}" if code_changes else ""
+            self.stage_log.write(f"   resuming the interrupted attempt{with_other}")
+            progress = Progress.read(self.directory.progress(number))
+            return provenance, progress.seconds if progress else 0.0
+        if provenance:
             self.stage_log.write(f"   starts over: {join_reasons(changes)}")
         self.directory.discard_partial(number)
-        return Record(forced=forced), 0.0
-
-    def _note_edits(self, stage: Stage, record: Record) -> None:
-        """Add the code on disk to a stage's attempts, and say so, if it was edited meanwhile.
-
-        Processes that the stage has started may have imported either.
-        """
-        if not (changes := self.sources.changes(stage.body)):
-            return
-        now = code_on_disk(self.request.source)
-        record.attempts.append(Attempt(_now(), now, numeric_environment()))
-        self.stage_log.write(
-            f"   warning: while stage {stage.number} ran, {join_reasons(changes)}: its worker "
-            "processes may have used the old code and the new. Its marker names both; "
-            f"--force {stage.number} makes it again",
-            urgent=True,
-        )
-
-    def _stage_code(self, stage: Stage, attempts: Sequence[Attempt | None]) -> StageCode | None:
-        if any(a is None or differences(a.code, self.code) for a in attempts):
-            return None
-        return self.sources.stage(stage.body)
+        return Provenance(forced=forced), 0.0
 
     def _outputs(self, run: Run) -> dict[str, Content]:
         outputs = {}
@@ -379,11 +346,10 @@ def _run_stages(
         runner.digests.save()
 
 
-def refusal(number: int, changes: Sequence[Difference]) -> str:
+def refusal(number: int, changes: Sequence[str]) -> str:
     """Return why a stage is not continued with other code, and the two ways out."""
     return (
-        f"stage {number} was begun with other code or packages: "
-        f"{'; '.join(map(str, changes))}. To "
+        f"stage {number} was begun with other code or packages: {'; '.join(changes)}. To "
         "continue it with the present ones, which its marker will then list beside the earlier "
         f"ones, add --accept-code-change; to start the stage over, --force {number}"
     )

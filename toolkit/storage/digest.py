@@ -265,6 +265,4 @@ def _read_cache(path: Path) -> dict[str, list]:
     except DAMAGE_ERRORS:
         return {}
     kinds = [int, int, int, int, str, int]
-    # Entries from before have no last item: the content is known since the file's time.
-    full = {name: [*entry, *entry[1:2]][:6] for name, entry in known.items()}
-    return {name: entry for name, entry in full.items() if [type(x) for x in entry] == kinds}
+    return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}

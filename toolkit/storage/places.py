@@ -3,7 +3,7 @@
 A name is `{place}` or `{place}/relative/path`. The place `run` is the run directory itself; the
 others are called after settings, such as `{corpus.root}`: the folder that the setting has now.
 `stages/places.json` says where they are, so that manifests can be read without the settings.
-Absolute paths, which run directories from before have, stand for themselves.
+Absolute paths stand for themselves.
 """
 
 import json
@@ -16,7 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.storage.reading import read_json, reading
 
 PLACES = Path("stages", "places.json")
-"""Where the places of a run directory are kept; absent from those made before."""
+"""Where the places of a run directory are kept."""
 RUN = "run"
 _NAME = re.compile(r"\{([\w.]+)\}(?:/|$)")
 _BEGINS = r"(?<![^\s`'\"(=:])"  # a path in a message begins after a space or a quotation mark
@@ -78,7 +78,7 @@ def places_of(path: Path) -> Places | None:
       path: a file or folder, which need not exist.
 
     Returns:
-      None outside of run directories, and in those whose manifests hold absolute paths.
+      None outside of run directories.
 
     Raises:
       PlacesError: `stages/places.json` is damaged.
