@@ -203,14 +203,10 @@ def test_what_another_numeric_environment_has_made_is_made_again(
     monkeypatch.setenv(BLAS_VARIABLE, "4")
     run(step, partitions, tmp_path / "out", workers=1)
     (marker,) = tmp_path.glob("out/_done/p000.*.json")
-    plain = json.loads(marker.read_text())
-    assert plain.pop("numeric")[BLAS_VARIABLE] == "4"
-    del plain["digest"]
-    marker.unlink()
-    (tmp_path / "out/_done/p000.json").write_text(json.dumps(plain))  # before it was recorded
+    assert json.loads(marker.read_text())["numeric"][BLAS_VARIABLE] == "4"
     monkeypatch.setenv(BLAS_VARIABLE, "")
     run(step, partitions, tmp_path / "out", workers=1)
-    assert sorted(a[0] for a in make_step.attempts(step)) == ["p000", "p001", "p001"]
+    assert sorted(a[0] for a in make_step.attempts(step)) == ["p000", "p000", "p001", "p001"]
 
 
 def test_equal_ids_are_refused(tmp_path, make_step, make_partitions):
