@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from toolkit.errors import ToolkitError
 from toolkit.processes.context import deaf_to_interrupts, worker_context
-from toolkit.processes.sampler import sample_worker
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -151,7 +150,6 @@ def map_in_processes(
 def start_worker(environment: Mapping[str, str]) -> None:
     """Prepare a worker process: one torch thread, and what `follow_parent` does."""
     follow_parent(environment)
-    sample_worker()
     import torch
 
     torch.set_num_threads(1)

@@ -4,6 +4,7 @@ import difflib
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,12 +29,14 @@ from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
 from toolkit.processes.errors import WorkerLostError
 from toolkit.processes.imports import keep_imports
+from toolkit.processes.profiler import py_spy
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
 from toolkit.stages.inputs import InputNames, is_path
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.marker import Provenance
+from toolkit.stages.plan import Inspector
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import Amount, StageLog, toolkit_logs
@@ -47,6 +50,10 @@ INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIG
 
 class SelectionError(ToolkitError):
     """A stage, a profile or a range of stages that the recipe does not have."""
+
+
+class ProfileError(ToolkitError):
+    """A stage could not be profiled."""
 
 
 class _RunFolder(click.Path):
@@ -113,8 +120,8 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     @click.option(
         "--profile-stage",
         metavar="N",
-        help="Run stage N alone, again if it is done, and draw where its time goes: profiles/N.svg "
-        "in the run directory.",
+        help="Run stage N alone, again if it is done, under py-spy, which draws a flame graph: "
+        "profiles/N.svg in the run directory.",
     )
     @click.option(
         "--profile",
@@ -242,7 +249,6 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         jobs,
         command,
         recipe.folder,
-        options.profile_stage is not None,
         options.accept_code_change,
     )
     for text in (command, str(directory.root), *flatten(to_plain(config)).values()):
@@ -253,6 +259,9 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         "set": list(options.overrides),
         "config": str(options.config.absolute()) if options.config else None,
     }
+    if options.profile_stage is not None and ranks.rank() == 0:
+        _profile(recipe, directory, request)
+        return
     if ranks.rank() > 0:
         if not (options.listing or options.dry_run or options.stale_code):
             run_follower(recipe.stages, directory, request)
@@ -294,6 +303,46 @@ def _execute(
             Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
+
+
+def _profile(recipe: Declaration, directory: RunDirectory, request: Request) -> None:
+    """Run the stage of a request in a new process, under py-spy.
+
+    Raises:
+      ProfileError: py-spy cannot run it, or the stage is not done afterwards, which its process has
+        explained.
+    """
+    number, output = request.first, directory.profile(request.first)
+    directory.refuse_links(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    script, *arguments = shlex.split(request.command)
+    stage = ["--stage", str(number), "--stop-stage", str(number)]
+    stage += ["--force", str(number)] if request.forced else []
+    program = [sys.executable, script, *_without_profile_stage(arguments), *stage]
+    process = subprocess.Popen([*py_spy(output), *program])
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:  # reaches py-spy too, which draws what it has sampled
+        process.wait()
+        raise
+    if status:
+        raise ProfileError(f"py-spy failed with exit status {status}")
+    titles = {stage.number: stage.title for stage in recipe.stages}
+    digests = directory.load_digests(InputNames(directory.root, request.config).folders)
+    state = Inspector(directory, request.config, digests, titles).state(number)
+    if not state.done:
+        raise ProfileError(f"stage {number} is {state}")
+
+
+def _without_profile_stage(arguments: Sequence[str]) -> list[str]:
+    remaining = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--profile-stage":
+            next(words)
+        elif not word.startswith("--profile-stage="):
+            remaining.append(word)
+    return remaining
 
 
 def chosen_profile(recipe: Declaration, name: str | None) -> str:

@@ -32,7 +32,7 @@ class RunDirectory:
 
     `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
     being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `profiles/NN.svg`
-    shows where the time of a stage went, `profiles/NN.folded` has its stacks. `.partial/NN/` holds
+    is a flame graph of the stage. `.partial/NN/` holds
     unfinished outputs, `.partial/NN.json` their provenance and `.partial/NN.progress.json` how far
     they are.
 
@@ -90,9 +90,9 @@ class RunDirectory:
         """Return the path of the traceback that a failed stage leaves."""
         return self.stages / f"{stage:02d}.failed.txt"
 
-    def profile(self, stage: int, suffix: str) -> Path:
-        """Return the path of where a stage's time went, as a flame graph or as folded stacks."""
-        return self.profiles / f"{stage:02d}{suffix}"
+    def profile(self, stage: int) -> Path:
+        """Return the path of the flame graph of a stage."""
+        return self.profiles / f"{stage:02d}.svg"
 
     def partial(self, stage: int, name: str = "") -> Path:
         """Return where a stage builds its output `name`; without a name, the folder of them all."""

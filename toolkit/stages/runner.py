@@ -20,7 +20,6 @@ from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames, is_outside
 from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
 from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
-from toolkit.stages.profile import profiled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
@@ -222,7 +221,6 @@ class Runner:
             with (
                 joined_by_followers(stage, self.request.config),
                 MemoryWatch() as memory,
-                profiled(self.directory, number, stage.title, self.request.profiled),
             ):
                 numbers = plain_headline(stage.body(run) if stage.asked_for(run.config) else None)
             if stop := interruption():  # that was taken for a fault of the data
@@ -247,10 +245,6 @@ class Runner:
             raise self._ended(stage, interruption() or error) from error
         results = headline(numbers)
         self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
-        if self.request.profiled:
-            self.stage_log.write(
-                f"   where the time went: {self.directory.profile(number, '.svg')}"
-            )
 
     def _resumable(self, number: int, forced: bool) -> tuple[Provenance, float]:
         """Discard partial outputs of other parameters or inputs.

@@ -65,7 +65,5 @@ class Request:
     command: str = ""
     source: Path = field(default_factory=Path.cwd)
     """The recipe's folder, whose git commit is recorded in the markers."""
-    profiled: bool = False
-    """Whether to write where the time of the stages goes, see `toolkit.stages.profile`."""
     accept_code_change: bool = False
     """Whether to continue partial outputs that other code or other packages have made."""
