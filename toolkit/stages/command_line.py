@@ -295,7 +295,7 @@ def _execute(
     given: dict,
     stage_log: StageLog,
 ) -> None:
-    with ending_followers(), directory.held(request.command):
+    with ending_followers(), directory.lock(request.command):
         last = json.dumps(given | {"command": request.command}, indent=1)
         directory.write(directory.last_command, last + "\n")
         directory.write_places(InputNames(directory.root, request.config).folders)

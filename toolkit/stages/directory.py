@@ -1,22 +1,34 @@
 """The files in which the runner keeps its state, inside one run directory."""
 
 import errno
+import json
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import click
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import lock
 from toolkit.storage.digest import Digests
 from toolkit.storage.files import write_atomically
-from toolkit.storage.links import refuse_links
+from toolkit.storage.links import open_regular, refuse_links
 from toolkit.storage.places import PLACES, places_text
+from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
-
+LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""How network file systems without locks answer."""
+LOCKED_ADVICE = "Wait for it or stop it, or choose another directory with --exp DIR."
+ORPHAN_TIMEOUT = 10.0
+"""Seconds for which child processes of a killed run may hold its lock."""
+TAKEOVER_TIMEOUT = 1.0
+"""Seconds for replacing the file that stands for the lock of a killed run."""
 
 TRASHES = "trash", "trash-beside"
 """Folders in `.partial` for what is being deleted: the run's, and that of the process beside it."""
@@ -25,6 +37,10 @@ TRASHES = "trash", "trash-beside"
 class StorageError(ToolkitError):
     """The run directory cannot be written: the disk is full or read-only, the size of files is
     limited, or the directory is not the user's."""
+
+
+class LockedError(ToolkitError):
+    """Another run is going on in the same run directory."""
 
 
 class RunDirectory:
@@ -46,7 +62,8 @@ class RunDirectory:
     def __init__(self, root: Path, trash: str = TRASHES[0]) -> None:
         self.root = _without_parents(Path(root).absolute())
         self.stages = self.root / "stages"
-        self.lock = self.stages / ".lock"
+        self._lock_file = self.stages / ".lock"
+        self._lock_holder = self.stages / ".lock.holder"
         self.digests = self.stages / "digests.json"
         self.last_command = self.stages / "last_command.json"
         self.log = self.root / "log.txt"
@@ -55,16 +72,74 @@ class RunDirectory:
         self._trash = self.partials / trash
 
     @contextmanager
-    def held(self, command: str) -> Iterator[None]:
-        """Hold the run's lock, see `toolkit.stages.lock.hold`, which no link leads out of the run.
+    def lock(self, command: str) -> Iterator[None]:
+        """Lock the run directory in a `with` block; `stages/.lock.holder` names the holder.
+
+        The operating system releases the lock when the process ends, in whatever way. Where files
+        cannot be locked, the file `stages/.lock.held` stands for the lock; that of a killed process
+        of this host is replaced.
+
+        Args:
+          command: of this process, for the message of a second one.
 
         Raises:
-          LockedError: another process works in the run.
-          LinkError: a folder of the runner's own is a link.
+          LockedError: another process works in the run; the message names that process.
+          LinkError: a link or no regular file is where the runner writes.
         """
         self.refuse_links(self.stages, self.partials)
-        with lock.hold(self.lock, command):
+        self.stages.mkdir(parents=True, exist_ok=True)
+        with self._acquire_lock():
+            holder = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "command": command,
+            }
+            self.write(self._lock_holder, json.dumps(holder) + "\n")
             yield
+
+    def _acquire_lock(self) -> Any:
+        """Return a context manager that releases the lock."""
+        from filelock import FileLock, SoftFileLock, Timeout
+
+        os.close(open_regular(self._lock_file, os.O_RDWR))
+        lock = FileLock(self._lock_file, thread_local=False, fallback_to_soft=False)
+        try:
+            try:
+                return lock.acquire(timeout=0)
+            except Timeout:
+                if _is_alive(self._read_lock_holder().get("pid")):
+                    raise
+                return lock.acquire(timeout=ORPHAN_TIMEOUT)
+        except Timeout as error:
+            raise LockedError(f"{self._locked_by()}. {LOCKED_ADVICE}") from error
+        except OSError as error:
+            if error.errno not in LOCKS_UNSUPPORTED:
+                raise
+            reason = error.strerror
+        click.echo(f"warning: {self._lock_file} cannot be locked ({reason})", err=True)
+        marker = self.stages / ".lock.held"
+        try:
+            return SoftFileLock(marker, thread_local=False).acquire(timeout=TAKEOVER_TIMEOUT)
+        except Timeout as error:
+            raise LockedError(
+                f"{self._locked_by()}. The file system has no locks: if that run has ended, remove "
+                f"{marker}. {LOCKED_ADVICE}"
+            ) from error
+
+    def _locked_by(self) -> str:
+        holder = self._read_lock_holder()
+        return (
+            f"another run is going on in {self.root}: process {holder.get('pid')} on "
+            f"{holder.get('host')}, `{holder.get('command')}`, since {holder.get('since')}"
+        )
+
+    def _read_lock_holder(self) -> dict[str, Any]:
+        try:
+            form = {"pid": NATURAL, "host": str, "since": str, "command": str}
+            return read_json(self._lock_holder, form)
+        except DAMAGE_ERRORS:  # it is just being written
+            return {}
 
     def load_digests(self, folders: Mapping[str, str] | None = None) -> Digests:
         """Return the digests of files, with those remembered in this run directory.
@@ -149,6 +224,12 @@ class RunDirectory:
         self.refuse_links(self._trash)
         if self._trash.exists():
             shutil.rmtree(self._trash)
+
+
+def _is_alive(pid: int | None) -> bool:
+    import psutil
+
+    return pid is not None and psutil.pid_exists(pid)
 
 
 def memory_error(error: BaseException) -> ToolkitError | None:
