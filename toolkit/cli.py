@@ -14,7 +14,7 @@ import click
 from toolkit.config.parameters import named
 from toolkit.errors import ToolkitError
 from toolkit.processes.imports import keep_imports
-from toolkit.stages.terminal import OutputError, told
+from toolkit.stages.log import OutputError, report_broken_output
 from toolkit.storage.encoding import encoding_error, printable
 
 COMMANDS = (
@@ -57,7 +57,7 @@ class _Commands(click.Group):
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         try:
-            with told():
+            with report_broken_output():
                 return super().main(*arguments, **settings)
         except OutputError as error:  # while help is shown, say
             sys.exit(f"Error: {error}")

@@ -138,7 +138,7 @@ def test_a_failure_of_the_run_ends_what_is_beside(recipe, expected):
     ("number", "message"),
     [
         ("SIGKILL", "the process of stages 2 and 3 was killed, perhaps because memory ran out"),
-        ("SIGTERM", "stopped by SIGTERM in stage 3"),
+        ("SIGTERM", "the process of stages 2 and 3 was stopped by SIGTERM"),
     ],
 )
 def test_an_ended_process_beside_is_told(recipe, expected, number, message):

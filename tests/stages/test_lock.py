@@ -2,6 +2,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import socket
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 from toolkit.stages import directory
 from toolkit.stages.directory import LockedError, RunDirectory
+from toolkit.stages.signals import exit_on_signals
 
 
 @pytest.fixture
@@ -132,3 +134,14 @@ def test_without_locks_the_file_of_another_host_is_left_to_the_user(run, without
     with pytest.raises(LockedError, match=f"remove {marker}"), run.lock("next"):
         pass
     assert marker.read_text() == "1\nfar.example.org\n"
+
+
+def test_without_locks_a_run_that_is_stopped_removes_its_file(run, without_locks):
+    child = os.fork()
+    if child == 0:
+        with exit_on_signals(message=False), run.lock("stopped"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 143
+    assert holder(run)["pid"] == child
+    assert not (run.stages / ".lock.held").exists()

@@ -32,7 +32,7 @@ def clean(
     """
     from toolkit.report.folder import RunFolder
     from toolkit.stages.disk import choose, removable, remove
-    from toolkit.stages.stage_log import duration
+    from toolkit.stages.log import duration
 
     if everything and outputs:
         raise click.UsageError("give --all or the names of outputs")

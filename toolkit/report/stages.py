@@ -7,10 +7,9 @@ from datetime import datetime
 from html import escape
 
 from toolkit.report.folder import RunFolder
-from toolkit.stages.marker import Marker, UnreadableMarkerError
-from toolkit.stages.partial import read_progress
+from toolkit.stages.log import duration, headline
+from toolkit.stages.marker import Marker, UnreadableMarkerError, read_progress
 from toolkit.stages.plan import overlap
-from toolkit.stages.stage_log import duration, headline
 from toolkit.storage.digest import Content
 
 BEGUN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)

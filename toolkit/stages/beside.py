@@ -16,8 +16,8 @@ from toolkit.processes.bars import without_bars
 from toolkit.processes.context import deaf_to_interrupts, worker_context
 from toolkit.processes.memory import counted_apart
 from toolkit.processes.workers import follow_parent
-from toolkit.stages.stage_log import Amount, StageLog
-from toolkit.stages.termination import terminable
+from toolkit.stages.log import StageLog, Verbosity
+from toolkit.stages.signals import TERMINATED, exit_on_signals
 
 Work = Callable[["HeldLog", Callable[[], bool]], None]
 """Runs stages and writes to a log; is told whether the main process is waiting for them."""
@@ -43,15 +43,15 @@ class Beside:
     ) -> None:
         self.numbers, self.made, self.jobs = numbers, made, jobs
         self._log = log
-        which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
         self._failure: str | None = (
-            f"the process of {which} was killed, perhaps because memory ran out: the same command"
-            " continues, with --jobs 1 one stage after the other"
+            f"the process of {self._which} was killed, perhaps because memory ran out: the same"
+            " command continues, with --jobs 1 one stage after the other"
         )
         context = worker_context()
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
-        arguments = (sender, work, self._awaited, log.amount, dict(os.environ))
+        arguments = (sender, work, self._awaited, log.verbosity, dict(os.environ))
         with deaf_to_interrupts():
             self._process = context.Process(target=_begin, args=arguments)
             self._process.start()
@@ -73,6 +73,8 @@ class Beside:
         """
         self._awaited.set()
         self._end()
+        if self._process.exitcode == TERMINATED:
+            raise BesideError(f"the process of {self._which} was stopped by SIGTERM")
         if self._failure is not None:
             raise BesideError(self._failure)
 
@@ -95,20 +97,20 @@ class Beside:
             if kind == "ended":
                 self._failure = value
             else:
-                for line, urgent in value:
-                    self._log.write(line, urgent)
+                for line, always in value:
+                    self._log.write(line, always)
 
 
 class HeldLog(StageLog):
     """Holds the lines of a stage back until it has ended, and sends them to the main process."""
 
-    def __init__(self, sender: Connection, amount: Amount) -> None:
-        super().__init__(Path(os.devnull), amount)
+    def __init__(self, sender: Connection, verbosity: Verbosity) -> None:
+        super().__init__(Path(os.devnull), verbosity)
         self._sender, self._held = sender, []
 
-    def write(self, line: str, urgent: bool = False) -> None:
+    def write(self, line: str, always: bool = False) -> None:
         """Hold one line back."""
-        self._held.append((line, urgent))
+        self._held.append((line, always))
 
     def release(self) -> None:
         """Send what was held back."""
@@ -117,16 +119,18 @@ class HeldLog(StageLog):
 
 
 def _begin(
-    sender: Connection, work: Work, awaited: Event, amount: Amount, environment: dict[str, str]
+    sender: Connection,
+    work: Work,
+    awaited: Event,
+    verbosity: Verbosity,
+    environment: dict[str, str],
 ) -> None:
     follow_parent(environment)
-    log, failure = HeldLog(sender, amount), None
+    log, failure = HeldLog(sender, verbosity), None
     try:
-        with terminable(), without_bars():
+        with exit_on_signals(message=False), without_bars():
             work(log, awaited.is_set)
     except ToolkitError as error:
         failure = str(error)
-    except KeyboardInterrupt as interrupt:
-        failure = str(interrupt) or "interrupted"
     log.release()
     sender.send(("ended", failure))

@@ -4,9 +4,11 @@ import difflib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path
@@ -35,17 +37,20 @@ from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
 from toolkit.stages.inputs import InputNames, is_path
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
+from toolkit.stages.log import (
+    StageLog,
+    Verbosity,
+    report_broken_output,
+    survive_broken_output,
+    toolkit_logs,
+)
 from toolkit.stages.marker import Provenance
 from toolkit.stages.plan import Inspector
 from toolkit.stages.runner import Runner
+from toolkit.stages.signals import INTERRUPTED, exit_on_signals
 from toolkit.stages.stage import Request
-from toolkit.stages.stage_log import Amount, StageLog, toolkit_logs
-from toolkit.stages.terminal import outlive, told
-from toolkit.stages.termination import TerminatedError, terminable
 from toolkit.storage.encoding import check_utf8, printable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
-
-INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
 
 
 class SelectionError(ToolkitError):
@@ -85,7 +90,7 @@ class Options:
     exp: Path | None
     device: str | None
     jobs: int | None
-    amount: Amount
+    verbosity: Verbosity
 
 
 def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
@@ -155,22 +160,22 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     )
     @click.option(
         "--quiet",
-        "amount",
+        "verbosity",
         flag_value="quiet",
         help="Print warnings, errors and the results alone.",
     )
     @click.option(
         "--verbose",
-        "amount",
+        "verbosity",
         flag_value="verbose",
         help="Print more, and the time before each line.",
     )
     def run(**options: Any) -> None:
-        options["amount"] = options["amount"] or "normal"
+        options["verbosity"] = options["verbosity"] or "normal"
         _run(recipe, Options(**options), command)
 
     try:
-        with terminable():
+        with exit_on_signals():
             run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
         if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
@@ -179,11 +184,8 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as interrupt:
-        cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
-        where = str(cause or "") or "interrupted"
-        click.echo(f"{where}; the same command continues", err=True)
-        sys.exit(TERMINATED if isinstance(cause, TerminatedError) else INTERRUPTED)
+    except click.Abort:  # Ctrl-C where its handler is the user's
+        sys.exit(INTERRUPTED)
     sys.exit(0)
 
 
@@ -266,11 +268,10 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         if not (options.listing or options.dry_run or options.stale_code):
             run_follower(recipe.stages, directory, request)
         return
-    stage_log = StageLog(directory.log, options.amount)
+    stage_log = StageLog(directory.log, options.verbosity)
     executes = not (options.listing or options.stale_code or options.dry_run)
     try:
-        bars = options.amount != "quiet"
-        with outlive(stage_log.record, bars) if executes else told():
+        with survive_broken_output(stage_log.write_to_file) if executes else report_broken_output():
             _compare_with_last(directory, given, options.as_json)
             if executes or options.dry_run:
                 _note_missing(config)
@@ -299,7 +300,11 @@ def _execute(
         last = json.dumps(given | {"command": request.command}, indent=1)
         directory.write(directory.last_command, last + "\n")
         directory.write_places(InputNames(directory.root, request.config).folders)
-        with toolkit_logs(stage_log):
+        with toolkit_logs(stage_log), ExitStack() as stack:
+            if stage_log.verbosity == "quiet":
+                from toolkit.processes.bars import without_bars
+
+                stack.enter_context(without_bars())
             Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
@@ -319,12 +324,13 @@ def _profile(recipe: Declaration, directory: RunDirectory, request: Request) -> 
     stage = ["--stage", str(number), "--stop-stage", str(number)]
     stage += ["--force", str(number)] if request.forced else []
     program = [sys.executable, script, *_without_profile_stage(arguments), *stage]
+    interrupts: list[int] = []
     process = subprocess.Popen([*py_spy(output), *program])
-    try:
-        status = process.wait()
-    except KeyboardInterrupt:  # reaches py-spy too, which draws what it has sampled
-        process.wait()
-        raise
+    # Ctrl-C reaches py-spy too, which draws what it has sampled.
+    signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    status = process.wait()
+    if interrupts:
+        sys.exit(INTERRUPTED)
     if status:
         raise ProfileError(f"py-spy failed with exit status {status}")
     titles = {stage.number: stage.title for stage in recipe.stages}

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.signals import cleanups
 from toolkit.storage.digest import Digests
 from toolkit.storage.files import write_atomically
 from toolkit.storage.links import open_regular, refuse_links
@@ -88,15 +89,19 @@ class RunDirectory:
         """
         self.refuse_links(self.stages, self.partials)
         self.stages.mkdir(parents=True, exist_ok=True)
-        with self._acquire_lock():
+        with self._acquire_lock() as lock:
+            cleanups.append(lock.release)
             holder = {
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
                 "since": datetime.now().astimezone().isoformat(timespec="seconds"),
                 "command": command,
             }
-            self.write(self._lock_holder, json.dumps(holder) + "\n")
-            yield
+            try:
+                self.write(self._lock_holder, json.dumps(holder) + "\n")
+                yield
+            finally:
+                cleanups.remove(lock.release)
 
     def _acquire_lock(self) -> Any:
         """Return a context manager that releases the lock."""

@@ -11,11 +11,11 @@ import click
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames
+from toolkit.stages.log import duration, headline
 from toolkit.stages.marker import CodeVersion, Provenance, code_version
 from toolkit.stages.plan import Inspector, State, Step, plan, settled
 from toolkit.stages.runner import refusal
 from toolkit.stages.stage import Request, Stage
-from toolkit.stages.stage_log import duration, headline
 from toolkit.stages.table import Row, lines
 
 

@@ -18,13 +18,13 @@ from toolkit.stages.beside import Beside, BesideError, HeldLog
 from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames, is_outside
+from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
 from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
 from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
+from toolkit.stages.signals import in_stage
 from toolkit.stages.stage import Request, Stage
-from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
-from toolkit.stages.termination import TerminatedError, interruption
 from toolkit.storage.digest import Content
 from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.links import LinkError, refuse_links_below
@@ -219,12 +219,11 @@ class Runner:
         )
         try:
             with (
+                in_stage(number),
                 joined_by_followers(stage, self.request.config),
                 MemoryWatch() as memory,
             ):
                 numbers = plain_headline(stage.body(run) if stage.asked_for(run.config) else None)
-            if stop := interruption():  # that was taken for a fault of the data
-                raise stop
             provenance.update_numeric()
             marker = Marker(
                 stage=number,
@@ -241,8 +240,8 @@ class Runner:
             publish(self.directory, marker, self.digests)
         except BesideError:  # of a stage for whose output this one has waited
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            raise self._ended(stage, interruption() or error) from error
+        except (Exception, SystemExit) as error:
+            raise self._failure(stage, error) from error
         results = headline(numbers)
         self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
 
@@ -293,14 +292,6 @@ class Runner:
                 other_stages.append(OtherStage(other.number, other.title, outputs))
         return other_stages
 
-    def _ended(self, stage: Stage, error: BaseException) -> BaseException:
-        """Return what to raise after a stage has ended with an error or was interrupted."""
-        if isinstance(error, TerminatedError):
-            return TerminatedError(f"stopped by SIGTERM in stage {stage.number}")
-        if isinstance(error, KeyboardInterrupt):
-            return KeyboardInterrupt(f"interrupted in stage {stage.number}")
-        return self._failure(stage, error)
-
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
         """Write the traceback beside the markers and return the error to raise."""
         path = self.directory.failure(stage.number)
@@ -315,7 +306,7 @@ class Runner:
         except (OSError, LinkError):
             where = ""
         if not user_error:
-            self.stage_log.write(text.rstrip(), urgent=True)
+            self.stage_log.write(text.rstrip(), always=True)
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
 
 

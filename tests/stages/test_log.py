@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from tests.log_lines import TIME, untimed
-from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
-from toolkit.stages.terminal import outlive
+from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
 
 
 @pytest.mark.parametrize(
@@ -68,40 +67,32 @@ def test_lines_are_written_above_a_progress_bar(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    ("amount", "printed"),
+    ("verbosity", "printed"),
     [
         ("quiet", ["   warned", "now"]),
         ("normal", ["== 1", "   told", "   warned", "now"]),
         ("verbose", ["== 1", "   in detail", "   told", "   warned", "now"]),
     ],
 )
-def test_the_amount_is_that_of_the_terminal(tmp_path, capsys, amount, printed):
-    stage_log = StageLog(tmp_path / "log.txt", amount)
+def test_the_amount_is_that_of_the_terminal(tmp_path, capsys, verbosity, printed):
+    stage_log = StageLog(tmp_path / "log.txt", verbosity)
     stage_log.write("== 1")
     with toolkit_logs(stage_log):
         logger = logging.getLogger("toolkit.made_up")
         logger.debug("in detail")
         logger.info("told")
         logger.warning("warned")
-    stage_log.write("now", urgent=True)
+    stage_log.write("now", always=True)
     shown = capsys.readouterr().out
-    if amount != "quiet":
+    if verbosity != "quiet":
         assert len(re.findall(TIME, shown, re.MULTILINE)) == len(printed)
         shown = re.sub(TIME, "", shown, flags=re.MULTILINE)
     assert shown.splitlines() == printed
     kept = [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert kept == [
         "== 1",
-        *["   in detail"] * (amount == "verbose"),
+        *["   in detail"] * (verbosity == "verbose"),
         "   told",
         "   warned",
         "now",
     ]
-
-
-@pytest.mark.parametrize("bars", [True, False])
-def test_bars_are_shown_on_a_terminal_that_may_have_them(monkeypatch, bars):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with outlive(lambda line: None, bars):
-        assert sys.stderr.isatty() is bars
-    assert sys.stderr.isatty()
