@@ -15,7 +15,7 @@ from toolkit.config.parameters import named
 from toolkit.errors import ToolkitError
 from toolkit.processes.imports import keep_imports
 from toolkit.stages.log import OutputError, report_broken_output
-from toolkit.storage.encoding import encoding_error, printable
+from toolkit.storage.paths import encoding_error, printable
 
 COMMANDS = (
     "align",

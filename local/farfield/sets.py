@@ -37,9 +37,9 @@ from toolkit.config.settings import to_plain
 from toolkit.corpus.relocation import portable
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
-from toolkit.storage.places import Places, places_of
+from toolkit.storage.paths import Places, places_of
 
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 

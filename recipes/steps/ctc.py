@@ -46,7 +46,7 @@ from toolkit.processes import ranks
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
 
 RESCORED = "decode/ctc_lstm_lm"

@@ -29,7 +29,7 @@ from toolkit.score.results import (
 )
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import path_below
+from toolkit.storage.paths import path_below
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:

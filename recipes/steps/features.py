@@ -11,7 +11,7 @@ from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:

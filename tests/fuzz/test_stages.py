@@ -13,7 +13,7 @@ from toolkit.config.settings import load_yaml, to_plain
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
 from toolkit.stages.publish import complete_interrupted
-from toolkit.storage.digest import Content
+from toolkit.storage.digests import Content
 
 MARKER = make_marker(
     3,

@@ -21,7 +21,7 @@ from toolkit.pipeline.step import Partition
 from toolkit.pipeline.summary import outputs_digest
 from toolkit.pipeline.worker_process import Job, attempt
 from toolkit.startup import BLAS_VARIABLE
-from toolkit.storage.links import LinkError
+from toolkit.storage.files import LinkError
 
 
 def run(step, partitions, out, workers=2, **settings):

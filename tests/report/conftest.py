@@ -11,7 +11,7 @@ from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
 from toolkit.score.results import record_results
 from toolkit.score.split import score_split
 from toolkit.stages.marker import CodeVersion
-from toolkit.storage.digest import Content
+from toolkit.storage.digests import Content
 from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, Step
 
 VERSIONS = {"python": "3.10.1", "torch": "1.13.1", "k2": None}

@@ -8,8 +8,8 @@ import pytest
 from tests.markers import make_marker
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.publish import complete_interrupted
-from toolkit.storage.digest import Content
-from toolkit.storage.links import LinkError
+from toolkit.storage.digests import Content
+from toolkit.storage.files import LinkError
 
 
 class Canary:

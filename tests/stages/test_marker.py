@@ -15,7 +15,7 @@ from toolkit.stages.marker import (
     outputs_of,
     parameters_digest,
 )
-from toolkit.storage.digest import Content
+from toolkit.storage.digests import Content
 
 
 def marker(**changes):

@@ -6,8 +6,9 @@ from tests.markers import make_marker
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Progress, Provenance
-from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
-from toolkit.storage.digest import Content, digest_bytes
+from toolkit.stages.plan import Inspector, State, join_reasons, plan, settled
+from toolkit.storage.digests import Content, digest_bytes
+from toolkit.storage.paths import overlap
 
 
 @dataclass(frozen=True)

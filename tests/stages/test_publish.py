@@ -7,7 +7,7 @@ from tests.opened_files import opened_files
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Provenance, outputs_of
 from toolkit.stages.publish import complete_interrupted, publish
-from toolkit.storage import digest
+from toolkit.storage import digests
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_outputs_and_marker_take_their_places(directory):
 
 
 def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatch):
-    monkeypatch.setattr(digest, "RACY_AGE", 0)
+    monkeypatch.setattr(digests, "RACY_AGE", 0)
     known = directory.load_digests()
     publish(directory, build(directory, "new", "model/a", "list", known=known), known)
     with opened_files() as opened:

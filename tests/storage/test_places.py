@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.storage.places import (
-    PLACES,
-    Places,
-    PlacesError,
-    folder_of,
-    places_of,
-    places_text,
-)
+from toolkit.storage.paths import PLACES, Places, PlacesError, folder_of, places_of, places_text
 
 PATHS = st.lists(st.sampled_from(["a", "b", "ab", "c d"]), min_size=1, max_size=4).map(
     lambda parts: "/" + "/".join(parts)

@@ -274,7 +274,7 @@ def _write(
     from toolkit.decode.formats import SUFFIXES, line, written
     from toolkit.processes.bars import Bar
     from toolkit.storage.files import write_atomically
-    from toolkit.storage.names import UnsafePathError, path_below
+    from toolkit.storage.paths import UnsafePathError, path_below
 
     faults = []
     quiet = True if out is None else None

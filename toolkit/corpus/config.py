@@ -7,7 +7,7 @@ from typing import Literal
 
 from toolkit.corpus.readers import reader_exists, reader_names
 from toolkit.storage.lines import MAX_FAULTY, MIN_FAULTY
-from toolkit.storage.path_map import parse_mapping
+from toolkit.storage.paths import parse_mapping
 
 
 @dataclass(frozen=True)

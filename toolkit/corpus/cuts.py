@@ -18,7 +18,7 @@ from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.relocation import resolved
 from toolkit.errors import ToolkitError
-from toolkit.storage.places import Places
+from toolkit.storage.paths import Places
 from toolkit.storage.reading import quoted, validated
 
 SOURCES = frozenset({"file", "memory"})

@@ -1,13 +1,13 @@
 """Paths in the plain data of cuts: names of places on disk, absolute paths in memory.
 
-A run directory, or its corpus, can thus be moved; see `toolkit.storage.places`. Cuts in memory hold
+A run directory, or its corpus, can thus be moved; see `toolkit.storage.paths`. Cuts in memory hold
 absolute paths, so that nothing but reading and writing need know of it.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolkit.storage.places import Places
+from toolkit.storage.paths import Places
 
 _DETAILS = ("fault_detail", "note_detail")
 

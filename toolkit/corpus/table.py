@@ -15,9 +15,8 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import NOT_UTF8, Audio, FaultyText, count_from_one, pair
-from toolkit.storage.encoding import printable
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
-from toolkit.storage.path_map import PathMap, map_path
+from toolkit.storage.paths import PathMap, map_path, printable
 from toolkit.storage.reading import quoted, reading
 
 COLUMNS: dict[str, tuple[str, ...]] = {

@@ -25,7 +25,7 @@ from toolkit.pipeline.objects import (
     StoreConfig,
 )
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, validated
 
 FOLDER = "_done"

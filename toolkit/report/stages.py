@@ -9,8 +9,8 @@ from html import escape
 from toolkit.report.folder import RunFolder
 from toolkit.stages.log import duration, headline
 from toolkit.stages.marker import Marker, UnreadableMarkerError, read_progress
-from toolkit.stages.plan import overlap
-from toolkit.storage.digest import Content
+from toolkit.storage.digests import Content
+from toolkit.storage.paths import overlap
 
 BEGUN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
 """The line that the stage log has at the beginning of a stage."""

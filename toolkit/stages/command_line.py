@@ -49,7 +49,7 @@ from toolkit.stages.plan import Inspector
 from toolkit.stages.runner import Runner
 from toolkit.stages.signals import INTERRUPTED, exit_on_signals
 from toolkit.stages.stage import Request
-from toolkit.storage.encoding import check_utf8, printable
+from toolkit.storage.paths import check_utf8, printable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 

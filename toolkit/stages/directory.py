@@ -16,10 +16,9 @@ import click
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.signals import cleanups
-from toolkit.storage.digest import Digests
-from toolkit.storage.files import write_atomically
-from toolkit.storage.links import open_regular, refuse_links
-from toolkit.storage.places import PLACES, places_text
+from toolkit.storage.digests import Digests
+from toolkit.storage.files import open_regular, refuse_links, write_atomically
+from toolkit.storage.paths import PLACES, places_text
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk

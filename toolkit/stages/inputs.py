@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config.settings import flatten, to_plain
-from toolkit.storage.digest import AUDIO
-from toolkit.storage.path_map import parse_mapping
-from toolkit.storage.places import RUN, Places, folder_of
+from toolkit.storage.digests import AUDIO
+from toolkit.storage.paths import RUN, Places, folder_of, parse_mapping
 
 MAP = "map_paths"
 """Last part of the settings whose mappings `OLD=NEW` are places: NEW of the N-th is `{KEY.N}`."""

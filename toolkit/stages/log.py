@@ -15,8 +15,8 @@ from typing import Any, Literal, TextIO
 import click
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.encoding import printable
-from toolkit.storage.links import open_regular
+from toolkit.storage.files import open_regular
+from toolkit.storage.paths import printable
 
 Verbosity = Literal["quiet", "normal", "verbose"]
 """What is printed. `quiet`: warnings, errors and results; `normal`: all but what interests

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.config.convert import from_plain
 from toolkit.environment import git_state, numeric_environment, result_versions
 from toolkit.errors import ToolkitError
-from toolkit.storage.digest import Content, digest_bytes
+from toolkit.storage.digests import Content, digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json, validated
 

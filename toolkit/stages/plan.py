@@ -14,8 +14,16 @@ from toolkit.config.settings import flatten, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames, audio_input, fixed_folder, is_outside, same_setting
 from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
-from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
-from toolkit.storage.manifest_audio import audio_names
+from toolkit.storage.digests import (
+    AUDIO,
+    Content,
+    Digests,
+    audio_names,
+    combined,
+    difference,
+    listing,
+)
+from toolkit.storage.paths import overlap
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
@@ -254,11 +262,6 @@ def plan(stages: Sequence[tuple[int, str, State]], forced: Iterable[int]) -> lis
             unsettled.add(number)
         steps.append(step)
     return steps
-
-
-def overlap(first: str, second: str) -> bool:
-    """Return whether two normalised paths are the same or one contains the other."""
-    return first == second or second.startswith(f"{first}/") or first.startswith(f"{second}/")
 
 
 def join_reasons(reasons: list[str]) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from toolkit.stages.directory import TRASHES, RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
-from toolkit.stages.plan import overlap
-from toolkit.storage.digest import Digests
+from toolkit.storage.digests import Digests
 from toolkit.storage.files import remove_temporaries
+from toolkit.storage.paths import overlap
 
 
 def publish(directory: RunDirectory, marker: Marker, digests: Digests) -> None:

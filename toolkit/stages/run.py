@@ -14,8 +14,9 @@ from toolkit.processes.devices import choose_device
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import audio_input
 from toolkit.stages.marker import Progress, Provenance
-from toolkit.stages.plan import PATTERN, PLACE, Inspector, overlap
-from toolkit.storage.digest import Content, FileDigest
+from toolkit.stages.plan import PATTERN, PLACE, Inspector
+from toolkit.storage.digests import Content, FileDigest
+from toolkit.storage.paths import overlap
 
 RESERVED = ("stages", "profiles", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds

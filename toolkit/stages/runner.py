@@ -20,14 +20,14 @@ from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames, is_outside
 from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
 from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
-from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
+from toolkit.stages.plan import Inspector, State, join_reasons, plan, settled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.signals import in_stage
 from toolkit.stages.stage import Request, Stage
-from toolkit.storage.digest import Content
-from toolkit.storage.encoding import encoding_error, printable
-from toolkit.storage.links import LinkError, refuse_links_below
+from toolkit.storage.digests import Content
+from toolkit.storage.files import LinkError, refuse_links_below
+from toolkit.storage.paths import encoding_error, overlap, printable
 
 
 class StageFailedError(ToolkitError):

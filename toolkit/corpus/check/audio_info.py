@@ -10,7 +10,7 @@ import soundfile
 from toolkit.corpus.audio_file import missing_samples, open_audio, rate_fault
 from toolkit.corpus.sample_scale import FLOATS, SampleScale
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.digest import FileDigest, file_digest
+from toolkit.storage.digests import FileDigest, file_digest
 from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16

@@ -22,7 +22,7 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.corpus.tags import is_tag
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 class SplitChecker:

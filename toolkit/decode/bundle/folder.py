@@ -14,7 +14,7 @@ from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.settings import ADVICE, SETTINGS, BundleError, read_settings
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import path_below
+from toolkit.storage.paths import path_below
 from toolkit.storage.reading import read_json, reading
 
 SYSTEMS = "systems.json"

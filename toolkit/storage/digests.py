@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.storage.files import write_atomically
-from toolkit.storage.places import Places
+from toolkit.storage.paths import Places
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 CHUNK = 1 << 20  # bytes
@@ -266,3 +266,31 @@ def _read_cache(path: Path) -> dict[str, list]:
         return {}
     kinds = [int, int, int, int, str, int]
     return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}
+
+
+def audio_names(manifest: Path) -> list[str]:
+    """Return the audio files that a manifest of cuts names, sorted, each once.
+
+    Args:
+      manifest: a cut in JSON per line, as `toolkit.corpus.manifest.write_cuts` writes them.
+
+    Returns:
+      Names as they stand there, see `toolkit.storage.paths`. What is no local file is left out,
+      and so are lines that are no cuts, of which the reader of the manifest tells.
+    """
+    names: set[str] = set()
+    with open(manifest, "rb") as file:
+        for line in file:
+            try:
+                names.update(_audio_of_cut(json.loads(line)))
+            except DAMAGE_ERRORS:
+                continue
+    return sorted(name for name in names if name.startswith(("/", "{")))
+
+
+def _audio_of_cut(cut: Any) -> Iterator[str]:
+    for source in cut["recording"]["sources"]:
+        if source["type"] == "file":
+            yield str(source["source"])
+    # The speech and the echo alone, of simulated array recordings.
+    yield from map(str, ((cut.get("custom") or {}).get("components") or {}).values())

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.opened_files import on_open
 from toolkit.stages.directory import RunDirectory
-from toolkit.storage import digest as module
-from toolkit.storage.digest import Content, Digests, difference, listing
+from toolkit.storage import digests as module
+from toolkit.storage.digests import Content, Digests, difference, listing
 
 
 @pytest.fixture
