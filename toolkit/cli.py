@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from toolkit.config.parameters import named
+from toolkit.config.click_types import named
 from toolkit.errors import ToolkitError
 from toolkit.processes.imports import keep_imports
 from toolkit.stages.log import OutputError, report_broken_output

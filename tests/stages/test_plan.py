@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.markers import make_marker
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, parameters_of
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, result_parameters
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Progress, Provenance
 from toolkit.stages.plan import Inspector, State, join_reasons, plan, settled
@@ -112,7 +112,7 @@ def test_parameters_that_the_stage_did_not_read_do_not_count(directory):
 
 
 def test_how_a_stage_does_its_work_is_no_parameter_of_it(directory):
-    parameters = {"ce": parameters_of(Train(workers=2))}
+    parameters = {"ce": result_parameters(Train(workers=2))}
     assert parameters == {"ce": {"epochs": 4, "warm": True, "rate": 1.0, "note": "x"}}
     marker(1, parameters=parameters).write(directory.marker(1))
     assert inspector(directory, Config(Train(workers=9))).state(1).done

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.config.parameters import FILE, JSON_OUT
+from toolkit.config.click_types import FILE, JSON_OUT
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser

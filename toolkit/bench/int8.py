@@ -12,7 +12,7 @@ import torch
 
 from toolkit.bench.beams import BLOCK
 from toolkit.bench.instruments.harness import BenchmarkError, Case, compare
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 
 PIECES = (0.01, 0.1, 0.16, 1.0)
 """Seconds of audio in a piece."""

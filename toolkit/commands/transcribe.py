@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN, Number
+from toolkit.config.click_types import FILE, TEXT_IN, Number
 
 if TYPE_CHECKING:
     from toolkit.decode.sources import Ids, Source

@@ -21,8 +21,8 @@ from toolkit.config.settings import (
     apply_overrides,
     flatten,
     load_yaml,
-    parameters_of,
     resolve_paths,
+    result_parameters,
     to_plain,
 )
 from toolkit.environment import usable_cpus
@@ -393,7 +393,7 @@ _MADE = {"corpus.pipes"}
 
 def _note_missing(config: Any) -> None:
     """Note settings that name nothing: the stage that reads it may be hours away, or done."""
-    for key, value in flatten(parameters_of(config)).items():
+    for key, value in flatten(result_parameters(config)).items():
         if key in _MADE or not is_path(value) or has_magic(value) or os.path.exists(value):
             continue
         click.echo(f"note: {key} is {value}, where nothing is")

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.environment import git_state, numeric_environment, result_versions
 from toolkit.errors import ToolkitError
 from toolkit.storage.digests import Content, digest_bytes

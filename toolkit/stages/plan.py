@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.settings import flatten, parameters_of
+from toolkit.config.settings import flatten, result_parameters
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames, audio_input, fixed_folder, is_outside, same_setting
 from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
@@ -227,7 +227,7 @@ class Inspector:
             with contextlib.suppress(AttributeError):
                 values[name] = attrgetter(name)(self.config)
         old = flatten(recorded)
-        new = flatten({name: parameters_of(value) for name, value in values.items()})
+        new = flatten({name: result_parameters(value) for name, value in values.items()})
         for key in sorted(old.keys() | new.keys()):
             if key not in new:
                 yield f"`{key}` is no longer a parameter"

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toolkit.config.settings import flatten, parameters_of, to_plain
+from toolkit.config.settings import flatten, result_parameters, to_plain
 from toolkit.errors import ToolkitError
 from toolkit.processes.devices import choose_device
 from toolkit.stages.directory import RunDirectory
@@ -281,7 +281,7 @@ class Run:
     def record_parameter(self, name: str, value: Any) -> None:
         """Record that the stage has read a section of the configuration, or a setting inside it."""
         if name not in self.provenance.parameters:
-            self.provenance.parameters[name] = parameters_of(value)
+            self.provenance.parameters[name] = result_parameters(value)
             if self.outputs:
                 self._write_provenance()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.storage.files import write_atomically
 
 FACTORS = (1, 2, 4, 8)

@@ -5,7 +5,7 @@ from typing import get_args
 
 import click
 
-from toolkit.config.parameters import FILE, Number
+from toolkit.config.click_types import FILE, Number
 from toolkit.parallel.simulator.optimizer import OptimizerName
 
 TUNED = "Held-out loss with the best of as many rates for every method and batch"

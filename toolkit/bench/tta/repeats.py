@@ -13,7 +13,7 @@ import torch
 from toolkit.bench.instruments.platform import describe
 from toolkit.bench.instruments.utilisation import sampling
 from toolkit.bench.tta.runs import BenchRunError, log_folder, recipe_folder
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.features.normalise import Normaliser

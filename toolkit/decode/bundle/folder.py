@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.decode.bundle.card import printable, read_card
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, Decoder, LogProbs
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, LogProbs
 from toolkit.decode.tuning import FEWEST_WORDS, Count
 from toolkit.score.wer import score

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import toolkit
-from toolkit.config.parameters import TEXT_IN, TEXT_OUT, Number
+from toolkit.config.click_types import TEXT_IN, TEXT_OUT, Number
 
 
 @click.command()
@@ -109,7 +109,7 @@ def test_standard_input_that_cannot_be_read_is_told(tmp_path, redirection, told)
 def test_bytes_that_cannot_be_printed_are_told():
     script = (
         "import click\nfrom toolkit.cli import main\n"
-        "from toolkit.config.parameters import TEXT_OUT\n"
+        "from toolkit.config.click_types import TEXT_OUT\n"
         "@main.command()\n@click.option('--out', type=TEXT_OUT)\n"
         "def written(out): out.write_bytes(b'x')\n"
         "type(main).get_command = click.Group.get_command; main(['written', '--out', '-'])"

@@ -129,7 +129,9 @@ TEXT_IN_OR_ID = _TextInOr("id")
 """The word `id`, or a path as of `TEXT_IN`."""
 FOLDER = _NoText("a folder cannot be standard output")
 """As `FILE`, of a folder to write."""
-KEPT = _NoText("it is read again later: give a file or folder, not standard input", exists=True)
+EXISTING_PATH = _NoText(
+    "it is read again later: give a file or folder, not standard input", exists=True
+)
 """As `FILE`, of data that must exist and stay where it is."""
 
 

@@ -1,4 +1,10 @@
-"""Converts text and plain data (from YAML, JSON) to the annotated type of a configuration field."""
+"""Values of settings: converted to the annotated type of their field, and limited in size.
+
+Text comes from the command line, plain data from YAML and JSON. Limits concern settings by which
+memory is allocated, in configurations and in bundles. They are far above what anybody trains with:
+a larger value is a typing error, or a file that wants the machine's memory. Several settings that
+are large together may still need more than there is.
+"""
 
 import dataclasses
 import json
@@ -9,9 +15,49 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from toolkit.config.limits import check_size
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted, read_json, reading, reason
+
+LONGEST_INTEGER = 1 << 63
+MOST = {
+    **dict.fromkeys(
+        ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
+    ),
+    **dict.fromkeys(("layers", "lstm_layers", "order"), 100),
+    **dict.fromkeys(("kernels", "strides", "splice", "passes", "talkers"), 1000),
+    **dict.fromkeys(("num_mel_bins", "mel_bins", "num_ceps", "dimension"), 10_000),
+    **dict.fromkeys(("output_dim", "max_leaves", "pieces", "gaussians"), 10_000_000),
+    **dict.fromkeys(("batch", "left_context", "right_context"), 1_000_000),
+    **dict.fromkeys(("batch_frames", "max_frames", "pad_to"), 10_000_000),
+    **dict.fromkeys(("max_active", "min_active"), 10_000_000),
+    **dict.fromkeys(("width", "tune_width", "evaluation_width", "sweep", "symbols"), 1_000_000),
+    **dict.fromkeys(("nbest", "count", "samples", "k", "ks"), 1_000_000),
+    **dict.fromkeys(("taps", "block", "shift"), 1 << 24),
+    **dict.fromkeys(("readers", "buffer", "threads", "task_cpus", "executor_cores"), 100_000),
+    **dict.fromkeys(("epochs", "average_epochs", "iterations", "rounds"), 1_000_000),
+    "vocabulary_size": 100_000_000,
+    "sampling_rate": 1_000_000,
+}
+"""Largest values by the name of the field, wherever it is."""
+
+
+def check_size(name: str, value: Any) -> None:
+    """Check a setting, or each of a list.
+
+    Args:
+      name: of the field.
+      value: what it is to be; all but integers pass.
+
+    Raises:
+      ValueError: it is too large.
+    """
+    for item in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(item, int):
+            most = MOST.get(name, LONGEST_INTEGER - 1)
+            if abs(item) > most:
+                text = str(item) if abs(item) < LONGEST_INTEGER else "an integer of over 63 bits"
+                raise ValueError(f"{name} is {text}, may be at most {most:,}")
+
 
 T = TypeVar("T")
 

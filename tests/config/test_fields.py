@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.config.convert import WrongTypeError, convert, describe
+from toolkit.config.fields import WrongTypeError, convert, describe
 
 BASE = Path("/base")
 
