@@ -13,7 +13,7 @@ import click
 
 from toolkit.config.click_types import named
 from toolkit.errors import ToolkitError
-from toolkit.processes.imports import keep_imports
+from toolkit.processes.workers import freeze_imports
 from toolkit.stages.log import OutputError, report_broken_output
 from toolkit.storage.paths import encoding_error, printable
 
@@ -52,7 +52,7 @@ class _Commands(click.Group):
             return None
         module = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
-        keep_imports()
+        freeze_imports()
         return command
 
     def main(self, *arguments: Any, **settings: Any) -> Any:

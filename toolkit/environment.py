@@ -212,7 +212,7 @@ def peak_bytes(pid: int | None = None) -> int:
     return psutil.Process(pid).memory_info().rss
 
 
-def forget_peak() -> bool:
+def reset_peak() -> bool:
     """Let the system count this process's peak anew; return whether it does (on Linux)."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:

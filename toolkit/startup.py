@@ -24,7 +24,7 @@ def default_to_one_thread() -> None:
 
     The number of threads decides how sums are split and so their last bits: by default results
     would depend on the number of cores. What gains from more threads asks torch for them, see
-    `toolkit.processes.threads`. A variable that is set stays as it is. Where `OMP_NUM_THREADS` is
+    `toolkit.processes.devices`. A variable that is set stays as it is. Where `OMP_NUM_THREADS` is
     set, the others get its number, since torch computes with the smallest.
     """
     omp_threads = os.environ.get("OMP_NUM_THREADS")

@@ -18,7 +18,7 @@ from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system
 from toolkit.decode.sources import Inputs, Source
 from toolkit.models.quantised import stored_bytes
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.read import read_transcripts
 from toolkit.score.wer import Score, score
 

@@ -35,7 +35,7 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
         twentieth of it.
       repeats: timed rounds.
     """
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
         bench = _Bench(Path(folder), minutes)

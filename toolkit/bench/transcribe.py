@@ -39,7 +39,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
     from toolkit.decode.bundle.folder import find_system
     from toolkit.features.audio import load_audio
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     with one_thread():
         recogniser, streaming = _loaded(find_system(model, role="stream"))

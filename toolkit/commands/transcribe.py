@@ -155,8 +155,7 @@ def transcribe(
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
     from toolkit.decode.transcribe import transcribe as transcribe_sources
-    from toolkit.processes.devices import check_device, choose_device
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import check_device, choose_device, one_thread
 
     apart = form in ("srt", "vtt") and out is None and not stream
     _check_number(len(audio), form, apart)

@@ -12,10 +12,9 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.processes.bars import without_bars
-from toolkit.processes.context import deaf_to_interrupts, worker_context
-from toolkit.processes.memory import counted_apart
-from toolkit.processes.workers import follow_parent
+from toolkit.processes.bars import hide_progress_bars
+from toolkit.processes.memory import excluded_pids
+from toolkit.processes.workers import block_sigint, exit_with_parent, worker_context
 from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
@@ -52,11 +51,11 @@ class Beside:
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
         arguments = (sender, work, self._awaited, log.verbosity, dict(os.environ))
-        with deaf_to_interrupts():
+        with block_sigint():
             self._process = context.Process(target=_begin, args=arguments)
             self._process.start()
         sender.close()
-        counted_apart.add(self._process.pid)
+        excluded_pids.add(self._process.pid)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -86,7 +85,7 @@ class Beside:
     def _end(self) -> None:
         self._process.join()
         self._listener.join()
-        counted_apart.discard(self._process.pid)
+        excluded_pids.discard(self._process.pid)
 
     def _listen(self) -> None:
         while True:
@@ -125,10 +124,10 @@ def _begin(
     verbosity: Verbosity,
     environment: dict[str, str],
 ) -> None:
-    follow_parent(environment)
+    exit_with_parent(environment)
     log, failure = HeldLog(sender, verbosity), None
     try:
-        with exit_on_signals(message=False), without_bars():
+        with exit_on_signals(message=False), hide_progress_bars():
             work(log, awaited.is_set)
     except ToolkitError as error:
         failure = str(error)

@@ -29,9 +29,9 @@ from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
-from toolkit.processes.errors import WorkerLostError
-from toolkit.processes.imports import keep_imports
 from toolkit.processes.profiler import py_spy
+from toolkit.processes.watchdog import WorkerLostError
+from toolkit.processes.workers import freeze_imports
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
@@ -99,7 +99,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
     option is not known, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    keep_imports()
+    freeze_imports()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command = shlex.join([sys.argv[0], *arguments])
 
@@ -302,9 +302,9 @@ def _execute(
         directory.write_places(InputNames(directory.root, request.config).folders)
         with toolkit_logs(stage_log), ExitStack() as stack:
             if stage_log.verbosity == "quiet":
-                from toolkit.processes.bars import without_bars
+                from toolkit.processes.bars import hide_progress_bars
 
-                stack.enter_context(without_bars())
+                stack.enter_context(hide_progress_bars())
             Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)

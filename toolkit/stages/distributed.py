@@ -11,7 +11,7 @@ from typing import Any
 from toolkit.config.settings import to_plain
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
-from toolkit.processes.errors import WorkerLostError
+from toolkit.processes.watchdog import WorkerLostError
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Provenance, parameters_digest
 from toolkit.stages.plan import Inspector

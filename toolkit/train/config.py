@@ -54,7 +54,7 @@ class TrainerConfig:
     """Whether a GPU's products of float32 have 10 bits (TF32), faster from capability 8 on. None:
     torch's own choice, TF32 in LSTMs and convolutions alone."""
     threads: int | None = None
-    """CPU threads; None: one per core, see `toolkit.processes.threads`. Networks of a few million
+    """CPU threads; None: one per core, see `toolkit.processes.devices`. Networks of a few million
     weights train fastest with one, especially beside other programs. The last bits of results
     depend on it."""
     average_epochs: int = 1

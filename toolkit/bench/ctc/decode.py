@@ -24,7 +24,7 @@ from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 

@@ -179,7 +179,7 @@ def command(
     )
     from toolkit.bench.scaling.task import make_sequence_task, make_task, measured_shares
     from toolkit.bench.scaling.validate import HEADING, METHODS, note, table_rows, validate
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     unknown = set(methods) - METHODS.keys()
     if unknown:

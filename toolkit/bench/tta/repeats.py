@@ -21,7 +21,7 @@ from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading, validated
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource

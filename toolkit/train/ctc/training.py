@@ -14,7 +14,7 @@ from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
 from toolkit.parallel.strategy import Strategy
 from toolkit.processes import ranks
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.consistency import check_consistency
 from toolkit.train.ctc.batch import CtcBatch

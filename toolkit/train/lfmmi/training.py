@@ -21,7 +21,7 @@ from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.consistency import check_consistency
 from toolkit.train.corpus import (

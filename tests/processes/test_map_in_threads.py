@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from toolkit.processes.ahead import map_in_threads
+from toolkit.processes.workers import map_in_threads
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

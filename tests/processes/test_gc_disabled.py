@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from toolkit.processes.collection import without_collections
+from toolkit.processes.memory import gc_disabled
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +13,7 @@ def collecting():
 
 
 def test_nothing_is_collected_within_and_again_after_an_error():
-    @without_collections()
+    @gc_disabled()
     def fails():
         seen.append(gc.isenabled())
         raise KeyError
@@ -27,6 +27,6 @@ def test_nothing_is_collected_within_and_again_after_an_error():
 
 def test_what_was_off_before_stays_off():
     gc.disable()
-    with without_collections():
+    with gc_disabled():
         pass
     assert not gc.isenabled()
