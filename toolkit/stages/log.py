@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -138,7 +139,7 @@ def _number(value: bool | float | str) -> str:
 
 
 class _Stream:
-    """A stream, of text or of the bytes below it, whose errors end it instead of the writer."""
+    """A stream, of text or of the bytes below it, that passes errors on to a function."""
 
     def __init__(self, stream: Any, report: Callable[[OSError], None]) -> None:
         self._stream, self._report = stream, report
@@ -166,6 +167,24 @@ class _Stream:
 
 
 @contextmanager
+def _errors_reported(report: Callable[[str, OSError], None]) -> Iterator[None]:
+    """Call `report` with "stdout" or "stderr" when it cannot be written in a `with` block."""
+    originals = {name: getattr(sys, name) for name in _NAMES}
+    wrapped = {
+        name: stream and _Stream(stream, partial(report, name))
+        for name, stream in originals.items()
+    }
+    for name, stream in wrapped.items():
+        setattr(sys, name, stream)
+    try:
+        yield
+    finally:
+        for name, stream in wrapped.items():
+            if getattr(sys, name) is stream:  # and not what another thread has put there
+                setattr(sys, name, originals[name])
+
+
+@contextmanager
 def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None]:
     """Go on in a `with` block when standard output or error cannot be written.
 
@@ -186,21 +205,12 @@ def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None
         if name == "stdout":
             sys.stderr.write(f"{line}\n")
 
-    originals = {name: getattr(sys, name) for name in _NAMES}
-    wrapped = {
-        "stdout": sys.stdout and _Stream(sys.stdout, lambda error: report("stdout", error)),
-        "stderr": sys.stderr and _Stream(sys.stderr, lambda error: report("stderr", error)),
-    }
-    for name, stream in wrapped.items():
-        setattr(sys, name, stream)
-    hook, threading.excepthook = threading.excepthook, _report_thread(threading.excepthook)
-    try:
-        yield
-    finally:
-        threading.excepthook = hook
-        for name, stream in wrapped.items():
-            if getattr(sys, name) is stream:  # and not what another thread has put there
-                setattr(sys, name, originals[name])
+    with _errors_reported(report):
+        hook, threading.excepthook = threading.excepthook, _report_thread(threading.excepthook)
+        try:
+            yield
+        finally:
+            threading.excepthook = hook
 
 
 def _report_thread(hook: Callable) -> Callable:
@@ -222,28 +232,22 @@ def _report_thread(hook: Callable) -> Callable:
 def report_broken_output() -> Iterator[None]:
     """Raise an `OutputError` in a `with` block where standard output or error cannot be written.
 
-    A closed pipe stays a BrokenPipeError: of a listing somebody may read the beginning (`| head`).
+    A closed pipe stays a BrokenPipeError: somebody may read the beginning of a listing (`| head`).
     """
-    try:
-        yield
-    except OSError as error:
-        name = None if error.errno == errno.EPIPE else _broken_stream()
-        if name is None:
-            raise
-        _lead_nowhere(getattr(sys, name))
+    broken = set()
+
+    def report(name: str, error: OSError) -> None:
+        if error.errno == errno.EPIPE:
+            raise error
+        broken.add(name)
         raise OutputError(f"{_NAMES[name]} cannot be written ({error.strerror})") from error
 
-
-def _broken_stream() -> str | None:
-    """Return which stream still cannot write what is in its buffer, None if both can."""
-    for name in _NAMES:
-        try:
-            getattr(sys, name).flush()
-        except OSError:
-            return name
-        except (AttributeError, ValueError):  # there is none, or it is closed
-            continue
-    return None
+    try:
+        with _errors_reported(report):
+            yield
+    finally:
+        for name in broken:
+            _lead_nowhere(getattr(sys, name))
 
 
 def _lead_nowhere(stream: TextIO) -> None:
