@@ -80,7 +80,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     transcripts, lm = texts(run), lm_config(run, run.config.lm)
     train = transcripts[splits(run).train]
     if run.config.units.model is not None:
-        run.need_outside(run.config.units.model)
+        run.need(run.config.units.model)
     recorded = None if run.config.normaliser is None else transcript_policy(run)
     units = make_units(run.config.units, [text for _, text in sorted(train.items())], recorded)
     units.save(run.make("units"))

@@ -103,8 +103,8 @@ def test_the_cluster_page_names_the_parallel_stages():
     told = re.search(
         r"Stages ([\d, ]+) and (\d+) of the hybrid recipe and stages (\d+) and (\d+)", page
     )
-    hybrid = [s.number for s in recipe(LOCAL).stages if s.parallel]
-    ctc = [s.number for s in recipe("recipes/librispeech/run_ctc.py").stages if s.parallel]
+    hybrid = [s.number for s in recipe(LOCAL).stages if s.distributed]
+    ctc = [s.number for s in recipe("recipes/librispeech/run_ctc.py").stages if s.distributed]
     assert [*map(int, told[1].split(", ")), int(told[2])] == hybrid
     assert [int(told[3]), int(told[4])] == ctc
 

@@ -12,7 +12,6 @@ from tests.markers import make_marker
 from toolkit.config.settings import load_yaml, to_plain
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
-from toolkit.stages.publish import complete_interrupted
 from toolkit.storage.digests import Content
 
 MARKER = make_marker(
@@ -126,6 +125,6 @@ def test_no_marker_reaches_outside_the_run_directory(name, tmp_path):
         Marker.read(directory.publishing(3))
     directory.partial(3).mkdir(parents=True)
     (directory.partials / "outside").write_text("theirs")
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert outside.read_text() == "mine"
     assert not directory.marker(3).exists()

@@ -7,7 +7,6 @@ import pytest
 
 from tests.markers import make_marker
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.publish import complete_interrupted
 from toolkit.storage.digests import Content
 from toolkit.storage.files import LinkError
 
@@ -189,10 +188,10 @@ def test_publishing_goes_through_no_link(directory, outside, link):
         shutil.rmtree(directory.root / link)
     (directory.root / link).symlink_to(outside.folder)
     with pytest.raises(LinkError, match=f"{link}` is a link"):
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
     outside.assert_unchanged()
     (directory.root / link).unlink()
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert directory.marker(1).exists()
 
 
@@ -202,7 +201,7 @@ def test_an_old_output_below_a_link_is_not_removed(directory, outside):
     make_marker().write(directory.publishing(1))
     (directory.root / "linked").symlink_to(outside.folder)
     with pytest.raises(LinkError):
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
     outside.assert_unchanged()
 
 
@@ -212,5 +211,5 @@ def test_records_are_not_written_below_a_linked_folder(directory, outside):
         with pytest.raises(LinkError):
             directory.write(path, "{}")
     with pytest.raises(LinkError):
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
     outside.assert_unchanged()

@@ -33,7 +33,7 @@ def test_a_second_run_does_nothing_and_writes_nothing_but_its_command(done):
     assert ran(result) == set()
     assert result.output.count("done, skipped") == 4
     changed = {p.name for p, content in before.items() if p.read_bytes() != content}
-    assert changed <= {"log.txt", ".lock", "digests.json"}
+    assert changed <= {"log.txt", ".lock.holder", "digests.json"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import math
 import re
 import reprlib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
@@ -35,6 +35,37 @@ field makes no stage stale."""
 
 class ConfigError(ToolkitError):
     """An unknown key, a value of the wrong type, or one that a configuration class rejects."""
+
+
+def load_config(
+    profile: Callable[[], Config],
+    folder: Path,
+    yaml_file: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> Config:
+    """Return the configuration of a profile, changed by a YAML file and then by overrides.
+
+    A class with a method `refuse_contradictions`, which raises a ValueError, has it called.
+
+    Args:
+      profile: makes it.
+      folder: that relative paths of the profile are relative to.
+      yaml_file: see `load_yaml`.
+      overrides: see `apply_overrides`; relative to the working directory.
+
+    Raises:
+      ConfigError: an unknown key, or a value that does not fit.
+    """
+    config = resolve_paths(profile(), folder)
+    if yaml_file is not None:
+        config = load_yaml(config, yaml_file)
+    config = apply_overrides(config, overrides, Path.cwd())
+    if hasattr(config, "refuse_contradictions"):
+        try:
+            config.refuse_contradictions()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    return config
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:

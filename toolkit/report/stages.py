@@ -8,7 +8,7 @@ from html import escape
 
 from toolkit.report.folder import RunFolder
 from toolkit.stages.log import duration, headline
-from toolkit.stages.marker import Marker, UnreadableMarkerError, read_progress
+from toolkit.stages.marker import Marker, Progress, UnreadableMarkerError
 from toolkit.storage.digests import Content
 from toolkit.storage.paths import overlap
 
@@ -79,7 +79,7 @@ def _view(
             number, title, "failed", text.partition("\n")[0], marker, spent, text[-TRACE:]
         )
     if number in partial:
-        progress = read_progress(run.directory, number)
+        progress = Progress.read(run.directory.progress(number))
         share = f"{100 * min(1.0, progress.done / (progress.total or 1)):.0f} %" if progress else ""
         seconds = progress.seconds if progress else 0.0
         return StageView(number, title, "partial", share, marker, seconds)

@@ -1,4 +1,4 @@
-"""The files in which the runner keeps its state, inside one run directory."""
+"""One run directory: its paths, its lock, its trash, and the publishing of outputs."""
 
 import errno
 import json
@@ -15,10 +15,11 @@ from typing import Any
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.signals import cleanups
 from toolkit.storage.digests import Digests
-from toolkit.storage.files import open_regular, refuse_links, write_atomically
-from toolkit.storage.paths import PLACES, places_text
+from toolkit.storage.files import open_regular, refuse_links, remove_temporaries, write_atomically
+from toolkit.storage.paths import PLACES, overlap, places_text
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
@@ -30,8 +31,8 @@ ORPHAN_TIMEOUT = 10.0
 TAKEOVER_TIMEOUT = 1.0
 """Seconds for replacing the file that stands for the lock of a killed run."""
 
-TRASHES = "trash", "trash-beside"
-"""Folders in `.partial` for what is being deleted: the run's, and that of the process beside it."""
+TRASHES = "trash", "trash-background"
+"""Folders in `.partial` for what is being deleted: the run's, and that of background stages."""
 
 
 class StorageError(ToolkitError):
@@ -48,9 +49,8 @@ class RunDirectory:
 
     `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
     being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `profiles/NN.svg`
-    is a flame graph of the stage. `.partial/NN/` holds
-    unfinished outputs, `.partial/NN.json` their provenance and `.partial/NN.progress.json` how far
-    they are.
+    is a flame graph of the stage. `.partial/NN/` holds unfinished outputs, `.partial/NN.json` their
+    provenance and `.partial/NN.progress.json` how far they are.
 
     The directory itself may be a link. Below it nothing is written, moved or deleted through one.
 
@@ -229,6 +229,67 @@ class RunDirectory:
         if self._trash.exists():
             shutil.rmtree(self._trash)
 
+    def publish(self, marker: Marker, digests: Digests) -> None:
+        """Rename the partial outputs of a finished stage to their names, and write its marker last.
+
+        Once `NN.publishing.json` exists the stage is finished. If this process is killed before the
+        marker is written, `recover` of the next run does what remains, each step only once.
+
+        Raises:
+          LinkError: an output is a link or would be moved through one. The outputs wait in
+            `.partial`; once the link is gone the next run puts them in place.
+        """
+        self.refuse_links(self.stages)
+        marker.write(self.publishing(marker.stage))
+        self._put_in_place(marker, digests)
+
+    def recover(self, digests: Digests) -> None:
+        """Finish what a killed run was publishing; delete its temporary files and the trash.
+
+        Raises:
+          LinkError: something would be moved or deleted through a link; it is left as it is.
+        """
+        self.refuse_links(self.stages, self.partials)
+        for path in self.publishings():
+            try:
+                marker = Marker.read(path)
+            except UnreadableMarkerError:
+                path.unlink()
+                continue
+            if marker is not None:
+                self._put_in_place(marker, digests)
+        for trash in TRASHES:
+            RunDirectory(self.root, trash).empty_trash()
+        remove_temporaries(self.stages)
+        remove_temporaries(self.partials)
+
+    def _put_in_place(self, marker: Marker, digests: Digests) -> None:
+        stage, old = marker.stage, outputs_of(self.marker(marker.stage), marker.title)
+        self.refuse_links(*(self.root / name for name in (*old, *marker.outputs)))
+        self.refuse_links(*(self.partial(stage, name) for name in marker.outputs))
+        for name in old:
+            # A path that overlaps a new output may already hold the new output.
+            if not any(overlap(name, output) for output in marker.outputs):
+                self.discard(self.root / name)
+        touched = {self.stages}
+        for name in marker.outputs:
+            source, target = self.partial(stage, name), self.root / name
+            if os.path.lexists(source):
+                self.discard(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(source, target)
+                digests.moved(source, target)
+            touched.add(target.parent)
+        # First the provenance: beside the marker it would mean that the stage was started again.
+        self.discard_partial(stage)
+        self.failure(stage).unlink(missing_ok=True)
+        for folder in sorted(touched):
+            if folder.is_dir():
+                _sync_folder(folder)
+        os.replace(self.publishing(stage), self.marker(stage))
+        _sync_folder(self.stages)
+        digests.save()
+
 
 def _is_alive(pid: int | None) -> bool:
     import psutil
@@ -298,3 +359,12 @@ def _without_parents(path: Path) -> Path:
 
 def _is_within(path: str | Path, root: Path) -> bool:
     return Path(os.fsdecode(path)).absolute().is_relative_to(root)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that the renames in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

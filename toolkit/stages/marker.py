@@ -91,7 +91,7 @@ class Provenance:
     """Each configuration section that the stage read, and each setting that it read alone by its
     dotted key, as plain data."""
     inputs: dict[str, Content] = field(default_factory=dict)
-    """By name, see `toolkit.stages.inputs`."""
+    """By name, see `toolkit.stages.plan`."""
     attempts: list[Attempt] = field(default_factory=list)
     """The attempts that worked on the outputs, in order."""
     forced: bool = False

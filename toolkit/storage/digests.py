@@ -93,12 +93,12 @@ class Digests:
             if known and [*known[:2], known[3]] == [*now[:2], now[3]]:
                 self._known[self._key(new / name)] = [*now, *known[4:]]
 
-    def remember(self, path: Path, found: "FileDigest") -> None:
+    def add(self, path: Path, digest: "FileDigest") -> None:
         """Keep the digest of a file that another process has read."""
-        key, stamp = self._key(path), found.stamp
+        key, stamp = self._key(path), digest.stamp
         recent = abs(time.time_ns() - stamp[2]) <= RACY_AGE
         entry = [*stamp[:3], -1 if recent else stamp[3]]  # no file has that inode: it is read again
-        self._known[key] = [*entry, found.digest, _since(found, self._known.get(key))]
+        self._known[key] = [*entry, digest.digest, _since(digest, self._known.get(key))]
         self._changed = True
 
     def since(self, path: Path, status: os.stat_result) -> int:
@@ -132,9 +132,9 @@ class Digests:
         known = self._known.get(key)
         if known and known[:4] == stamp(status) and not sync:
             return known[4]
-        found = FileDigest(stamp(status), _hash(path, sync))
-        self.remember(path, found)
-        return found.digest
+        digest = FileDigest(stamp(status), _hash(path, sync))
+        self.add(path, digest)
+        return digest.digest
 
     def _key(self, path: Path) -> str:
         root = f"{self._root}{os.sep}"
@@ -152,7 +152,7 @@ class FileDigest:
 
 
 def file_digest(path: Path) -> FileDigest:
-    """Read a file to its end, for `Digests.remember` in another process.
+    """Read a file to its end, for `Digests.add` in another process.
 
     Raises:
       OSError: it cannot be read.

@@ -86,7 +86,7 @@ def misbehave(stage, when):
 
 @recipe.stage(1, "Prepare the corpus")
 def prepare(run):
-    root = run.need_outside(run.config.corpus.root)
+    root = run.need(run.config.corpus.root, compare="listing")
     data = run.make("data")
     data.mkdir(exist_ok=True)
     texts = {path.stem: path.read_text() for path in sorted(root.glob("*.txt"))}

@@ -1,7 +1,7 @@
-"""Stages that run in a process of their own, beside those that follow them.
+"""Stages that run in the background, in a process of their own, while later stages start.
 
 As Kaldi's recipes decode in the background while they train the next system. Which process runs a
-stage decides nothing but the time: whoever reads what the other one makes waits for it.
+stage changes nothing but the time: a stage waits for the outputs that it reads.
 """
 
 import os
@@ -12,35 +12,34 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.processes.bars import hide_progress_bars
 from toolkit.processes.memory import excluded_pids
 from toolkit.processes.workers import block_sigint, exit_with_parent, worker_context
 from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
-Work = Callable[["HeldLog", Callable[[], bool]], None]
-"""Runs stages and writes to a log; is told whether the main process is waiting for them."""
+Work = Callable[["BufferedLog", Callable[[], bool]], None]
+"""Runs stages and writes to a log; the function says whether the main process waits for them."""
 
 
-class BesideError(ToolkitError):
-    """A stage that ran beside others failed."""
+class BackgroundError(ToolkitError):
+    """A stage that ran in the background failed."""
 
 
-class Beside:
-    """Stages in a process of their own, from now on.
+class BackgroundStages:
+    """Stages that run in a process of their own, from now on.
 
     Args:
       numbers: of the stages.
-      made: names of what they made when they last finished.
+      outputs: names of their outputs when they last finished.
       jobs: the worker processes that they use.
       work: runs them; picklable.
-      log: gets their lines, those of a stage at once when it has ended.
+      log: gets the lines of a stage in one piece when it has ended.
     """
 
     def __init__(
-        self, numbers: Sequence[int], made: Sequence[str], jobs: int, work: Work, log: StageLog
+        self, numbers: Sequence[int], outputs: Sequence[str], jobs: int, work: Work, log: StageLog
     ) -> None:
-        self.numbers, self.made, self.jobs = numbers, made, jobs
+        self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
         self._log = log
         self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
         self._failure: str | None = (
@@ -52,7 +51,7 @@ class Beside:
         self._awaited = context.Event()
         arguments = (sender, work, self._awaited, log.verbosity, dict(os.environ))
         with block_sigint():
-            self._process = context.Process(target=_begin, args=arguments)
+            self._process = context.Process(target=_run_stages, args=arguments)
             self._process.start()
         sender.close()
         excluded_pids.add(self._process.pid)
@@ -61,28 +60,28 @@ class Beside:
 
     @property
     def running(self) -> bool:
-        """Whether they are not done."""
+        """Whether they are still running."""
         return self._process.is_alive()
 
     def wait(self) -> None:
         """Wait until all of them are done.
 
         Raises:
-          BesideError: one of them failed; the message is its own.
+          BackgroundError: one of them failed; the message is its own.
         """
         self._awaited.set()
-        self._end()
+        self._join()
         if self._process.exitcode == TERMINATED:
-            raise BesideError(f"the process of {self._which} was stopped by SIGTERM")
+            raise BackgroundError(f"the process of {self._which} was stopped by SIGTERM")
         if self._failure is not None:
-            raise BesideError(self._failure)
+            raise BackgroundError(self._failure)
 
     def stop(self) -> None:
-        """End them, as SIGTERM does; what is unfinished stays for the next run."""
+        """End them with SIGTERM; unfinished outputs stay for the next run."""
         self._process.terminate()
-        self._end()
+        self._join()
 
-    def _end(self) -> None:
+    def _join(self) -> None:
         self._process.join()
         self._listener.join()
         excluded_pids.discard(self._process.pid)
@@ -100,36 +99,39 @@ class Beside:
                     self._log.write(line, always)
 
 
-class HeldLog(StageLog):
-    """Holds the lines of a stage back until it has ended, and sends them to the main process."""
+class BufferedLog(StageLog):
+    """Buffers the lines of a stage, and sends them to the main process when it has ended."""
 
     def __init__(self, sender: Connection, verbosity: Verbosity) -> None:
         super().__init__(Path(os.devnull), verbosity)
-        self._sender, self._held = sender, []
+        self._sender = sender
+        self._buffer: list[tuple[str, bool]] = []
 
     def write(self, line: str, always: bool = False) -> None:
-        """Hold one line back."""
-        self._held.append((line, always))
+        """Buffer one line."""
+        self._buffer.append((line, always))
 
-    def release(self) -> None:
-        """Send what was held back."""
-        self._sender.send(("lines", self._held))
-        self._held = []
+    def send(self) -> None:
+        """Send the buffered lines."""
+        self._sender.send(("lines", self._buffer))
+        self._buffer = []
 
 
-def _begin(
+def _run_stages(
     sender: Connection,
     work: Work,
     awaited: Event,
     verbosity: Verbosity,
     environment: dict[str, str],
 ) -> None:
+    from toolkit.processes.bars import hide_progress_bars
+
     exit_with_parent(environment)
-    log, failure = HeldLog(sender, verbosity), None
+    log, failure = BufferedLog(sender, verbosity), None
     try:
         with exit_on_signals(message=False), hide_progress_bars():
             work(log, awaited.is_set)
     except ToolkitError as error:
         failure = str(error)
-    log.release()
+    log.send()
     sender.send(("ended", failure))

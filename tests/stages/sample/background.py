@@ -52,12 +52,12 @@ def train_first(run):
     return work(run, "models/first", value=run.config.first)
 
 
-@recipe.stage(2, "Decode with the first", beside="networks")
+@recipe.stage(2, "Decode with the first", background_when="networks")
 def decode_first(run):
     return work(run, "decode/first", "models/first")
 
 
-@recipe.stage(3, "Decode again", beside="networks")
+@recipe.stage(3, "Decode again", background_when="networks")
 def decode_again(run):
     return work(run, "decode/again", "decode/first")
 

@@ -15,7 +15,7 @@ import pytest
 from tests.log_lines import untimed
 
 PROJECT = Path(__file__).resolve().parents[2]
-SCRIPT = Path(__file__).parent / "sample" / "beside.py"
+SCRIPT = Path(__file__).parent / "sample" / "background.py"
 NUMBERS = range(1, 6)
 
 
@@ -72,7 +72,7 @@ def recipe(tmp_path):
 def expected(recipe):
     """The outputs of one stage after the other."""
     said = recipe.run(jobs=1)
-    assert "beside" not in said
+    assert "background" not in said
     assert len({process for _, _, process, _ in recipe.events()}) == 1
     found = recipe.outputs()
     shutil.rmtree(recipe.exp)
@@ -93,7 +93,7 @@ def test_the_same_outputs_in_less_time(recipe, expected):
     own, beside = by_stage[1][0], by_stage[2][0]
     assert [by_stage[n][0] for n in NUMBERS] == [own, beside, beside, own, own]
     assert [by_stage[n][1] for n in (1, 2, 3, 4)] == [2, 1, 1, 1]
-    assert "=> 2 Decode with the first: beside those that follow" in said
+    assert "=> 2 Decode with the first: in the background" in said
     begun = said.index("== 2 Decode with the first")  # with its result, in one piece
     assert said[begun:].splitlines()[1].endswith("length 1")
     assert recipe.run().count("done, skipped") == len(NUMBERS)
@@ -173,4 +173,4 @@ def test_alone_or_last_or_beside_nothing_a_stage_runs_as_ever(recipe):
     for given in ([*two, "--force", 2], ["--force", 2, "--jobs", 1], ["--set", "networks=false"]):
         said = recipe.run(*given, "--force", 2)
         assert "== 2 Decode with the first" in said
-        assert "beside" not in said
+        assert "background" not in said
