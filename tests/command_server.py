@@ -18,7 +18,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from toolkit.processes.imports import keep_imports
+from toolkit.processes.workers import freeze_imports
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -133,6 +133,6 @@ if __name__ == "__main__":
     import recipes.librispeech.run_ctc  # noqa: F401
     import toolkit.cli  # noqa: F401
 
-    keep_imports()
+    freeze_imports()
     program, *arguments = _serve()
     _become(program, arguments)

@@ -18,7 +18,7 @@ import soundfile
 import toolkit  # noqa: F401  # isort: skip
 import torch  # isort: skip
 
-from toolkit.processes.imports import keep_imports
+from toolkit.processes.workers import freeze_imports
 
 # No test is timed: on a busy machine any example can take long.
 hypothesis.settings.register_profile("toolkit", deadline=None)
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Collections of garbage go through what tests make, not through what they have imported."""
-    keep_imports()
+    freeze_imports()
 
 
 class StoredDurations:

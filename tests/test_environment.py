@@ -8,45 +8,7 @@ import pytest
 
 import toolkit
 from toolkit import environment
-
-
-@pytest.mark.parametrize(
-    ("vendor", "user", "torch_loaded", "expected"),
-    [
-        ("AuthenticAMD", None, False, "5"),
-        ("GenuineIntel", None, False, None),
-        (None, None, False, None),
-        ("AuthenticAMD", "4", False, "4"),
-        ("AuthenticAMD", "", False, ""),
-        ("AuthenticAMD", None, True, None),
-    ],
-)
-def test_blas_is_tuned_on_amd_only_and_never_against_the_user(
-    monkeypatch, vendor, user, torch_loaded, expected
-):
-    monkeypatch.setattr(environment, "cpu_field", lambda name: vendor)
-    monkeypatch.delenv(environment.BLAS_VARIABLE, raising=False)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    if user is not None:
-        monkeypatch.setenv(environment.BLAS_VARIABLE, user)
-    if torch_loaded:
-        monkeypatch.setitem(sys.modules, "torch", environment)
-    changed = environment.tune_blas()
-    assert os.environ.get(environment.BLAS_VARIABLE) == expected
-    assert changed == (expected != user)
-    os.environ.pop(environment.BLAS_VARIABLE, None)
-
-
-@pytest.mark.parametrize(("user", "expected"), [(None, "64"), ("7", "7")])
-def test_few_primitives_are_kept_unless_the_user_wants_more(monkeypatch, user, expected):
-    name = environment.PRIMITIVES_VARIABLE
-    monkeypatch.setenv(name, user) if user else monkeypatch.delenv(name, raising=False)
-    code = "import os, toolkit; print(os.environ[toolkit.environment.PRIMITIVES_VARIABLE])"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, cwd=environment.project_root(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"{expected}\n"
+from toolkit.environment import GitState, git_state
 
 
 def test_import_of_the_package_loads_nothing_heavy():
@@ -82,6 +44,82 @@ def test_versions_name_what_is_installed(monkeypatch):
 def git(folder, *arguments):
     who = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    (folder / "recipe").mkdir(parents=True)
+    git(folder, "init")
+    (folder / "file").write_text("1")
+    (folder / "image").write_bytes(b"\x00\x01")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "first")
+    return folder
+
+
+def test_git_state_is_commit_and_changes(tmp_path, repository):
+    assert git_state(tmp_path / "none") == GitState()
+    clean = git_state(repository)
+    assert re.fullmatch("[0-9a-f]{40}", clean.commit)
+    assert clean == GitState(clean.commit, dirty=False, diff="")
+    assert git_state(repository / "recipe") == clean
+    (repository / "file").write_text("2")
+    edited = git_state(repository)
+    assert edited.dirty
+    assert edited.commit == clean.commit
+    assert git_state(repository / "recipe") == edited
+    (repository / "file").write_text("1")
+    assert git_state(repository) == clean
+
+
+def test_a_repository_without_commits_and_a_machine_without_git_have_no_state(
+    tmp_path, repository, monkeypatch
+):
+    (tmp_path / "new").mkdir()
+    git(tmp_path / "new", "init")
+    assert git_state(tmp_path / "new") == GitState()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(repository) == GitState()
+
+
+@pytest.mark.parametrize("edit", ["file", "image", "staged", "gone"])
+def test_each_further_edit_of_a_tracked_file_has_another_digest(repository, edit):
+    path = repository / (edit if edit in ("file", "image") else "file")
+    states = [git_state(repository)]
+    for content in (b"\x00edit", b"\x00more"):
+        path.write_bytes(content)
+        if edit == "staged":
+            git(repository, "add", "file")
+        states.append(git_state(repository))
+    if edit == "gone":
+        path.unlink()
+        states.append(git_state(repository))
+    assert all(state.dirty for state in states[1:])
+    digests = [state.diff for state in states]
+    assert len(set(digests)) == len(digests)
+
+
+def test_files_that_git_does_not_know_do_not_count(repository):
+    clean = git_state(repository)
+    (repository / "recipe" / "new.py").write_text("1")
+    assert git_state(repository) == clean
+
+
+def test_settings_of_git_do_not_change_the_digest(repository):
+    (repository / "file").write_text("2")
+    before = git_state(repository)
+    git(repository, "config", "color.ui", "always")
+    git(repository, "config", "diff.external", "echo")
+    git(repository, "config", "core.abbrev", "20")
+    assert git_state(repository) == before
+
+
+def test_result_versions_name_python_the_toolkit_the_engines_and_what_computes():
+    packages = {"torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", "torchaudio"}
+    versions = environment.result_versions()
+    assert set(versions) == {"python", "toolkit", "front end", "search"} | packages
+    assert versions["search"] == "native"
 
 
 def test_commit_is_named_and_edits_are_marked(monkeypatch, tmp_path):

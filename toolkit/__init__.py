@@ -1,6 +1,9 @@
-"""Speech recognition recipes in Python, on torch, lhotse and numba."""
+"""Speech recognition recipes in Python, on torch, lhotse and numba.
 
-from toolkit.environment import limit_primitives, tune_blas
+Runs on Python 3.8, with what it imports: `toolkit.stages.bootstrap` is in this package.
+"""
+
+from toolkit.startup import limit_primitives, tune_blas
 
 tune_blas()
 limit_primitives()

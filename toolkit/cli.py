@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from toolkit.config.parameters import named
+from toolkit.config.click_types import named
 from toolkit.errors import ToolkitError
-from toolkit.processes.imports import keep_imports
-from toolkit.stages.terminal import OutputError, told
-from toolkit.storage.encoding import encoding_error, printable
+from toolkit.processes.workers import freeze_imports
+from toolkit.stages.log import OutputError, report_broken_output
+from toolkit.storage.paths import encoding_error, printable
 
 COMMANDS = (
     "align",
@@ -52,12 +52,12 @@ class _Commands(click.Group):
             return None
         module = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
-        keep_imports()
+        freeze_imports()
         return command
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         try:
-            with told():
+            with report_broken_output():
                 return super().main(*arguments, **settings)
         except OutputError as error:  # while help is shown, say
             sys.exit(f"Error: {error}")

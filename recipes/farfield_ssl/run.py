@@ -37,7 +37,7 @@ from recipes.steps.unlabelled import check_executor, label_with_teacher, prepare
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
-recipe = Recipe("farfield_ssl", Path(__file__), PROFILES, title=__doc__, show=show_placements)
+recipe = Recipe("farfield_ssl", Path(__file__), PROFILES, title=__doc__, on_finish=show_placements)
 CE, LFMMI = "objective=ce", "objective=lfmmi"
 """What asks for the stages that train and decode teacher and student in one way or the other."""
 CHAIN_SENONES = "chain_teacher/graphs"
@@ -122,14 +122,16 @@ def compile_graph(run: Run) -> dict[str, float]:
     return compile_network_graph(run)
 
 
-@recipe.stage(14, "Train the baseline LSTM with cross entropy", parallel=True, beside=CE)
+@recipe.stage(
+    14, "Train the baseline LSTM with cross entropy", distributed=True, background_when=CE
+)
 def baseline_ce(run: Run) -> dict[str, float]:
     """Chunks, then whole utterances (C7); realigned and retrained align.rounds times (C4)."""
     fbank, valid = training_features(run, "fbank"), validation(run, ALIGNER)
     return train_network(run, "baseline_ce", fbank, run.config.baseline, ALIGNER, valid)
 
 
-@recipe.stage(15, "Make the baseline's denominator lattices", beside=CE)
+@recipe.stage(15, "Make the baseline's denominator lattices", background_when=CE)
 def baseline_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the network itself (C8)."""
     return make_denominators(
@@ -137,7 +139,9 @@ def baseline_lattices(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(16, "Train the baseline with sMBR on the lattices", parallel=True, beside=CE)
+@recipe.stage(
+    16, "Train the baseline with sMBR on the lattices", distributed=True, background_when=CE
+)
 def baseline(run: Run) -> dict[str, float]:
     """The system to beat (C33)."""
     return train_on_lattices(
@@ -145,7 +149,7 @@ def baseline(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(17, "Train the teacher BLSTM with cross entropy", parallel=True, when=CE)
+@recipe.stage(17, "Train the teacher BLSTM with cross entropy", distributed=True, when=CE)
 def teacher_ce(run: Run) -> dict[str, float]:
     """The same training and the baseline's targets with another network (C9)."""
     return learning.train_teacher(run, "teacher_ce", ALIGNER, "baseline_ce")
@@ -157,7 +161,7 @@ def teacher_lattices(run: Run) -> dict[str, float]:
     return make_denominators(run, "teacher_ce", training_features(run, "fbank"), "lattices/teacher")
 
 
-@recipe.stage(19, "Train the teacher with sMBR on the lattices", parallel=True, when=CE)
+@recipe.stage(19, "Train the teacher with sMBR on the lattices", distributed=True, when=CE)
 def teacher(run: Run) -> dict[str, float]:
     """Trained like the baseline (C9)."""
     return train_on_lattices(
@@ -192,14 +196,20 @@ def label(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(
-    24, "Train the student by scheduled learning", parallel=True, when=CE, beside="self_training"
+    24,
+    "Train the student by scheduled learning",
+    distributed=True,
+    when=CE,
+    background_when="self_training",
 )
 def student_ce(run: Run) -> dict[str, float]:
     """Sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
     return learning.train_student(run, "student_ce", ALIGNER, "baseline_ce")
 
 
-@recipe.stage(25, "Make the student's denominator lattices", when=CE, beside="self_training")
+@recipe.stage(
+    25, "Make the student's denominator lattices", when=CE, background_when="self_training"
+)
 def student_lattices(run: Run) -> dict[str, float]:
     """Lattices of the labelled speech only (C14)."""
     fbank, normaliser = training_features(run, "fbank"), student_normaliser(run)
@@ -209,9 +219,9 @@ def student_lattices(run: Run) -> dict[str, float]:
 @recipe.stage(
     26,
     "Train the student with sMBR on the lattices",
-    parallel=True,
+    distributed=True,
     when=CE,
-    beside="self_training",
+    background_when="self_training",
 )
 def student_smbr(run: Run) -> dict[str, float]:
     """Trained like the baseline and the teacher."""
@@ -221,7 +231,9 @@ def student_smbr(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(27, "Decode with the student, before and after sMBR", when=CE, beside="self_training")
+@recipe.stage(
+    27, "Decode with the student, before and after sMBR", when=CE, background_when="self_training"
+)
 def decode_student(run: Run) -> dict[str, float]:
     """The same graph, with scale and penalty tuned again on val."""
     return decode_systems(run, "student_ce", "student_smbr", normaliser=student_normaliser(run))
@@ -234,7 +246,7 @@ def recognise(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(
-    29, "Train a network on the recognised utterances (self-training)", parallel=True, when=CE
+    29, "Train a network on the recognised utterances (self-training)", distributed=True, when=CE
 )
 def self_training(run: Run) -> dict[str, float]:
     """Cross entropy, together with the labelled speech; a network of the student's size (C13)."""
@@ -247,7 +259,7 @@ def decode_self_trained(run: Run) -> dict[str, float]:
     return decode_systems(run, "self_training", normaliser=student_normaliser(run))
 
 
-@recipe.stage(31, "Train a teacher with lattice-free MMI", parallel=True, when=LFMMI)
+@recipe.stage(31, "Train a teacher with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_teacher(run: Run) -> dict[str, float]:
     """A TDNN-F on the phones of the labelled speech, with a tree of its own (C9)."""
     return train_chain(run, "chain_teacher", ALIGNER, training_features(run, "fbank"), "clean")
@@ -273,7 +285,7 @@ def recognise_phones(run: Run) -> dict[str, float]:
     return recognise_for_chain(run, "chain_teacher")
 
 
-@recipe.stage(35, "Train a student with lattice-free MMI", parallel=True, when=LFMMI)
+@recipe.stage(35, "Train a student with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_student(run: Run) -> dict[str, float]:
     """On the recognised and the labelled speech together."""
     return train_on_recognised_phones(
@@ -311,7 +323,7 @@ def decode_front_end(run: Run) -> dict[str, float]:
 @recipe.stage(39, "Compare the placements and list the results")
 def results(run: Run) -> dict[str, float]:
     """Results of every system, relative gains with intervals (C33), and a breakdown of time."""
-    asked = {stage.number for stage in recipe.stages if stage.asked_for(run.config)}
+    asked = {stage.number for stage in recipe.stages if stage.is_enabled(run.config)}
     write_breakdown(run, {part: sorted(asked.intersection(own)) for part, own in PARTS.items()})
     return compare_placements(run, "baseline", run.config.systems)
 

@@ -21,7 +21,6 @@ from toolkit.align.gmm.monophone import MonophoneConfig
 from toolkit.align.gmm.sat import SatConfig
 from toolkit.align.gmm.training import EmConfig
 from toolkit.align.gmm.triphone import TriphoneConfig
-from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.nbest import NbestConfig
@@ -76,7 +75,7 @@ class Config(HybridConfig):
     """Pruning of the monophones' search, whose words nothing else uses."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
-    lstm: bool = field(default=True, metadata=older_runs(True))
+    lstm: bool = True
     """Train the LSTM. False: the recipe goes from the GMMs straight to the bundle, unless other
     settings ask for networks."""
     adapted: bool = False

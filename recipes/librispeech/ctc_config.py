@@ -7,7 +7,6 @@ from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
 from toolkit.bench.tta.dataset import Dataset
 from toolkit.bench.tta.rules import EQUAL_BATCH_WER, TtaConfig
-from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.graph import GraphConfig
@@ -40,11 +39,11 @@ class Config:
     check: CheckConfig = CheckConfig(frames_per_phone=2)
     """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
-    normaliser: Rules | None = field(default=None, metadata=older_runs(None))
+    normaliser: Rules | None = None
     """Rules that turn transcripts and text into words: English, letters of any alphabet, or
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
     and the language model's text is English."""
-    tags: Literal["drop", "keep"] | None = field(default=None, metadata=older_runs(None))
+    tags: Literal["drop", "keep"] | None = None
     """What becomes of tags in brackets, such as [laughter]; see `LangConfig.tags`."""
     units: UnitsConfig = UnitsConfig()
     """The network's output units: characters (A16), or word pieces."""
@@ -57,7 +56,7 @@ class Config:
     """93 values per frame (A1)."""
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
-    normalisation: Scope | None = field(default=None, metadata=older_runs("causal"))
+    normalisation: Scope | None = None
     """What features are normalised with: `causal`, the speaker's frames so far; `whole`, also the
     rest of the file, and by its variance, which cannot be streamed; `global`, the training data
     alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
@@ -68,7 +67,7 @@ class Config:
     """Record files, and the longest utterance (A6, A7)."""
     readers: ReaderConfig = ReaderConfig()
     """Batches, and the processes that make them (A8, A10)."""
-    devices: int | None = field(default=None, metadata=older_runs(None))
+    devices: int | None = None
     """Processes that must train together, one per GPU, so that batches are as large as intended;
     None: as many as there are."""
     evaluation_width: int = 256
@@ -79,7 +78,7 @@ class Config:
     """Network, optimizer and states (A12-A24)."""
     decode: CtcDecodeConfig = CtcDecodeConfig()
     """The searches of the final table (A21, A24)."""
-    neural: bool = field(default=False, metadata=older_runs(False))
+    neural: bool = False
     """Also train an LSTM language model, and rescore with it the n-best lists of the search with
     dictionary and n-grams."""
     lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)

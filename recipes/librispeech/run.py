@@ -52,12 +52,12 @@ from recipes.steps.systems import DecodedSystem
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
-BESIDE = "chain or adapted or bidirectional"
+OTHER_NETWORKS = "chain or adapted or bidirectional"
 """With these the stages of the LSTM run beside those of another network, where there are cores."""
 CHAIN_SENONES = "chain/graphs"
 """The folder of the TDNN-Fs' senones, which have a tree of their own, and of the denominator."""
 
-recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
+recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, on_finish=show_results)
 
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
@@ -174,43 +174,50 @@ def compile_graph(run: Run) -> dict[str, float]:
 @recipe.stage(
     18,
     "Train the LSTM with cross entropy on shuffled 32-frame chunks",
-    parallel=True,
+    distributed=True,
     when="lstm",
-    beside=BESIDE,
+    background_when=OTHER_NETWORKS,
 )
 def train_ce(run: Run) -> dict[str, float]:
     """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
     return train_network(run, "lstm_ce", training_features(run, "fbank"))
 
 
-@recipe.stage(19, "Decode with the LSTM", when="lstm", beside=BESIDE)
+@recipe.stage(19, "Decode with the LSTM", when="lstm", background_when=OTHER_NETWORKS)
 def decode_ce(run: Run) -> dict[str, float]:
     """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
     return decode_network(run, "lstm_ce", decoded_features(run, "fbank"))
 
 
-@recipe.stage(20, "Make denominator lattices", when="lstm", beside=BESIDE)
+@recipe.stage(20, "Make denominator lattices", when="lstm", background_when=OTHER_NETWORKS)
 def make_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
     return make_denominators(run, "lstm_ce", training_features(run, "fbank"))
 
 
 @recipe.stage(
-    21, "Train the LSTM with sMBR on the lattices", parallel=True, when="lstm", beside=BESIDE
+    21,
+    "Train the LSTM with sMBR on the lattices",
+    distributed=True,
+    when="lstm",
+    background_when=OTHER_NETWORKS,
 )
 def train_smbr(run: Run) -> dict[str, float]:
     """Three epochs at a small learning rate (C7, C8)."""
     return train_on_lattices(run, "lstm_smbr", "lstm_ce", training_features(run, "fbank"))
 
 
-@recipe.stage(22, "Decode with the sMBR-trained LSTM", when="lstm", beside=BESIDE)
+@recipe.stage(22, "Decode with the sMBR-trained LSTM", when="lstm", background_when=OTHER_NETWORKS)
 def decode_smbr(run: Run) -> dict[str, float]:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
     return decode_network(run, "lstm_smbr", decoded_features(run, "fbank"), nbest=True)
 
 
 @recipe.stage(
-    23, "Write adapted features and train an LSTM on them", parallel=True, when="adapted or chain"
+    23,
+    "Write adapted features and train an LSTM on them",
+    distributed=True,
+    when="adapted or chain",
 )
 def train_on_adapted(run: Run) -> dict[str, float] | None:
     """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
@@ -236,7 +243,7 @@ def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
     return decode_network(run, "lstm_fmllr", features, normaliser, nbest=True)
 
 
-@recipe.stage(25, "Train a BLSTM on LDA + MLLT features", parallel=True, when="bidirectional")
+@recipe.stage(25, "Train a BLSTM on LDA + MLLT features", distributed=True, when="bidirectional")
 def train_bidirectional(run: Run) -> dict[str, float]:
     """On the features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
     features = write_independent(run, "lda_mllt")
@@ -251,7 +258,7 @@ def decode_bidirectional(run: Run) -> dict[str, float]:
     return decode_network(run, "blstm", features, normaliser, nbest=True)
 
 
-@recipe.stage(27, "Train a TDNN-F with lattice-free MMI", parallel=True, when="chain")
+@recipe.stage(27, "Train a TDNN-F with lattice-free MMI", distributed=True, when="chain")
 def train_lattice_free(run: Run) -> dict[str, float]:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
     return train_chain(run, "chain", "sat", training_features(run, _chain_features(run)))
@@ -266,9 +273,9 @@ def compile_chain_graph(run: Run) -> dict[str, float]:
 @recipe.stage(
     29,
     "Train a second TDNN-F, on log-mel energies",
-    parallel=True,
+    distributed=True,
     when="chain_fbank",
-    beside="chain_fbank",
+    background_when="chain_fbank",
 )
 def train_second_lattice_free(run: Run) -> dict[str, float]:
     """For unknown speakers, with the same tree and denominator; with chain_features=both."""
@@ -276,7 +283,9 @@ def train_second_lattice_free(run: Run) -> dict[str, float]:
     return train_chain(run, "chain_fbank", "sat", features, senones=CHAIN_SENONES)
 
 
-@recipe.stage(30, "Decode with the second TDNN-F", when="chain_fbank", beside="chain_fbank")
+@recipe.stage(
+    30, "Decode with the second TDNN-F", when="chain_fbank", background_when="chain_fbank"
+)
 def decode_second_lattice_free(run: Run) -> dict[str, float]:
     """In the same graph."""
     features = decoded_features(run, "fbank")
@@ -290,7 +299,7 @@ def decode_lattice_free(run: Run) -> dict[str, float]:
     return decode_network(run, "chain", features, nbest=True, graphs=CHAIN_SENONES)
 
 
-@recipe.stage(32, "Train an LSTM language model", parallel=True, when="neural")
+@recipe.stage(32, "Train an LSTM language model", distributed=True, when="neural")
 def train_neural_lm(run: Run) -> dict[str, float]:
     """On lm.text and the training transcripts; the combination may have to wait for others."""
     return train_lstm_lm(run)

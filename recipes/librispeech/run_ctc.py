@@ -30,7 +30,12 @@ from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
 recipe = Recipe(
-    "librispeech_ctc", Path(__file__), PROFILES, title=__doc__, prefix="ctc-", show=show_results
+    "librispeech_ctc",
+    Path(__file__),
+    PROFILES,
+    title=__doc__,
+    exp_prefix="ctc-",
+    on_finish=show_results,
 )
 
 
@@ -70,7 +75,7 @@ def write_records(run: Run) -> dict[str, float]:
     return write_all_records(run)
 
 
-@recipe.stage(7, "Train the network with CTC", parallel=True)
+@recipe.stage(7, "Train the network with CTC", distributed=True)
 def train_network(run: Run) -> dict[str, float]:
     """Through the states of the paper's figure; `ctc/log.jsonl` has the events and times (A22)."""
     return train(run)
@@ -82,7 +87,7 @@ def decode_all(run: Run) -> dict[str, float]:
     return decode(run)
 
 
-@recipe.stage(9, "Train an LSTM language model", parallel=True, when="neural")
+@recipe.stage(9, "Train an LSTM language model", distributed=True, when="neural")
 def train_neural_lm(run: Run) -> dict[str, float]:
     """On lm.text and the training transcripts; skipped without `neural`."""
     return train_lstm_lm(run)

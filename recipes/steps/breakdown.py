@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from html import escape
 
 from toolkit.report.page import Cell, Column, Page, Row, Section, Table
+from toolkit.stages.log import duration
 from toolkit.stages.marker import Marker
 from toolkit.stages.run import Run
-from toolkit.stages.stage_log import duration
 from toolkit.storage.files import write_atomically
 
 HOUR, DAY = 3600.0, 86_400.0

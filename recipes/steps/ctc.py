@@ -46,7 +46,7 @@ from toolkit.processes import ranks
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
 
 RESCORED = "decode/ctc_lstm_lm"
@@ -80,7 +80,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     transcripts, lm = texts(run), lm_config(run, run.config.lm)
     train = transcripts[splits(run).train]
     if run.config.units.model is not None:
-        run.need_outside(run.config.units.model)
+        run.need(run.config.units.model)
     recorded = None if run.config.normaliser is None else transcript_policy(run)
     units = make_units(run.config.units, [text for _, text in sorted(train.items())], recorded)
     units.save(run.make("units"))

@@ -33,7 +33,7 @@ from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result
 from toolkit.score.wer import score
 from toolkit.stages.run import Run
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 NAME = "ctc"
 PLAIN = "words"

@@ -13,7 +13,7 @@ from recipes.steps.neural_lm import train_for_words
 from toolkit.decode.ctc.rescoring import rescore_ctc
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.stages.run import Run
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 def train_lstm_lm(run: Run) -> dict[str, float]:

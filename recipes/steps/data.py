@@ -33,7 +33,7 @@ from toolkit.score.results import (
 )
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import path_below
+from toolkit.storage.paths import path_below
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def get_corpus(run: Run) -> dict[str, float] | None:
     corpus, out = run.config.corpus, run.make("corpus")
     out.mkdir(exist_ok=True)
     if corpus.root:
-        run.need_place(corpus.root)
+        run.need(corpus.root, compare="existence")
         return None
     return fetch(corpus, out, run.jobs, run.progress)
 
@@ -51,7 +51,7 @@ def get_corpus(run: Run) -> dict[str, float] | None:
 def corpus_root(run: Run) -> Path:
     """Return the folder of the audio: the user's, or the output of the first stage."""
     given = run.setting("corpus.root")
-    return run.need_outside(given) if given else run.need("corpus")
+    return run.need(given, compare="listing") if given else run.need("corpus")
 
 
 def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
@@ -59,7 +59,7 @@ def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
     root = corpus_root(run)
     parts = manifests(run.config.corpus, root)
     for folder in audio_folders(chain.from_iterable(parts.values()), root):
-        run.need_outside(folder)
+        run.need(folder, compare="listing")
     return parts
 
 
@@ -158,7 +158,7 @@ def need_user_files(run: Run, *sources: Path | None) -> None:
     """
     for source in filter(None, sources):
         if source.exists():
-            run.need_outside(source, whole=True)
+            run.need(source)
         elif any(Path(path).is_file() for path in iglob(str(source), recursive=True)):
             run.need_matches(source)
 

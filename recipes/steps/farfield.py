@@ -14,7 +14,7 @@ from toolkit.corpus.manifest import read_cuts, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
-from toolkit.storage.names import path_below
+from toolkit.storage.paths import path_below
 
 
 def make_rooms(run: Run) -> dict[str, float]:

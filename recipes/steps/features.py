@@ -14,8 +14,7 @@ from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
 from toolkit.storage.files import link_or_copy
-from toolkit.storage.places import places_of
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
@@ -50,8 +49,6 @@ def extract_changed(
       Hours of audio.
     """
     audio, folder = run.need_audio(f"data/{split or name}.jsonl"), out / name
-    if places_of(out) is None:  # a run from before digests of audio: its shards do not tell of them
-        return extract(utterances, config, folder, run.jobs, device=run.device)["hours"]
     before = run.previous(out)
     previous = before / name if before else None
     changed = {"audio": audio, "previous": previous, "device": run.device}

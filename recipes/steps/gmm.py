@@ -32,7 +32,7 @@ from toolkit.lang.pronunciation_counts import estimate_probabilities
 from toolkit.processes.workers import shared_workers
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 def train_mono(run: Run, split: str = "train") -> dict[str, float]:

@@ -17,7 +17,7 @@ from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.policy import AS_GIVEN
 from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
 from toolkit.stages.run import Run
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 

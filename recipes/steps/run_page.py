@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from toolkit.stages.directory import RunDirectory
-from toolkit.storage.encoding import printable
+from toolkit.storage.paths import printable
 
 PAGE = "report.html"
 

@@ -27,7 +27,7 @@ from toolkit.pipeline.stored_shards import StoredShards
 from toolkit.ssl.shards import ShardFiles
 from toolkit.ssl.target_store import MANIFEST as TARGETS
 from toolkit.stages.run import Run
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import link_atomically, write_atomically
 
 ADDRESS = "address.json"

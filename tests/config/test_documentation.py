@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.config.documentation import field_texts, settings
+from toolkit.config.settings import field_texts, list_settings
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Outer:
 
 
 def test_values_defaults_and_texts():
-    found = {one.key: one for one in settings(Outer(Inner(7, Path("x"))))}
+    found = {one.key: one for one in list_settings(Outer(Inner(7, Path("x"))))}
     assert list(found) == ["inner.size", "inner.path", "other", "names"]
     size = found["inner.size"]
     assert (size.value, size.default, size.expects) == (7, 5, "int")
@@ -55,5 +55,5 @@ def test_every_setting_of_the_recipes_is_documented(recipe):
     profiles = importlib.import_module(f"recipes.{recipe}").PROFILES
     for profile in profiles.values():
         config = profile()
-        found = list(settings(config))
+        found = list(list_settings(config))
         assert [one.key for one in found if not one.text] == []

@@ -5,8 +5,7 @@ import pytest
 from recipes.farfield_ssl.config import PROFILES as FARFIELD
 from recipes.librispeech.config import PROFILES
 from recipes.librispeech.ctc_config import PROFILES as CTC
-from toolkit.config.convert import from_plain
-from toolkit.config.limits import check_size
+from toolkit.config.fields import check_size, from_plain
 from toolkit.config.settings import ConfigError, apply_overrides, flatten, load_yaml, to_plain
 from toolkit.features.frontend import FrontendConfig
 from toolkit.models.lstm import LstmConfig

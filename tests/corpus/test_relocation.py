@@ -7,7 +7,7 @@ import pytest
 from tests.dummies import dummy_recording
 from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.manifest import audio_of, make_cut, read_cuts, write_cuts
-from toolkit.storage.places import PLACES, places_text
+from toolkit.storage.paths import PLACES, places_text
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from toolkit.stages.recipe import load_recipe
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "recipes").glob("[lf]*/*.md"))
-RUN_OPTIONS = {"--list", "--dry-run", "--json", "--code", "--stale-code", "--accept-code-change"}
+RUN_OPTIONS = {"--list", "--dry-run", "--json", "--stale-code", "--accept-code-change"}
 RUN_OPTIONS |= {"--quiet", "--verbose"}
 WITH_VALUE = {"--stage", "--stop-stage", "--force", "--profile", "--set", "--config", "--exp"}
 WITH_VALUE |= {"--device", "--jobs", "--profile-stage"}
@@ -103,8 +103,8 @@ def test_the_cluster_page_names_the_parallel_stages():
     told = re.search(
         r"Stages ([\d, ]+) and (\d+) of the hybrid recipe and stages (\d+) and (\d+)", page
     )
-    hybrid = [s.number for s in recipe(LOCAL).stages if s.parallel]
-    ctc = [s.number for s in recipe("recipes/librispeech/run_ctc.py").stages if s.parallel]
+    hybrid = [s.number for s in recipe(LOCAL).stages if s.distributed]
+    ctc = [s.number for s in recipe("recipes/librispeech/run_ctc.py").stages if s.distributed]
     assert [*map(int, told[1].split(", ")), int(told[2])] == hybrid
     assert [int(told[3]), int(told[4])] == ctc
 

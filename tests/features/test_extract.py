@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from toolkit.engines import FRONTEND_VARIABLE
-from toolkit.environment import BLAS_VARIABLE
 from toolkit.features import extract as module
 from toolkit.features import on_device
 from toolkit.features.audio import AudioError
@@ -18,6 +17,7 @@ from toolkit.features.engine import engine_version
 from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.store import FeatureStore
+from toolkit.startup import BLAS_VARIABLE
 
 CONFIG = ExtractConfig(FrontendConfig(kind="mfcc"), hours_per_shard=1.2 / 3600)
 

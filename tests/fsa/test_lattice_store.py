@@ -31,7 +31,7 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.fsa.packed import pack
 from toolkit.fsa.search import search_lattice
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 

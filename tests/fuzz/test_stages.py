@@ -8,24 +8,18 @@ import pytest
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
+from tests.markers import make_marker
 from toolkit.config.settings import load_yaml, to_plain
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import Marker, UnreadableMarkerError
-from toolkit.stages.partial import Progress, Record, read_progress, read_record
-from toolkit.stages.publish import complete_interrupted
-from toolkit.storage.digest import Content
+from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
+from toolkit.storage.digests import Content
 
-MARKER = Marker(
-    stage=3,
-    title="Train",
+MARKER = make_marker(
+    3,
+    "Train",
     parameters={"ce": {"epochs": 4, "rate": 1e-3}},
     inputs={"lang": Content(5, "a" * 32, files={"words.txt": "b" * 32})},
     outputs={"mono": Content(7, "c" * 32)},
-    versions={"python": "3.10.13", "k2": None},
-    git={"commit": None, "dirty": None},
-    command="run.py",
-    started="2026-01-01T00:00:00+00:00",
-    ended="2026-01-01T00:01:00+00:00",
     seconds=60.0,
     headline={"wer": 8.25},
 )
@@ -65,8 +59,8 @@ loud: yes
 def run_directory(folder):
     directory = RunDirectory(folder)
     MARKER.write(directory.marker(3))
-    Record({"ce": {"epochs": 4}}, {"lang": MARKER.inputs["lang"]}).write(directory, 4)
-    Progress(3, 10, 2.5).write(directory, 4)
+    directory.write(directory.provenance(4), MARKER.provenance.to_json())
+    directory.write(directory.progress(4), Progress(3, 10, 2.5).to_json())
     (folder / "mono").write_text("model")
     digests = directory.load_digests()
     digests.content(folder / "mono")
@@ -76,9 +70,10 @@ def run_directory(folder):
 def use_run_directory(folder):
     directory = RunDirectory(folder)
     Marker.read(directory.marker(3))
-    record, progress = read_record(directory, 4), read_progress(directory, 4)
+    provenance = Provenance.read(directory.provenance(4))
+    progress = Progress.read(directory.progress(4))
     directory.load_digests().content(folder / "mono")
-    return record, progress and progress.done + progress.total + progress.seconds
+    return provenance, progress and progress.done + progress.total + progress.seconds
 
 
 READERS = {
@@ -130,6 +125,6 @@ def test_no_marker_reaches_outside_the_run_directory(name, tmp_path):
         Marker.read(directory.publishing(3))
     directory.partial(3).mkdir(parents=True)
     (directory.partials / "outside").write_text("theirs")
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert outside.read_text() == "mine"
     assert not directory.marker(3).exists()

@@ -8,7 +8,7 @@ from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.recurrence import replaces_torch, run_lstm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 
 OLD = torch.__version__ < "2"
 NO_BFLOAT16 = not recurrence.onednn_has_bfloat16()

@@ -27,7 +27,7 @@ def write(run):
     run.make("words.json").write_text(json.dumps(run.config.words))
 
 
-@recipe.stage(2, "Work together", parallel=True)
+@recipe.stage(2, "Work together", distributed=True)
 def together(run):
     words = json.loads(run.need("words.json").read_text())
     out = run.make("together")

@@ -1,6 +1,3 @@
-import json
-from dataclasses import replace
-
 from toolkit.pipeline.attempt_store import OBJECTS, AttemptStore, plain_name
 from toolkit.pipeline.executor import ExecutorConfig
 from toolkit.pipeline.local import LocalExecutor
@@ -47,36 +44,6 @@ def test_a_run_in_another_numeric_environment_keeps_its_objects(
     done = len(make_step.attempts(step))
     assert LocalExecutor(ExecutorConfig(threads=2)).run(step, partitions[:2], out) == begun
     assert len(make_step.attempts(step)) == done
-
-
-def test_a_run_of_an_earlier_version_goes_on(tmp_path, make_step, make_partitions):
-    """Its markers have no digest in their names, its objects the names that the step gave."""
-    out, partitions, step = str(tmp_path / "out"), make_partitions(3), make_step()
-    results = run(step, partitions, out)
-    for number in range(2):
-        (marker,) = tmp_path.glob(f"out/_done/p00{number}.*.json")
-        plain = json.loads(marker.read_text())
-        del plain["digest"]
-        text = json.dumps(plain)
-        for ref in results[number].outputs:
-            name = plain_name(ref.path, out)
-            (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
-            (tmp_path / "out" / name).write_bytes(ObjectStore().get(ref))
-            ObjectStore().remove(ref.path)
-            text = text.replace(ref.path.removeprefix(f"{out}/"), name)
-        marker.unlink()
-        (marker.parent / f"p00{number}.json").write_text(text)
-    (tmp_path / "out/p001/1-0.bin").unlink()
-    again = run(step, partitions, out)
-    assert [a[0] for a in make_step.attempts(step)].count("p001") == 2
-    assert len(make_step.attempts(step)) == 4
-    assert again[0].outputs[0].path == f"{out}/p000/0-0.bin"
-    assert [replace(ref, path="") for r in again for ref in r.outputs] == [
-        replace(ref, path="") for r in results for ref in r.outputs
-    ]
-    assert not (tmp_path / "out/_done/p001.json").exists()
-    assert (tmp_path / "out/_done/p000.json").exists()
-    assert run(step, partitions, out) == again
 
 
 def test_names_below_a_prefix_and_elsewhere(tmp_path):

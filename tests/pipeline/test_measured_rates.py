@@ -6,31 +6,33 @@ import numpy as np
 import pytest
 
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.markers import Marker
 from toolkit.pipeline.measured_rates import MeasuredRatesError, rates_of_runs
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.rates import Rates
+from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.summary import SummaryError
 
 STORE = ObjectStore()
 
 
+def write_marker(out, number, statistics):
+    Marker("w", StepResult((), (), {}), statistics).commit(STORE, out, f"{number:06d}")
+
+
 def write_run(out, step, partitions, done=None):
     """What an executor leaves of partitions of (hours, processor seconds)."""
     for number, (hours, seconds) in enumerate(partitions):
-        marker = {
-            "work": "w",
-            "result": {"outputs": [], "failures": [], "about": {"hours": 7.0}},
-            "run": {
-                "hours": hours,
-                "cpu_seconds": seconds,
-                "seconds": 3 * seconds,
-                "store_seconds": seconds,
-                "device": "cpu",
-                "bytes_read": 1000,
-                "bytes_written": 10,
-            },
+        statistics = {
+            "hours": hours,
+            "cpu_seconds": seconds,
+            "seconds": 3 * seconds,
+            "store_seconds": seconds,
+            "device": "cpu",
+            "bytes_read": 1000,
+            "bytes_written": 10,
         }
-        STORE.put(f"{out}/_done/{number:06d}.json", json.dumps(marker).encode())
+        write_marker(out, number, statistics)
     counts = dict.fromkeys(("get", "put", "head", "list", "repeated"), 0)
     whole = dict.fromkeys(("kept", "attempts_failed", "peak_bytes", "elements_failed"), 0)
     summary = {
@@ -106,9 +108,7 @@ def test_what_gives_no_rates(tmp_path):
     write_run(f"{tmp_path}/three", "targets", [(1.0, 2.0)], done=0)
     with pytest.raises(SummaryError, match="three: partitions are missing"):
         rates_of_runs(STORE, [f"{tmp_path}/three"])
-    path = tmp_path / "one/_done/000000.json"
-    old = json.loads(path.read_text())
-    del old["run"]["cpu_seconds"]
-    path.write_text(json.dumps(old))
-    with pytest.raises(MeasuredRatesError, match="earlier versions"):
-        rates_of_runs(STORE, [f"{tmp_path}/one"])
+    write_run(f"{tmp_path}/four", "stats", [])
+    write_marker(f"{tmp_path}/four", 0, {"hours": 1.0})
+    with pytest.raises(MeasuredRatesError, match="does not record 'cpu_seconds'"):
+        rates_of_runs(STORE, [f"{tmp_path}/four"])

@@ -15,7 +15,7 @@ from toolkit.pipeline.objects import (
     ObjectStore,
     StoreConfig,
 )
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from toolkit.processes import bars
-from toolkit.processes.bars import Bar, without_bars
+from toolkit.processes.bars import Bar, hide_progress_bars
 
 
 class Terminal(io.StringIO):
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("held", "shown"), [(0, "s]"), (2_340_000_000, "utt/s, 2.3 GB]")])
 def test_a_bar_shows_the_memory_of_the_stage(monkeypatch, held, shown):
-    monkeypatch.setattr(bars, "held_bytes", lambda: held)
+    monkeypatch.setattr(bars, "resident_bytes", lambda: held)
     terminal = Terminal()
     assert list(Bar(range(3), "features dev", unit="utt", file=terminal)) == [0, 1, 2]
     last = terminal.getvalue().rstrip().rsplit("\r", 1)[-1]
@@ -39,7 +39,7 @@ def test_nothing_fails_without_standard_error(monkeypatch):
 
 def test_steps_of_something_small_show_none():
     terminal = Terminal()
-    with without_bars():
+    with hide_progress_bars():
         assert list(Bar(range(3), file=terminal)) == [0, 1, 2]
     assert terminal.getvalue() == ""
     assert list(Bar(range(3), file=terminal)) == [0, 1, 2]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolkit.processes import stalls
-from toolkit.processes.stalls import StallDetector
+from toolkit.processes import watchdog
+from toolkit.processes.watchdog import StallDetector
 
 LIMIT = 10.0
 
@@ -18,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(stalls, "time", clock)
+    monkeypatch.setattr(watchdog, "time", clock)
     return clock
 
 

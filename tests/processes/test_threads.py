@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from toolkit.one_thread import MARK
-from toolkit.processes.threads import one_thread, torch_threads
+from toolkit.processes.devices import one_thread, torch_threads
+from toolkit.startup import MARK
 
 
 def test_the_number_of_threads_comes_back_also_after_an_exception():
@@ -18,7 +18,7 @@ def test_the_number_of_threads_comes_back_also_after_an_exception():
 
 @pytest.mark.parametrize(("processes", "threads"), [(1, 6), (2, 3), (8, 1)])
 def test_none_is_a_share_of_the_cores(monkeypatch, processes, threads):
-    monkeypatch.setattr("toolkit.processes.threads.usable_cpus", lambda: 6)
+    monkeypatch.setattr("toolkit.processes.devices.usable_cpus", lambda: 6)
     monkeypatch.setenv(MARK, "1")
     if processes > 1:
         torchrun = {"RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}

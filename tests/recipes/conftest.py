@@ -136,7 +136,13 @@ MADE += (
 NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
 # In the run directory, but not of the work: what was said and typed, who holds the lock, which
 # digests are remembered.
-JOURNAL = ("log.txt", "stages/.lock", "stages/last_command.json", "stages/digests.json")
+JOURNAL = (
+    "log.txt",
+    "stages/.lock",
+    "stages/.lock.holder",
+    "stages/last_command.json",
+    "stages/digests.json",
+)
 
 
 @dataclass

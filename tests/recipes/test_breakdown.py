@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.steps.breakdown import write_breakdown
+from tests.markers import make_marker
 from toolkit.bench.instruments.published import published
-from toolkit.stages.marker import Marker
 
 HOURS = {
     "clean speech and rooms": 1.0,
@@ -26,9 +26,7 @@ def breakdown(tmp_path):
     """The page of the made-up run, a stage for each part, and its JSON file."""
     (tmp_path / "stages").mkdir()
     for number, hours in enumerate(HOURS.values()):
-        marker = Marker(
-            number, "", {}, {}, {}, {}, {}, "./run.py", "", "", seconds=3600 * hours, headline={}
-        )
+        marker = make_marker(number, "", command="./run.py", seconds=3600 * hours)
         marker.write(tmp_path / f"stages/{number:02d}.json")
     run = SimpleNamespace(need=tmp_path.joinpath, make=tmp_path.joinpath)
     write_breakdown(run, {part: [number] for number, part in enumerate(HOURS)})

@@ -147,17 +147,6 @@ def test_the_marker_names_the_attempts_that_made_the_shards_taken_over(small):
     assert len(marker(small, 7)["attempts"]) == 1
 
 
-def test_markers_from_before_digests_of_audio_hold(small):
-    for stage in (3, 6):
-        plain = marker(small, stage)
-        names = [name for name in plain["inputs"] if name.startswith("audio:")]
-        assert len(names) == 3
-        for name in names:
-            del plain["inputs"][name]
-        (small.exp / "stages" / f"{stage:02d}.json").write_text(json.dumps(plain))
-    assert small.run().ran == []
-
-
 def test_after_a_move_replaced_audio_is_noticed(small, extracted):
     shutil.move(small.corpus, small.folder / "moved")
     small.corpus = small.folder / "moved"

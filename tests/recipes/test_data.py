@@ -20,8 +20,7 @@ class Recorder:
     def __init__(self):
         self.needed = []
 
-    def need_outside(self, path, whole):
-        assert whole
+    def need(self, path):
         self.needed.append(path)
 
     def need_matches(self, pattern):
@@ -57,7 +56,7 @@ class FromKaldi:
         self.config, self.data = SimpleNamespace(corpus=corpus), data
         self.setting = setting_of(self.config)
 
-    def need_outside(self, path):
+    def need(self, path, compare="content"):
         self.needed.append(path)
         return path
 
@@ -91,7 +90,6 @@ def test_lattices_have_the_language_model_of_the_transcripts_or_of_the_text(tmp_
     books = tmp_path / "books.txt"
     books.touch()
     run = Recorder()
-    run.need = lambda name: tmp_path / name
     run.config = HybridConfig(
         lm=NgramConfig(text=books), lattice_lm=NgramConfig(order=1), lattice_text=text
     )
@@ -116,7 +114,7 @@ class WithTags(FromKaldi):
         folder.mkdir()
         return folder
 
-    def need_outside(self, path, whole=False):
+    def need(self, path, compare="content"):
         self.needed.append(path)
         return path
 

@@ -150,7 +150,7 @@ def test_stages_run_beside_others_only_where_these_train(objective, beside, tmp_
     from recipes.farfield_ssl.run import recipe
 
     config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
-    assert {s.number for s in recipe.stages if s.may_run_beside(config)} == beside
+    assert {s.number for s in recipe.stages if s.runs_in_background(config)} == beside
 
 
 def test_the_breakdown_has_every_stage_but_its_own_once():

@@ -222,7 +222,7 @@ def finished(typed, tmp_path_factory):
 def test_a_killed_run_goes_on_with_the_stage_that_it_was_in(finished):
     assert stages(finished.said, "--") == STAGES[:23]
     assert stages(finished.said, "==") == STAGES[23:]
-    assert "continues where the last attempt stopped" in finished.said
+    assert "resuming the interrupted attempt" in finished.said
     markers = sorted(path.stem for path in finished.root.glob("stages/[0-9]*.json"))
     assert markers == [f"{number:02d}" for number in STAGES]
     assert not [path for path in (finished.root / ".partial").rglob("*") if path.is_file()]

@@ -194,6 +194,6 @@ def test_every_stage_leaves_a_marker_and_nothing_half_done(quick):
         marker = json.loads(path.read_text())
         assert marker["outputs"]
         assert all((quick.root / name).exists() for name in marker["outputs"])
-        assert marker["versions"]["search"] == "native"
+        assert marker["attempts"][-1]["code"]["versions"]["search"] == "native"
         assert marker["seconds"] >= 0
     assert not [path for path in (quick.root / ".partial").rglob("*") if path.is_file()]

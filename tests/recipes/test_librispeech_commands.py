@@ -6,7 +6,7 @@ import pytest
 
 from tests.recipes.conftest import copied
 from tests.recipes.librispeech_run import SPEAKERS, STAGES, systems, table_of
-from toolkit.stages.plan import overlap
+from toolkit.storage.paths import overlap
 
 pytest.importorskip("soundfile")
 

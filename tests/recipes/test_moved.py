@@ -75,17 +75,3 @@ def test_another_corpus_in_the_new_place_is_noticed(small):
     changed = f"stale: input `{small.corpus}/table.csv` changed"
     assert "".join(changed.split()) in "".join(states[2].split())  # long paths are broken
     assert " done " in states[1]
-
-
-def test_a_run_directory_from_before_goes_on_with_absolute_paths(small):
-    before = {name: content for name, content in small.made().items() if name.startswith("data")}
-    (small.exp / "stages" / "places.json").unlink()
-    assert small.run("--force", 2, "--stop-stage", 2).ran == [2]
-    assert not (small.exp / "stages" / "places.json").exists()
-    after = {name: content for name, content in small.made().items() if name.startswith("data")}
-    assert after.keys() == before.keys()
-    line = json.loads(after["data/dev.jsonl"].splitlines()[0])
-    assert line["recording"]["sources"][0]["source"] == str(small.corpus / "wav/dora/0.wav")
-    shutil.move(small.corpus, small.folder / "moved")
-    small.corpus = small.folder / "moved"
-    assert small.run("--stop-stage", 3, "--force", 3, status=1).ran == [3]

@@ -141,8 +141,8 @@ def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(
         config=config, setting=setting_of(config), make=lambda name: tmp_path / name
     )
     assert [one.lm for one in passes(run, tmp_path, rescore=True)] == ["3gram", name]
-    stages = [stage for stage in recipe.stages if stage.body in (front_end, decode_front_end)]
-    assert [stage.asked_for(run.config) for stage in stages] == [False, False]
+    stages = [stage for stage in recipe.stages if stage.function in (front_end, decode_front_end)]
+    assert [stage.is_enabled(run.config) for stage in stages] == [False, False]
 
     def rows(run, system, lm):
         named = {"system": system, "split": "TST", "lm": lm, "rtf": 1.0, "command": ""}

@@ -54,5 +54,5 @@ def tiny_recipe(tmp_path, evaluator):
         manifest = {"dimension": 3, "files": 1, "utterances": 8, "symbols": units.symbols}
         (folder / "records.json").write_text(json.dumps(manifest))
     recipe = Recipe("tiny", tmp_path / "run.py", {"demo": lambda: tiny_config(evaluator)})
-    recipe.stage(7, "Train", parallel=True)(train)
+    recipe.stage(7, "Train", distributed=True)(train)
     return recipe

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.markers import make_marker
 from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
 from toolkit.score.results import record_results
 from toolkit.score.split import score_split
-from toolkit.stages.marker import Marker
-from toolkit.storage.digest import Content
+from toolkit.stages.marker import CodeVersion
+from toolkit.storage.digests import Content
 from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, Step
 
+VERSIONS = {"python": "3.10.1", "torch": "1.13.1", "k2": None}
 HOSTILE = '<script>alert(1)</script>"><img/src=x/onerror=alert(2)>'
 """One word of a transcript that would be markup if it were not escaped."""
 
@@ -21,17 +23,16 @@ def marker(number, title, outputs=None, inputs=None, **options):
     """A stage that took `number` seconds."""
     values = {
         "parameters": {"corpus": {"name": "made up"}},
-        "inputs": inputs or {},
+        "inputs": inputs,
         "outputs": outputs or {},
-        "versions": {"python": "3.10.1", "torch": "1.13.1", "k2": None},
-        "git": {"commit": "0123456789abcdef", "dirty": True},
+        "code": CodeVersion("0123456789abcdef", True, "d" * 32, VERSIONS),
         "command": "recipes/made_up/run.py --profile tiny",
         "started": "2026-01-01T00:00:00+00:00",
         "ended": "2026-01-01T00:00:00+00:00",
         "seconds": float(number),
         "headline": {"wer": 12.5},
     } | options
-    return Marker(stage=number, title=title, **values)
+    return make_marker(number, title, **values)
 
 
 class MadeUpRun:

@@ -24,7 +24,7 @@ from tests.serve.talking import BEGIN, END, Tones, ToneStream, frames, serving, 
 from toolkit.cli import main
 from toolkit.decode.streaming import EndpointConfig
 from toolkit.decode.streaming_bundle import StreamingBundle
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.serve.model import EndpointedBundle
 
 

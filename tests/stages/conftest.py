@@ -18,8 +18,7 @@ import pytest
 import toolkit.stages.command_line
 import toolkit.stages.recipe  # noqa: F401
 from tests.log_lines import untimed
-from toolkit.stages.code import present_code
-from toolkit.stages.stage_code import present_sources
+from toolkit.stages.marker import code_version
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = Path(__file__).parent / "sample" / "run.py"
@@ -51,9 +50,7 @@ class Sample:
         for name, text in (("a", "one two three"), ("b", "two four")):
             (folder / "corpus" / f"{name}.txt").write_text(text)
         self.exp = folder / "exp" / "demo"
-        # Remembered by the forks, which would each ask again.
-        present_code(folder)
-        present_sources(folder)
+        code_version(folder)  # remembered by the forks, which would each ask git again
 
     def main(self, *arguments, at_write=None, fault=None, env=None, before=None):
         """Run the command line in a fork of this process.

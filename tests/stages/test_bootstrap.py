@@ -7,10 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.one_thread import THREAD_VARIABLES
+from toolkit.startup import THREAD_VARIABLES
 
 PROJECT = Path(__file__).resolve().parents[2]
-NEEDED = ("toolkit/stages/__init__.py", "toolkit/stages/bootstrap.py", "toolkit/one_thread.py")
+OLD_PYTHONS = ("3.8", "3.9")
+"""Versions that a shell's `python3` may have and the recipes do not support."""
+
+
+def imported_files(module):
+    """The project's files that importing a module reads, packages included."""
+    files, waiting = {}, [module]
+    while waiting:
+        parts = waiting.pop().split(".")
+        for depth in range(1, len(parts) + 1):
+            path = Path(*parts[:depth])
+            file = path / "__init__.py" if (PROJECT / path).is_dir() else path.with_suffix(".py")
+            if str(file) in files:
+                continue
+            tree = ast.parse((PROJECT / file).read_text(), feature_version=(3, 8))
+            files[str(file)] = tree
+            for node in tree.body:
+                if isinstance(node, ast.ImportFrom) and node.module.startswith("toolkit"):
+                    waiting.append(node.module)
+    return files
+
+
+NEEDED = tuple(imported_files("toolkit.stages.bootstrap"))
 HEAD = """#!/usr/bin/env python3
 import sys
 from pathlib import Path
@@ -27,7 +49,7 @@ print(sys.prefix, os.getcwd(), *sys.argv)
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A project with an environment of its own, in which the needed modules are empty files."""
+    """A project with an environment of its own, in which the required packages are empty files."""
     root = tmp_path_factory.mktemp("project").resolve()
     stages = root / "toolkit" / "stages"
     stages.mkdir(parents=True)
@@ -158,16 +180,40 @@ def test_libraries_compute_with_one_thread_unless_the_user_says_otherwise(
     assert result.stdout.splitlines()[-1] == "1 3 1", result
 
 
-@pytest.mark.parametrize("name", NEEDED)
-def test_it_is_plain_python_that_old_interpreters_read(name):
-    tree = ast.parse((PROJECT / name).read_text(), feature_version=(3, 8))
-    imported = {
-        node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
+def test_it_imports_the_standard_library_and_two_modules():
+    assert {*NEEDED} == {
+        "toolkit/__init__.py",
+        "toolkit/startup.py",
+        "toolkit/stages/__init__.py",
+        "toolkit/stages/bootstrap.py",
     }
-    outside = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
-    assert outside <= {"toolkit.one_thread"}
+    for tree in imported_files("toolkit.stages.bootstrap").values():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            outside = {name.split(".")[0] for name in names} - {"toolkit"}
+            assert outside <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_its_annotations_are_evaluated_by_old_interpreters(name):
+    """Which have neither `str | None` nor `list[str]`; what is in quotes is not evaluated."""
+    for node in ast.walk(imported_files("toolkit.stages.bootstrap")[name]):
+        annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        for part in filter(None, annotations):
+            assert not any(isinstance(p, ast.BinOp | ast.Subscript) for p in ast.walk(part)), name
+
+
+@pytest.mark.parametrize("version", OLD_PYTHONS)
+def test_an_old_python_finds_the_projects_environment(template, outside, version):
+    find = [PROJECT / "setup" / "find-python", version]
+    found = subprocess.run(find, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"there is no Python {version}")
+    script = template / "recipes" / "sample" / "run.py"
+    result = run([found.stdout.strip(), script, "--list"], outside, template)
+    expected = f"{template / '.venv'} {template} {script} --list\n"
+    assert (result.stdout, result.stderr) == (expected, "")
 
 
 def test_a_broken_environment_is_told_and_not_tried_for_ever(template, outside, tmp_path):

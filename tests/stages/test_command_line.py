@@ -71,7 +71,7 @@ def test_list_shows_every_state(sample):
 
 
 def test_what_a_recipe_is_for_is_shown_when_its_last_stage_is_done(sample):
-    show = "show=lambda run: print((run / 'results.json').exists(), run.name)"
+    show = "on_finish=lambda run: print((run / 'results.json').exists(), run.name)"
     script = sample.script.read_text().replace('"Four small stages."', f'"Four.", {show}')
     sample.script.write_text(script)
     assert "True demo" not in lines(sample.main("--stop-stage", 3))
@@ -192,12 +192,12 @@ def test_settings_come_from_profile_then_file_then_set(sample):
 
 def test_settings_that_name_nothing_are_noted_before_anything_runs(sample):
     missing = sample.folder / "nothing"
-    note = f"note: corpus.root is {missing}, where nothing is"
+    note = f"note: corpus.root={missing} does not exist"
     for more in (["--dry-run"], []):
         assert note in sample.main("--set", f"corpus.root={missing}", *more).output
     assert note not in sample.main("--dry-run").output
     pattern = f"corpus.root={missing}/*.txt"
-    assert "where nothing is" not in sample.main("--dry-run", "--set", pattern).output
+    assert "note: corpus.root=" not in sample.main("--dry-run", "--set", pattern).output
 
 
 def test_done_and_planned_are_not_shown_at_once(sample):

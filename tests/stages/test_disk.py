@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.disk import CleanError, choose, remove
-from toolkit.storage.links import LinkError
+from toolkit.storage.files import LinkError
 
 RESULTS = ("results.json", "werr.json", "werr.md", "breakdown.json", "breakdown.html", "sweep.json")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.stages.inputs import InputNames, same_setting
+from toolkit.stages.plan import InputNames, same_setting
 
 
 @dataclass(frozen=True)

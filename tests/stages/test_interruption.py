@@ -143,7 +143,7 @@ def test_a_long_stage_continues_where_it_was_killed(sample):
     assert "partial 2 %" in listing
     (partial / ".6.json.0123abcd.tmp").write_text("half")
     result = sample.main("--profile", "long")
-    assert "continues where the last attempt stopped" in result.output
+    assert "resuming the interrupted attempt" in result.output
     model = sample.folder / "exp" / "long" / "model"
     assert {name: (model / name).stat().st_mtime_ns for name in kept} == kept
     assert not list(model.glob(".*"))
@@ -190,7 +190,7 @@ def test_force_starts_over_once_and_the_same_command_continues(sample, finished)
     second = (sample.exp / ".partial" / "03" / "model" / "0.json").stat().st_ino
     assert second != first
     result = sample.main("--force", 3)
-    assert "continues where the last attempt stopped" in result.output
+    assert "resuming the interrupted attempt" in result.output
     assert inode(sample) == second
     assert sample.outputs() == finished
 
@@ -200,7 +200,7 @@ def test_a_partial_output_survives_a_run_that_skips_its_stage(sample):
     sample.main("--set", "train.epochs=6", env={"FAULT": "3:middle:value"})
     assert sample.main().output.count("done, skipped") == 4
     result = sample.main("--set", "train.epochs=6")
-    assert "continues where the last attempt stopped" in result.output
+    assert "resuming the interrupted attempt" in result.output
 
 
 @pytest.mark.parametrize(

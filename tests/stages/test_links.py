@@ -5,12 +5,10 @@ import shutil
 
 import pytest
 
+from tests.markers import make_marker
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import Progress, Record
-from toolkit.stages.publish import complete_interrupted
-from toolkit.storage.digest import Content
-from toolkit.storage.links import LinkError
+from toolkit.storage.digests import Content
+from toolkit.storage.files import LinkError
 
 
 class Canary:
@@ -130,7 +128,7 @@ def test_the_run_directory_and_folders_above_it_may_be_links(sample, finished):
     (sample.folder / "exp").symlink_to(disk)
     assert sample.main(env={"FAULT": "3:middle:value"}).status == 1
     result = sample.main()
-    assert "continues where the last attempt stopped" in result.output
+    assert "resuming the interrupted attempt" in result.output
     assert sample.outputs() == finished
     (sample.folder / "mine").symlink_to(disk / "demo")
     again = sample.main("--exp", sample.folder / "mine", "--force", 2)
@@ -181,7 +179,7 @@ def test_discarding_a_folder_deletes_the_links_in_it_alone(directory, outside):
 def test_publishing_goes_through_no_link(directory, outside, link):
     """As a foreign marker could ask for, of a publication that was interrupted."""
     contents = {"linked/text": Content(4, "aa")}
-    marker = Marker(1, "t", {}, {}, contents, {}, {}, "", "", "", 1.0, {})
+    marker = make_marker(outputs=contents)
     marker.write(directory.publishing(1))
     theirs = directory.partial(1, "linked/text")
     theirs.parent.mkdir(parents=True)
@@ -190,28 +188,28 @@ def test_publishing_goes_through_no_link(directory, outside, link):
         shutil.rmtree(directory.root / link)
     (directory.root / link).symlink_to(outside.folder)
     with pytest.raises(LinkError, match=f"{link}` is a link"):
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
     outside.assert_unchanged()
     (directory.root / link).unlink()
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert directory.marker(1).exists()
 
 
 def test_an_old_output_below_a_link_is_not_removed(directory, outside):
-    old = Marker(1, "t", {}, {}, {"linked/text": Content(4, "aa")}, {}, {}, "", "", "", 1.0, {})
+    old = make_marker(outputs={"linked/text": Content(4, "aa")})
     old.write(directory.marker(1))
-    Marker(1, "t", {}, {}, {}, {}, {}, "", "", "", 1.0, {}).write(directory.publishing(1))
+    make_marker().write(directory.publishing(1))
     (directory.root / "linked").symlink_to(outside.folder)
     with pytest.raises(LinkError):
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
     outside.assert_unchanged()
 
 
 def test_records_are_not_written_below_a_linked_folder(directory, outside):
     directory.partials.symlink_to(outside.folder)
-    for write in (Record().write, Progress(1, 2, 3.0).write):
+    for path in (directory.provenance(1), directory.progress(1)):
         with pytest.raises(LinkError):
-            write(directory, 1)
+            directory.write(path, "{}")
     with pytest.raises(LinkError):
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
     outside.assert_unchanged()

@@ -1,32 +1,37 @@
 import json
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.markers import attempt, make_marker
 from toolkit.stages.marker import (
+    CodeVersion,
     Marker,
+    Provenance,
     UnreadableMarkerError,
+    code_version,
     outputs_of,
     parameters_digest,
 )
-from toolkit.storage.digest import Content
+from toolkit.storage.digests import Content
 
 
 def marker(**changes):
     values = {
-        "stage": 6,
+        "number": 6,
         "title": "Train",
         "parameters": {"ce": {"epochs": 4, "rate": 0.1, "parts": ["a"], "limit": None}},
         "inputs": {"lang": Content(5, "aa", 1, files={"lexicon.txt": "bb"})},
         "outputs": {"model": Content(7, "cc"), "ali/train": Content(9, "dd")},
-        "versions": {"python": "3.10", "k2": None},
-        "git": {"commit": "123", "dirty": False},
         "command": "run.py --stage 6",
         "started": "2026-11-21T06:00:00+00:00",
         "ended": "2026-11-21T06:00:09+00:00",
         "seconds": 9.25,
         "headline": {"wer": 8.5, "words": 12},
     }
-    return Marker(**(values | changes))
+    return make_marker(**(values | changes))
 
 
 def test_a_marker_survives_the_disk_and_is_readable(tmp_path):
@@ -34,23 +39,10 @@ def test_a_marker_survives_the_disk_and_is_readable(tmp_path):
     marker().write(path)
     assert Marker.read(path) == marker()
     plain = json.loads(path.read_text())
-    assert plain["schema"] == 1
-    assert plain["parameters_digest"] == parameters_digest(marker().parameters)
+    assert plain["schema"] == 2
+    assert plain["parameters_digest"] == parameters_digest(marker().provenance.parameters)
     assert '   "lexicon.txt": "bb"\n' in path.read_text()
     assert outputs_of(path) == ["ali/train", "model"]
-
-
-def test_memory_is_read_back_and_absent_from_earlier_markers(tmp_path):
-    path = tmp_path / "06.json"
-    marker(peak_bytes=2**30).write(path)
-    assert Marker.read(path).peak_bytes == 2**30
-    plain = json.loads(path.read_text())
-    del plain["peak_bytes"]
-    path.write_text(json.dumps(plain))
-    assert Marker.read(path).peak_bytes is None
-    path.write_text(json.dumps(plain | {"peak_bytes": -1}))
-    with pytest.raises(UnreadableMarkerError, match="damaged"):
-        Marker.read(path)
 
 
 def test_a_missing_marker_is_none(tmp_path):
@@ -65,7 +57,13 @@ def test_a_missing_marker_is_none(tmp_path):
         (lambda text: "[]", "damaged"),
         (lambda text: text.replace('"outputs"', '"output"'), "damaged"),
         (lambda text: text.replace('"digest"', '"hash"'), "damaged"),
-        (lambda text: text.replace('"schema": 1', '"schema": 0'), "another version"),
+        (lambda text: text.replace('"peak_bytes": ', '"peak_bytes": -'), "damaged"),
+        (lambda text: text.replace('"commit": "', '"commit": 1, "a": "'), "damaged"),
+        (
+            lambda text: re.sub(r'"attempts": \[.*?\n \]', '"attempts": []', text, flags=re.S),
+            "damaged",
+        ),
+        (lambda text: text.replace('"schema": 2', '"schema": 1'), "another version"),
         (lambda text: text.replace('"epochs": 4', '"epochs": 5'), "were edited"),
     ],
 )
@@ -81,3 +79,50 @@ def test_a_damaged_marker_is_told_from_a_good_one(tmp_path, damage, why):
 def test_the_digest_of_parameters_does_not_depend_on_their_order():
     assert parameters_digest({"a": 1, "b": 2}) == parameters_digest({"b": 2, "a": 1})
     assert parameters_digest({"a": 1}) != parameters_digest({"a": 2})
+
+
+def made_by(commit="a" * 40, diff="", **packages):
+    return CodeVersion(commit, bool(diff), diff, {"python": "3.10", "torch": "1.13.1"} | packages)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (made_by(), made_by(), []),
+        (made_by(), made_by("b" * 40), ["commit aaaaaaaaaaaa -> bbbbbbbbbbbb"]),
+        (made_by(), made_by(None), ["commit aaaaaaaaaaaa -> none"]),
+        (
+            made_by(diff="1" * 32),
+            made_by(diff="2" * 32),
+            ["commit aaaaaaaaaaaa with changes 11111111 -> aaaaaaaaaaaa with changes 22222222"],
+        ),
+        (made_by(), made_by(numpy="2.0"), []),
+        (
+            made_by(k2=None),
+            made_by("b" * 40, k2="1.24", torch="2.13.0"),
+            ["commit aaaaaaaaaaaa -> bbbbbbbbbbbb", "torch 1.13.1 -> 2.13.0", "k2 none -> 1.24"],
+        ),
+    ],
+)
+def test_changes_of_code_are_named_with_both(old, new, expected):
+    assert old.changes(new) == expected
+
+
+def test_git_is_asked_once_per_process(tmp_path, monkeypatch):
+    asked = []
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: asked.append(a) or real(*a, **k))
+    assert code_version(tmp_path) is code_version(Path(tmp_path))
+    assert len(asked) == 1
+
+
+def test_provenance_survives_json(tmp_path):
+    attempts = [attempt(made_by(k2=None), numeric={"blas": None, "threads": 2})]
+    inputs = {"lang": Content(5, "aa", 1, files={"lexicon.txt": "bb"})}
+    provenance = Provenance({"ce": {"epochs": 4}}, inputs, attempts, forced=True)
+    path = tmp_path / "04.json"
+    assert Provenance.read(path) is None
+    path.write_text(provenance.to_json())
+    assert Provenance.read(path) == provenance
+    path.write_text(provenance.to_json().replace('"commit": "', '"commit": 1, "a": "'))
+    assert Provenance.read(path) is None

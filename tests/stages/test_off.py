@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from toolkit.stages.declaration import Stage
 from toolkit.stages.recipe import Recipe
-from toolkit.stages.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def test_what_a_stage_made_stays_while_it_is_off(run):
     run()
     off = ("--set", "network=false")
     assert "1 Train: does nothing: network is off" in run(*off, "--dry-run")
-    assert "network is off, what it made before stays" in run(*off, "--set", "epochs=2")
+    assert "network is off, its earlier outputs stay" in run(*off, "--set", "epochs=2")
     assert run.weights.read_text() == "1\n"
     assert run.made == [1]
     run()
@@ -79,7 +79,7 @@ def test_a_stage_that_never_ran_does_nothing(run):
 )
 def test_one_of_several_settings_is_enough(network, other, wanted):
     stage = Stage(2, "List", lambda run: None, when="network or other")
-    assert stage.asked_for(Config(bool(network), bool(other))) is wanted
+    assert stage.is_enabled(Config(bool(network), bool(other))) is wanted
 
 
 def test_a_value_of_a_setting_asks_for_a_stage(run):
@@ -88,7 +88,7 @@ def test_a_value_of_a_setting_asks_for_a_stage(run):
     assert run.made == [1]
     run("--set", "objective=mmi")
     assert run.made == [1, "mmi"]
-    assert "objective=mmi is not set, what it made before stays" in run()
+    assert "objective=mmi is not set, its earlier outputs stay" in run()
 
 
 def test_a_recipe_of_one_stage_names_it(tmp_path, capsys):

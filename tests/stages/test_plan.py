@@ -2,12 +2,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs, parameters_of
+from tests.markers import make_marker
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, result_parameters
+from toolkit.stages.declaration import Stage
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import Progress, Record
-from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
-from toolkit.storage.digest import Content, digest_bytes
+from toolkit.stages.marker import Progress, Provenance
+from toolkit.stages.plan import Planner, State, join_reasons, plan
+from toolkit.storage.digests import Content, digest_bytes
+from toolkit.storage.paths import overlap
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,12 @@ def marker(number=1, inputs=(), outputs=(), parameters=None):
     def contents(names):
         return {name: Content(1, digest_bytes(b"1")) for name in names}
 
-    return Marker(
+    return make_marker(
         number,
         "title",
-        parameters or {},
-        contents(inputs),
-        contents(outputs),
-        {},
-        {},
-        "",
-        "",
-        "",
-        1.0,
-        {},
+        parameters=parameters,
+        inputs=contents(inputs),
+        outputs=contents(outputs),
     )
 
 
@@ -51,8 +46,12 @@ def directory(tmp_path):
     return RunDirectory(tmp_path / "exp")
 
 
-def inspector(directory, config=None):
-    return Inspector(directory, config or Config(), directory.load_digests())
+def stage(number, title="title", **options):
+    return Stage(number, title, print, **options)
+
+
+def state(directory, config=None, number=1):
+    return Planner(directory, [stage(number)], config or Config()).state(stage(number))
 
 
 def put(directory, *names):
@@ -64,26 +63,27 @@ def test_a_stage_is_done_when_everything_matches(directory):
     put(directory, "in", "out")
     plain = {"epochs": 4, "warm": True, "rate": 1, "note": "x"}
     marker(1, ["in"], ["out"], {"ce": plain, "seed": 0}).write(directory.marker(1))
-    assert inspector(directory).state(1).done
-    assert inspector(directory).state(2) == State("pending")
+    assert state(directory).done
+    assert state(directory, number=2) == State("pending")
 
 
 def test_the_marker_of_a_stage_that_has_another_number_now_is_not_taken_for_this_one(directory):
     marker(2).write(directory.marker(2))
-    at = directory.load_digests()
-    renumbered = Inspector(directory, Config(), at, {2: "new", 3: "title"})
-    moved = renumbered.state(2)
+    new = stage(2, "new", when="seed")
+    renumbered = Planner(directory, [new, stage(3, "title")], Config(seed=1))
+    moved = renumbered.state(new)
     assert (moved.kind, moved.why) == (
         "stale",
         "its marker is of stage 3, which had this number before",
     )
-    assert Inspector(directory, Config(), at, {2: "reworded", 3: "other"}).state(2).done
-    # What the other stage made is none of this one's, which has nothing to lose if it is off.
+    reworded = Planner(directory, [stage(2, "reworded"), stage(3, "other")], Config())
+    assert reworded.state(stage(2, "reworded")).done
+    # The other stage's outputs are none of this one's, which has nothing to lose if it is off.
     put(directory, "out")
     marker(2, outputs=["out"]).write(directory.marker(2))
     assert renumbered.outputs(2) == []
-    assert Inspector(directory, Config(), at, {2: "reworded", 3: "other"}).outputs(2) == ["out"]
-    assert settled(renumbered.state(2), off=True).kind == "stale"
+    assert reworded.outputs(2) == ["out"]
+    assert Planner(directory, renumbered.stages, Config(seed=0)).state(new).kind == "stale"
 
 
 @pytest.mark.parametrize(
@@ -107,89 +107,67 @@ def test_the_marker_of_a_stage_that_has_another_number_now_is_not_taken_for_this
 )
 def test_a_changed_parameter_is_named_with_both_values(directory, recorded, config, why):
     marker(1, parameters=recorded).write(directory.marker(1))
-    state = inspector(directory, config).state(1)
-    assert state.kind == "stale"
-    assert state.why.startswith(why)
+    present = state(directory, config)
+    assert present.kind == "stale"
+    assert present.why.startswith(why)
 
 
 def test_parameters_that_the_stage_did_not_read_do_not_count(directory):
     marker(1, parameters={"seed": 0}).write(directory.marker(1))
-    assert inspector(directory, Config(Train(epochs=9))).state(1).done
+    assert state(directory, Config(Train(epochs=9))).done
 
 
 def test_how_a_stage_does_its_work_is_no_parameter_of_it(directory):
-    parameters = {"ce": parameters_of(Train(workers=2))}
+    parameters = {"ce": result_parameters(Train(workers=2))}
     assert parameters == {"ce": {"epochs": 4, "warm": True, "rate": 1.0, "note": "x"}}
     marker(1, parameters=parameters).write(directory.marker(1))
-    assert inspector(directory, Config(Train(workers=9))).state(1).done
-
-
-@dataclass(frozen=True)
-class LaterTrain(Train):
-    decay: float = field(default=0.0, metadata=older_runs(0.0))
-
-
-@dataclass(frozen=True)
-class LaterConfig:
-    ce: LaterTrain = field(default_factory=LaterTrain)
-
-
-def test_a_setting_that_was_added_later_leaves_older_runs_done(directory):
-    assert parameters_of(LaterTrain()) == parameters_of(Train())
-    marker(1, parameters={"ce": parameters_of(Train())}).write(directory.marker(1))
-    assert inspector(directory, LaterConfig()).state(1).done
-    changed = inspector(directory, LaterConfig(LaterTrain(decay=0.5))).state(1)
-    assert changed.why == "`ce.decay` 0.5 is a new parameter"
-    marker(1, parameters={"ce": parameters_of(LaterTrain(decay=0.5))}).write(directory.marker(1))
-    assert inspector(directory, LaterConfig(LaterTrain(decay=0.5))).state(1).done
-    assert inspector(directory, LaterConfig()).state(1).why == "`ce.decay` 0.5 -> 0.0"
+    assert state(directory, Config(Train(workers=9))).done
 
 
 def test_a_damaged_marker_is_stale(directory):
     directory.stages.mkdir()
     directory.marker(1).write_text("{")
-    assert str(inspector(directory).state(1)) == "stale: the marker is damaged"
+    assert str(state(directory)) == "stale: the marker is damaged"
 
 
 def test_partial_outputs_show_how_far_they_are(directory):
-    Record({"seed": 0}).write(directory, 1)
-    assert str(inspector(directory).state(1)) == "partial"
-    Progress(31, 50, 1.0).write(directory, 1)
-    assert str(inspector(directory).state(1)) == "partial 62 %"
-    state = inspector(directory, Config(seed=3)).state(1)
-    assert str(state) == "partial 62 %: will start over, `seed` 0 -> 3"
+    directory.write(directory.provenance(1), Provenance({"seed": 0}).to_json())
+    assert str(state(directory)) == "partial"
+    directory.write(directory.progress(1), Progress(31, 50, 1.0).to_json())
+    assert str(state(directory)) == "partial 62 %"
+    assert str(state(directory, Config(seed=3))) == "partial 62 %: will start over, `seed` 0 -> 3"
 
 
 def test_a_failed_stage_shows_its_message_until_it_is_done(directory):
-    Record({"seed": 0}).write(directory, 1)
-    Progress(1, 2, 1.0).write(directory, 1)
+    directory.write(directory.provenance(1), Provenance({"seed": 0}).to_json())
+    directory.write(directory.progress(1), Progress(1, 2, 1.0).to_json())
     directory.stages.mkdir()
     directory.failure(1).write_text("ValueError: no\n\ntraceback")
-    assert str(inspector(directory).state(1)) == "failed 50 %: ValueError: no"
+    assert str(state(directory)) == "failed 50 %: ValueError: no"
     marker(1).write(directory.marker(1))
-    assert inspector(directory).state(1).done
+    assert state(directory).done
 
 
 def test_an_interrupted_publication_is_all_but_done(directory):
     marker(1).write(directory.publishing(1))
-    assert str(inspector(directory).state(1)).startswith("partial 100 %: the next run puts")
+    assert str(state(directory)).startswith("partial 100 %: the next run puts")
 
 
 def done(number, inputs=(), outputs=()):
-    return (number, "t", State("done", marker=marker(number, inputs, outputs)))
+    return stage(number), State("done", marker=marker(number, inputs, outputs))
 
 
 def stale(number, inputs=(), outputs=()):
-    return (number, "t", State("stale", "why", marker(number, inputs, outputs)))
+    return stage(number), State("stale", "why", marker(number, inputs, outputs))
 
 
 def actions(stages, forced=()):
-    return [(step.action, step.why) for step in plan(stages, forced)]
+    return [(planned.action, planned.why) for planned in plan(stages, forced)]
 
 
 def test_a_plan_skips_what_is_done_and_runs_the_rest():
     begun = State("partial", percent=5)
-    stages = [done(1), stale(2), (3, "t", State("pending")), (4, "t", begun)]
+    stages = [done(1), stale(2), (stage(3), State("pending")), (stage(4), begun)]
     assert actions(stages) == [
         ("skip", "done"),
         ("run", "why"),
@@ -216,7 +194,7 @@ def test_what_reads_a_changing_output_may_run_and_so_on_down_the_chain():
 
 
 def test_a_stage_without_a_marker_may_make_what_nobody_else_makes():
-    stages = [(1, "t", State("pending")), done(2, (), ["b"]), done(3, ["a"]), done(4, ["b"])]
+    stages = [(stage(1), State("pending")), done(2, (), ["b"]), done(3, ["a"]), done(4, ["b"])]
     assert [action for action, _ in actions(stages)] == ["run", "skip", "may run", "skip"]
 
 

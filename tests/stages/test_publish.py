@@ -2,12 +2,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.markers import make_marker
 from tests.opened_files import opened_files
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.marker import Marker, outputs_of
-from toolkit.stages.partial import Record
-from toolkit.stages.publish import complete_interrupted, publish
-from toolkit.storage import digest
+from toolkit.stages.marker import Provenance, outputs_of
+from toolkit.storage import digests
 
 
 @pytest.fixture
@@ -22,10 +21,10 @@ def build(directory, text, *names, known=None):
         path = directory.partial(1, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    Record().write(directory, 1)
+    directory.write(directory.provenance(1), Provenance().to_json())
     contents = {name.split("/")[0]: None for name in names}
     outputs = {name: known.content(directory.partial(1, name)) for name in contents}
-    return Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
+    return make_marker(outputs=outputs)
 
 
 def tree(directory):
@@ -37,14 +36,14 @@ def tree(directory):
 
 
 def test_outputs_and_marker_take_their_places(directory):
-    publish(directory, build(directory, "new", "model/a", "list"), directory.load_digests())
+    directory.publish(build(directory, "new", "model/a", "list"), directory.load_digests())
     assert tree(directory).keys() == {"list", "model/a", "stages/01.json"}
 
 
 def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatch):
-    monkeypatch.setattr(digest, "RACY_AGE", 0)
+    monkeypatch.setattr(digests, "RACY_AGE", 0)
     known = directory.load_digests()
-    publish(directory, build(directory, "new", "model/a", "list", known=known), known)
+    directory.publish(build(directory, "new", "model/a", "list", known=known), known)
     with opened_files() as opened:
         fresh = directory.load_digests()
         assert fresh.content(directory.root / "model").count == 1
@@ -53,10 +52,9 @@ def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatc
 
 
 def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
-    publish(
-        directory, build(directory, "old", "model/a", "model/b", "list"), directory.load_digests()
-    )
-    publish(directory, build(directory, "new", "model/a", "notes"), directory.load_digests())
+    old = build(directory, "old", "model/a", "model/b", "list")
+    directory.publish(old, directory.load_digests())
+    directory.publish(build(directory, "new", "model/a", "notes"), directory.load_digests())
     files = tree(directory)
     del files["stages/01.json"]
     assert files == {"model/a": "new", "notes": "new"}
@@ -64,33 +62,33 @@ def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
 
 def test_what_a_stage_made_that_had_the_number_before_stays(directory):
     known = directory.load_digests()
-    publish(directory, replace(build(directory, "other", "list"), title="another"), known)
-    publish(directory, build(directory, "new", "model/a"), known)
+    directory.publish(replace(build(directory, "other", "list"), title="another"), known)
+    directory.publish(build(directory, "new", "model/a"), known)
     files = tree(directory)
     del files["stages/01.json"]
     assert files == {"list": "other", "model/a": "new"}
 
 
 def test_a_completed_publication_can_be_completed_again(directory):
-    publish(directory, build(directory, "old", "model/a"), directory.load_digests())
+    directory.publish(build(directory, "old", "model/a"), directory.load_digests())
     marker = build(directory, "new", "model/a", "list")
-    publish(directory, marker, directory.load_digests())
+    directory.publish(marker, directory.load_digests())
     expected = tree(directory)
     directory.marker(1).rename(directory.publishing(1))
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert tree(directory) == expected
 
 
 def test_an_output_that_moves_into_an_old_ones_folder_survives_recovery(directory):
     old = build(directory, "old", "model/a")
-    publish(directory, old, directory.load_digests())
+    directory.publish(old, directory.load_digests())
     (directory.partial(1, "model")).mkdir(parents=True)
     (directory.partial(1, "model/a")).write_text("new")
     outputs = {"model/a": directory.load_digests().content(directory.partial(1, "model/a"))}
-    marker = Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
+    marker = make_marker(outputs=outputs)
     marker.write(directory.publishing(1))
     for _ in range(2):  # the second time as after a kill just before the marker
-        complete_interrupted(directory, directory.load_digests())
+        directory.recover(directory.load_digests())
         assert (directory.root / "model" / "a").read_text() == "new"
         old.write(directory.marker(1))
         marker.write(directory.publishing(1))
@@ -99,7 +97,7 @@ def test_an_output_that_moves_into_an_old_ones_folder_survives_recovery(director
 def test_a_damaged_publication_is_dropped(directory):
     directory.stages.mkdir(parents=True)
     directory.publishing(1).write_text("{")
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert not directory.publishing(1).exists()
 
 
@@ -109,6 +107,6 @@ def test_what_a_kill_left_half_written_is_removed(directory):
     directory.discard_partial(1)
     directory.partial(1).mkdir(parents=True)
     directory.discard(directory.partial(1))
-    complete_interrupted(directory, directory.load_digests())
+    directory.recover(directory.load_digests())
     assert tree(directory) == {}
     assert outputs_of(directory.marker(1)) == []

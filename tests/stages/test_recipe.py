@@ -11,8 +11,8 @@ from toolkit.stages.recipe import Recipe
 
 def test_stages_are_declared_upwards(tmp_path):
     recipe = Recipe("r", tmp_path / "run.py", {})
-    body = recipe.stage(2, "two")(lambda run: None)
-    assert recipe.stages[0].body is body
+    function = recipe.stage(2, "two")(lambda run: None)
+    assert recipe.stages[0].function is function
     recipe.stage(5, "five")(lambda run: None)
     for number in (5, 3):
         with pytest.raises(ValueError, match="numbered upwards"):

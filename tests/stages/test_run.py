@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import partial
-from toolkit.stages.code import Attempt, Code
+from toolkit.stages import marker
+from toolkit.stages.declaration import Stage
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.distributed import FollowerRun
-from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.stages.plan import Inspector
+from toolkit.stages.marker import Attempt, CodeVersion, Progress, Provenance
+from toolkit.stages.plan import Planner
 from toolkit.stages.run import (
     DeclarationError,
     MissingInputError,
-    OtherStage,
     Run,
+    StageOutputs,
     plain_headline,
 )
 
@@ -57,28 +56,34 @@ def directory(tmp_path):
 
 
 def run_of(directory, device=None, number=4, further=(), **settings):
-    inspector = Inspector(directory, Config(**settings), directory.load_digests())
     other_stages = [
-        OtherStage(1, "Prepare", ("data",)),
-        OtherStage(2, "Lexicon", ()),
-        OtherStage(6, "Decode", ("results.json",)),
+        StageOutputs(1, "Prepare", ("data",)),
+        StageOutputs(2, "Lexicon", ()),
+        StageOutputs(6, "Decode", ("results.json",)),
         *further,
     ]
-    return Run(number, inspector, Record(), other_stages, device, 2, "run.py")
+    stages = [Stage(other.number, other.title, print) for other in other_stages]
+    planner = Planner(directory, stages, Config(**settings))
+    return Run(number, planner, Provenance(), other_stages, device, 2, "run.py")
+
+
+def changes(directory, provenance, **settings):
+    """Why a provenance no longer holds, with digests of now."""
+    return Planner(directory, [], Config(**settings)).changes(provenance)
 
 
 def test_only_the_fields_that_are_read_become_parameters(directory):
     run = run_of(directory)
     assert run.config.corpus.root == Path("/no/such/corpus")
-    assert run.record.parameters == {"corpus": {"root": "/no/such/corpus"}}
+    assert run.provenance.parameters == {"corpus": {"root": "/no/such/corpus"}}
 
 
 def test_methods_and_properties_record_what_they_read(directory):
     run = run_of(directory)
     assert run.config.doubled == 6
-    assert run.record.parameters == {"seed": 3}
+    assert run.provenance.parameters == {"seed": 3}
     assert run.config.scaled(2) == 8
-    assert run.record.parameters == {"seed": 3, "jobs": 4}
+    assert run.provenance.parameters == {"seed": 3, "jobs": 4}
     with pytest.raises(AttributeError):
         _ = run.config.sede
 
@@ -86,17 +91,11 @@ def test_methods_and_properties_record_what_they_read(directory):
 def test_a_setting_is_recorded_without_the_rest_of_its_section(directory):
     run = run_of(directory)
     assert run.setting("lm.order") == 3
-    assert run.record.parameters == {"lm.order": 3}
-
-    def changes(lm):
-        return Inspector(directory, Config(lm=lm), directory.load_digests()).record_changes(
-            run.record
-        )
-
-    assert changes(Lm(prune=1e-7)) == []
-    assert changes(Lm(order=2)) == ["`lm.order` 3 -> 2"]
-    run.record.parameters["lm.cutoff"] = 1  # of a version that had it
-    assert changes(Lm()) == ["`lm.cutoff` is no longer a parameter"]
+    assert run.provenance.parameters == {"lm.order": 3}
+    assert changes(directory, run.provenance, lm=Lm(prune=1e-7)) == []
+    assert changes(directory, run.provenance, lm=Lm(order=2)) == ["`lm.order` 3 -> 2"]
+    run.provenance.parameters["lm.cutoff"] = 1  # of a version that had it
+    assert changes(directory, run.provenance) == ["`lm.cutoff` is no longer a parameter"]
 
 
 def test_a_file_is_called_after_the_setting_that_was_read_alone(directory, tmp_path):
@@ -104,14 +103,13 @@ def test_a_file_is_called_after_the_setting_that_was_read_alone(directory, tmp_p
     text.write_text("a b c")
     run = run_of(directory, lm=Lm(text=text))
     run.setting("lm.order")
-    run.need_outside(text)
-    assert set(run.record.inputs) == {str(text)}
+    run.need(text, compare="listing")
+    assert set(run.provenance.inputs) == {str(text)}
     run = run_of(directory, lm=Lm(text=text))
-    run.need_outside(run.setting("lm.text"))
-    assert set(run.record.inputs) == {"{lm.text}"}
+    run.need(run.setting("lm.text"), compare="listing")
+    assert set(run.provenance.inputs) == {"{lm.text}"}
     moved = text.rename(tmp_path / "moved.txt")
-    there = Inspector(directory, Config(lm=Lm(text=moved)), directory.load_digests())
-    assert there.record_changes(run.record) == []
+    assert changes(directory, run.provenance, lm=Lm(text=moved)) == []
 
 
 def test_inputs_are_recorded_by_content(directory):
@@ -120,22 +118,29 @@ def test_inputs_are_recorded_by_content(directory):
     run = run_of(directory)
     assert run.need("data/") == directory.root / "data"
     assert run.need(directory.root / "data" / "a") == directory.root / "data" / "a"
-    assert set(run.record.inputs) == {"data", "data/a"}
-    assert run.record.inputs["data"].files.keys() == {"a"}
+    assert set(run.provenance.inputs) == {"data", "data/a"}
+    assert run.provenance.inputs["data"].files.keys() == {"a"}
 
 
 def test_inputs_from_outside_are_recorded_by_listing_or_content(directory, tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a").write_text("1")
     run = run_of(directory)
-    assert run.need_outside(tmp_path / "corpus") == tmp_path / "corpus"
-    run.need_outside(tmp_path / "corpus" / "a")
-    assert run.need(tmp_path / "corpus" / "a") == tmp_path / "corpus" / "a"
-    kinds = {name: content.kind for name, content in run.record.inputs.items()}
+    assert run.need(tmp_path / "corpus", compare="listing") == tmp_path / "corpus"
+    assert run.need(tmp_path / "corpus" / "a", compare="listing") == tmp_path / "corpus" / "a"
+    (tmp_path / "place").mkdir()
+    run.need(tmp_path / "place", compare="existence")
+    kinds = {name: content.kind for name, content in run.provenance.inputs.items()}
     assert kinds == {
         str(tmp_path / "corpus"): "listing",
         str(tmp_path / "corpus" / "a"): "content",
+        str(tmp_path / "place"): "existence",
     }
+    (tmp_path / "place" / "a").touch()
+    assert changes(directory, run.provenance) == []
+    (tmp_path / "place" / "a").unlink()
+    (tmp_path / "place").rmdir()
+    assert changes(directory, run.provenance) == [f"input `{tmp_path / 'place'}` is missing"]
 
 
 def test_a_folder_recorded_whole_is_another_with_other_contents(directory, tmp_path):
@@ -146,9 +151,9 @@ def test_a_folder_recorded_whole_is_another_with_other_contents(directory, tmp_p
         sound.write_bytes(content)
         os.utime(sound, (1e9, 1e9))
         run = run_of(directory)
-        run.need_outside(sound.parent, whole=True)
-        run.need_outside(tmp_path)
-        seen.append([content.digest for content in run.record.inputs.values()])
+        run.need(sound.parent)
+        run.need(tmp_path, compare="listing")
+        seen.append([content.digest for content in run.provenance.inputs.values()])
     assert seen[0] == seen[2]
     assert seen[0][0] != seen[1][0]
     assert seen[0][1] == seen[1][1]  # by its listing it is the same
@@ -163,20 +168,20 @@ def test_a_pattern_is_another_input_when_a_file_appears_changes_or_vanishes(dire
         (texts / name).write_text(name)
     run = run_of(directory)
     run.need_matches(pattern)
-    assert list(run.record.inputs[str(pattern)].files) == ["a.txt", "b.txt"]
-    reasons = Inspector(directory, Config(), directory.load_digests()).record_changes
-    assert reasons(run.record) == []
+    assert list(run.provenance.inputs[str(pattern)].files) == ["a.txt", "b.txt"]
+    reasons = Planner(directory, [], Config()).changes
+    assert reasons(run.provenance) == []
     (texts / "c.csv").write_text("no match")
-    assert reasons(run.record) == []
+    assert reasons(run.provenance) == []
     (texts / "d.txt").touch()
-    assert reasons(run.record) == [f"input `{texts}/d.txt` is new"]
+    assert reasons(run.provenance) == [f"input `{texts}/d.txt` is new"]
     (texts / "d.txt").unlink()
     (texts / "a.txt").write_text("edited")
-    assert reasons(run.record) == [f"input `{texts}/a.txt` changed"]
+    assert reasons(run.provenance) == [f"input `{texts}/a.txt` changed"]
     (texts / "a.txt").unlink()
-    assert reasons(run.record) == [f"input `{texts}/a.txt` is missing"]
+    assert reasons(run.provenance) == [f"input `{texts}/a.txt` is missing"]
     (texts / "b.txt").unlink()
-    assert reasons(run.record) == [f"input `{texts}` is missing"]
+    assert reasons(run.provenance) == [f"input `{texts}` is missing"]
 
 
 def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
@@ -191,18 +196,18 @@ def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
 
 
 def test_of_many_stages_that_are_not_done_the_first_are_named(directory):
-    further = [OtherStage(number, "Step", ()) for number in (7, 8)]
+    further = [StageOutputs(number, "Step", ()) for number in (7, 8)]
     with pytest.raises(MissingInputError, match=r"6 \(Decode\) and 2 more\. Run .*--stage 1"):
         run_of(directory, number=9, further=further).need("lang")
 
 
 def test_a_missing_corpus_names_the_key_that_says_where_it_is(directory):
     with pytest.raises(MissingInputError, match=r"--set corpus\.root=PATH"):
-        run_of(directory).need_outside("/no/such/corpus")
+        run_of(directory).need("/no/such/corpus", compare="listing")
     with pytest.raises(MissingInputError, match=r"`/no/other` does not exist$"):
-        run_of(directory).need_outside("/no/other")
+        run_of(directory).need("/no/other", compare="listing")
     with pytest.raises(MissingInputError, match=r"`/dev/zero` is not a regular file$"):
-        run_of(directory).need_outside("/dev/zero")
+        run_of(directory).need("/dev/zero", compare="listing")
 
 
 @pytest.mark.parametrize(
@@ -231,27 +236,27 @@ def test_declarations_that_contradict_are_refused(directory):
         run.make("model/final.txt")
 
 
-def test_the_place_of_an_output_is_stable_and_its_record_precedes_it(directory):
+def test_the_place_of_an_output_is_stable_and_its_provenance_precedes_it(directory):
     run = run_of(directory)
     _ = run.config.seed
-    assert read_record(directory, 4) is None
+    assert Provenance.read(directory.provenance(4)) is None
     place = run.make("ali/train")
     assert place == run.make("ali/train") == directory.root / ".partial" / "04" / "ali" / "train"
     assert place.parent.is_dir()
     assert not place.exists()
-    assert read_record(directory, 4).parameters == {"seed": 3}
+    assert Provenance.read(directory.provenance(4)).parameters == {"seed": 3}
     _ = run.config.jobs
-    assert read_record(directory, 4).parameters == {"seed": 3, "jobs": 4}
+    assert Provenance.read(directory.provenance(4)).parameters == {"seed": 3, "jobs": 4}
     (directory.root / "late").write_text("1")
     run.need("late")
-    assert read_record(directory, 4).inputs.keys() == {"late"}
+    assert Provenance.read(directory.provenance(4)).inputs.keys() == {"late"}
 
 
 def test_progress_is_written_at_once_and_then_seldom(directory):
     run = run_of(directory)
     run.progress(1, 10)
     run.progress(2, 10)
-    progress = read_progress(directory, 4)
+    progress = Progress.read(directory.progress(4))
     assert (progress.done, progress.total) == (1, 10)
     assert 0 <= progress.seconds < 60
 
@@ -277,18 +282,27 @@ def test_headline_numbers_become_plain():
 
 def test_what_torch_computes_with_is_recorded_as_soon_as_it_is_loaded(directory, monkeypatch):
     numeric = {"blas": None}
-    monkeypatch.setattr(partial, "numeric_environment", lambda: dict(numeric))
+    monkeypatch.setattr(marker, "numeric_environment", lambda: dict(numeric))
     run = run_of(directory)
-    run.record.attempts.append(Attempt("now", Code({}, None, {}), {"blas": None}))
+    run.provenance.attempts.append(Attempt("now", CodeVersion(None, False, "", {}), {"blas": None}))
     run.make("model")
     numeric["blas"] = "MKL"
-    assert read_record(directory, 4).attempts[0].numeric == {"blas": None}
+    assert Provenance.read(directory.provenance(4)).attempts[0].numeric == {"blas": None}
     run.progress(1, 2)
-    assert read_record(directory, 4).attempts[0].numeric == {"blas": "MKL"}
+    assert Provenance.read(directory.provenance(4)).attempts[0].numeric == {"blas": "MKL"}
 
 
-def test_a_follower_leaves_patterns_to_rank_zero(directory, tmp_path):
-    inspector = Inspector(directory, Config(), directory.load_digests())
-    follower = FollowerRun(4, inspector, Record(), [], None, 2, "run.py")
-    follower.need_matches(tmp_path / "*.txt")
-    assert follower.record.inputs == {}
+def test_other_ranks_have_the_same_paths_and_record_nothing(directory, tmp_path):
+    run = Run(4, Planner(directory, [], Config()), None, [], None, 2, "run.py")
+    run.need_matches(tmp_path / "*.txt")
+    assert run.need_audio("data/train.jsonl") == {}
+    with pytest.raises(MissingInputError, match="`lang` is missing on worker 0's host"):
+        run.need("lang")
+    (directory.root / "lang").mkdir()
+    assert run.need("lang") == run_of(directory).need("lang")
+    assert run.need(tmp_path, compare="listing") == tmp_path
+    assert run.make("model") == directory.partial(4, "model")
+    assert run.previous(run.make("model")) is None
+    assert (run.config.seed, run.setting("lm.order")) == (3, 3)
+    run.progress(1, 2)
+    assert not [path for path in directory.root.rglob("*") if path.is_file()]

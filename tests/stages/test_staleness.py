@@ -33,7 +33,7 @@ def test_a_second_run_does_nothing_and_writes_nothing_but_its_command(done):
     assert ran(result) == set()
     assert result.output.count("done, skipped") == 4
     changed = {p.name for p, content in before.items() if p.read_bytes() != content}
-    assert changed <= {"log.txt", ".lock", "digests.json"}
+    assert changed <= {"log.txt", ".lock.holder", "digests.json"}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,6 @@ def test_markers_tell_what_made_a_result(done):
     assert marker["outputs"]["model"]["files"].keys() >= {"0.json", "final.txt"}
     assert marker["headline"] == {"loss": 0.125}
     assert marker["command"] == str(done.script)
-    assert marker["versions"]["python"]
+    assert marker["attempts"][-1]["code"]["versions"]["python"]
     computer = re.escape(os.uname().nodename)
     assert not re.search(rf"\b{computer}\b", json.dumps(marker))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.stages.table import WIDTH, Row, lines
+from toolkit.stages.listing import WIDTH, Row, table_lines
 
 DONE = Row("1", "Write the manifests", "done", "", "0.3 s", "", "train 1263")
 WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=30), max_size=40).map(" ".join)
@@ -13,19 +13,21 @@ WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=30), max_size=40).map(
 
 def test_what_fits_is_a_line_each():
     other = replace(DONE, stage="2", kind="stale", reason=": `a` 1 -> 2", result="")
-    assert lines([DONE, other]) == [
+    assert table_lines([DONE, other]) == [
         "stage  title                state              time   result",
         "1      Write the manifests  done               0.3 s  train 1263",
         "2      Write the manifests  stale: `a` 1 -> 2  0.3 s",
     ]
-    head, first = lines([replace(DONE, code="commit 1")])
+    head, first = table_lines([replace(DONE, code="commit 1")])
     assert head.split() == ["stage", "title", "state", "time", "code", "result"]
     assert first.endswith("0.3 s  commit 1  train 1263")
 
 
 def test_a_long_reason_widens_only_its_own_row():
     reason = ": " + " ".join(["text of the language model"] * 10)
-    _, first, second, *below = lines([DONE, replace(DONE, stage="2", kind="stale", reason=reason)])
+    _, first, second, *below = table_lines(
+        [DONE, replace(DONE, stage="2", kind="stale", reason=reason)]
+    )
     assert first == "1      Write the manifests  done   0.3 s  train 1263"
     assert second == "2      Write the manifests  stale  0.3 s  train 1263"
     assert " ".join(" ".join(below).split()) == f"stale{reason}"
@@ -33,7 +35,7 @@ def test_a_long_reason_widens_only_its_own_row():
 
 def test_codes_are_told_below_the_table():
     rows = [replace(DONE, stage=str(n), code="commit 1", result="x" * 80) for n in (1, 2)]
-    assert lines(rows)[-1] == "code of 1, 2: commit 1"
+    assert table_lines(rows)[-1] == "code of 1, 2: commit 1"
 
 
 @given(
@@ -53,7 +55,7 @@ def test_codes_are_told_below_the_table():
     )
 )
 def test_it_is_never_wider_and_loses_nothing(rows):
-    table = lines(rows)
+    table = table_lines(rows)
     assert max(map(len, table)) <= WIDTH
     words = " ".join(table).split()
     for row in rows:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from toolkit.storage.encoding import encoding_error, printable
+from toolkit.storage.paths import encoding_error, printable
 
 NAME = os.fsdecode(b"/data/a b/\xff\xe9.wav")
 

@@ -1,6 +1,6 @@
 import os
 
-from toolkit.storage.folders import visible_files
+from toolkit.storage.files import visible_files
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path):

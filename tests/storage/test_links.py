@@ -2,8 +2,13 @@ import os
 
 import pytest
 
-from toolkit.storage.files import write_atomically
-from toolkit.storage.links import LinkError, open_regular, refuse_links, refuse_links_below
+from toolkit.storage.files import (
+    LinkError,
+    open_regular,
+    refuse_links,
+    refuse_links_below,
+    write_atomically,
+)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 
-from toolkit.storage.manifest_audio import audio_names
+from toolkit.storage.digests import audio_names
 
 
 def cut(*sources, **custom):

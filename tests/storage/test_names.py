@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import UnsafePathError, first_clash, path_below, safe_name
+from toolkit.storage.paths import UnsafePathError, first_clash, path_below, safe_name
 
 PIECES = st.sampled_from(
     ["/", "//", "///", "..", ".", "a", "ü", "\udcff", "\ud800", "\0", "\n", "\x7f", "\\", "C:", "~",

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.storage.path_map import map_path, parse_mapping, suggestion
+from toolkit.storage.paths import map_path, parse_mapping, suggestion
 
 
 @pytest.mark.parametrize(

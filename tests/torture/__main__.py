@@ -26,7 +26,7 @@ from tests.torture.counts import FAILED, OVER, Counts
 from tests.torture.faults import FAULTS, Place, mount_disk
 from tests.torture.recipes import NAMES, command
 from tests.torture.trial import Bench, Trial
-from toolkit.one_thread import default_to_one_thread
+from toolkit.startup import default_to_one_thread
 
 MOST_FAULTS = 6
 SPARE = 3

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 
 COMPARED = (".safetensors", ".arpa", ".tar", ".npy", ".flac", ".wav", ".txt", ".ctm")
 NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")

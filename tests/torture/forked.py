@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.torture.clock import jump_on_signal
-from toolkit.stages.code import present_code
-from toolkit.stages.stage_code import present_sources
+from toolkit.stages.marker import code_version
 
 PR_CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
 CAPABILITY_VERSION = 0x20080522
@@ -94,10 +93,9 @@ class Forked:
 
 
 def preload(script: Path) -> None:
-    """Import what a recipe imports at its start, and read its sources as every run does."""
+    """Import what a recipe imports at its start, and ask git as every run does."""
     recipe = runpy.run_path(str(script), run_name="_recipe")["recipe"]
-    present_code(recipe.folder)
-    present_sources(recipe.folder)
+    code_version(recipe.folder)
 
 
 def learn(modules: Path) -> None:

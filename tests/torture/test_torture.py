@@ -14,7 +14,7 @@ from tests.torture.__main__ import stages
 from tests.torture.comparison import FailedTrialError, compare, others
 from tests.torture.counts import FAILED, OVER, Counts
 from tests.torture.faults import FAULTS, Place, draw
-from toolkit.storage.digest import combined, digest_bytes
+from toolkit.storage.digests import combined, digest_bytes
 
 FOREVER = "print('began', flush=True)\nwhile True: signal.pause()\n"
 

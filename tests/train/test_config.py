@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.config.settings import parameters_of
+from toolkit.config.settings import result_parameters
 from toolkit.train.config import (
     CorpusTrainerConfig,
     TrainerConfig,
@@ -51,7 +51,7 @@ def test_adadelta_has_the_constants_of_its_library(name, rate, rho, epsilon):
 
 def test_settings_that_were_added_later_count_where_they_are_not_as_before():
     config = CorpusTrainerConfig(valid_seed=3)
-    before, after = parameters_of(CorpusTrainerConfig()), parameters_of(config)
+    before, after = result_parameters(CorpusTrainerConfig()), result_parameters(config)
     assert "valid_seed" not in before
     assert changed_settings(config, before, after) == ["valid_seed"]
     assert changed_settings(config, after, before) == ["valid_seed"]

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from toolkit.stages.terminal import outlive
+from toolkit.stages.log import survive_broken_output
 from toolkit.train.monitor import Monitor
 
 
@@ -14,7 +14,7 @@ def test_lost_events_are_an_error_and_no_traceback(tmp_path, capsys):
     before = set(threading.enumerate())
     monitor = Monitor(tmp_path, 2, None)
     monitor.start(0)
-    with outlive(lambda line: None):
+    with survive_broken_output(lambda line: None):
         (tmp_path / "tensorboard").rename(tmp_path / "elsewhere")  # in one step, unlike a removal
         with contextlib.suppress(OSError):  # it may be known already
             monitor.events(0, {"loss": 1.0})

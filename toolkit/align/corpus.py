@@ -19,7 +19,7 @@ from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment
 from toolkit.fsa.frame_rows import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 class AlignmentFailuresError(ToolkitError):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from toolkit.align.scorer import Scorer
 from toolkit.features.store import map_shards
-from toolkit.processes.ahead import map_in_threads
+from toolkit.processes.workers import map_in_threads
 
 Result = TypeVar("Result")
 Work = Callable[[Scorer, int, tuple[int, Sequence[str]]], Result]

@@ -26,7 +26,7 @@ from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align_b
 from toolkit.fsa.frame_rows import FrameScores
 from toolkit.hmm.demand import DemandedScores
 from toolkit.hmm.gmm import GmmStatistics
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 
 # Targets: processor seconds per second of speech, and peak memory in bytes for an hour of speech.
 TARGET = 0.005

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.config.parameters import FILE, JSON_OUT
+from toolkit.config.click_types import FILE, JSON_OUT
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
@@ -31,7 +31,7 @@ from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.read import read_transcripts
 from toolkit.score.wer import Score, score
 from toolkit.storage.files import write_atomically

@@ -9,7 +9,7 @@ import torch
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.parallel import fixed_messages
 from toolkit.parallel.compression import PER_WORD, SPARSE, decode, encode
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 
 ELEMENTS = 24_300_000  # of the 5 x 768 LSTM (C6)
 DENSITIES = (1e-4, 1e-3, 1e-2)

@@ -27,7 +27,7 @@ from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_best_paths, search_with_retries
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.wer import score
 
 MAX_ACTIVE = 4000

@@ -41,7 +41,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
 
     With a device see `toolkit.bench.gpu.features`.
     """
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     if device is not None:
         return gpu_features.measure(device)

@@ -7,10 +7,10 @@ from time import process_time
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lexicon import Lexicon, Pronunciation
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.align import align_all
 
 

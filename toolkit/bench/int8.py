@@ -12,13 +12,13 @@ import torch
 
 from toolkit.bench.beams import BLOCK
 from toolkit.bench.instruments.harness import BenchmarkError, Case, compare
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system
 from toolkit.decode.sources import Inputs, Source
 from toolkit.models.quantised import stored_bytes
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.read import read_transcripts
 from toolkit.score.wer import Score, score
 

@@ -31,7 +31,7 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.fsa.packed import pack
 from toolkit.fsa.search import search_lattice
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 
 CONFIG = LatticeConfig(acoustic_scale=0.4)
 # MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h are 0.86).

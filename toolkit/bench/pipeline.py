@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.config.parameters import FILE, JSON_OUT, Number
+from toolkit.config.click_types import FILE, JSON_OUT, Number
 from toolkit.environment import machine
 from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
@@ -35,7 +35,7 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
         twentieth of it.
       repeats: timed rounds.
     """
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
         bench = _Bench(Path(folder), minutes)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from toolkit.bench.instruments.harness import BenchmarkError, Case, Table, compare
-from toolkit.config.parameters import JSON_OUT
+from toolkit.config.click_types import JSON_OUT
 from toolkit.score.align import Weights
 from toolkit.score.nist import write_trn
 from toolkit.score.wer import Score, score

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 
 MESSAGE = 0.1
 """Seconds of audio in a message, as the page sends them."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 
 PIECES = (0.01, 0.1, 0.16, 1.0)
 """Seconds of audio in a piece."""
@@ -39,7 +39,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
     from toolkit.decode.bundle.folder import find_system
     from toolkit.features.audio import load_audio
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     with one_thread():
         recogniser, streaming = _loaded(find_system(model, role="stream"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, FOLDER, TEXT_IN
+from toolkit.config.click_types import FILE, FOLDER, TEXT_IN
 
 
 @click.command()

@@ -9,7 +9,7 @@ from types import ModuleType
 import click
 
 from toolkit.bench import BENCHMARKS
-from toolkit.config.parameters import JSON_OUT
+from toolkit.config.click_types import JSON_OUT
 
 
 class _Benchmarks(click.Group):

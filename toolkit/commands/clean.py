@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE
+from toolkit.config.click_types import AS_JSON, FILE
 
 
 @click.command()
@@ -32,7 +32,7 @@ def clean(
     """
     from toolkit.report.folder import RunFolder
     from toolkit.stages.disk import choose, removable, remove
-    from toolkit.stages.stage_log import duration
+    from toolkit.stages.log import duration
 
     if everything and outputs:
         raise click.UsageError("give --all or the names of outputs")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FOLDER, TEXT_IN, Number, print_json
+from toolkit.config.click_types import AS_JSON, FOLDER, TEXT_IN, Number, print_json
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE
+from toolkit.config.click_types import AS_JSON, FILE
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 import click
 
-from toolkit.config.parameters import AS_JSON
+from toolkit.config.click_types import AS_JSON
 
 
 @click.command()

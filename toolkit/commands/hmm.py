@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import AS_JSON, TEXT_IN, TEXT_OUT
+from toolkit.config.click_types import AS_JSON, TEXT_IN, TEXT_OUT
 
 
 @click.group()

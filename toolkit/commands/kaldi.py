@@ -13,7 +13,7 @@ from toolkit.commands.kaldi_models import (
     export_likelihoods,
     import_senones,
 )
-from toolkit.config.parameters import (
+from toolkit.config.click_types import (
     AS_JSON,
     FILE,
     FOLDER,

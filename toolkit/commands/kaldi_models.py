@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, FOLDER, TEXT_IN, TEXT_OUT, Number
+from toolkit.config.click_types import FILE, FOLDER, TEXT_IN, TEXT_OUT, Number
 
 if TYPE_CHECKING:
     from toolkit.decode.kaldi.graph import Labels

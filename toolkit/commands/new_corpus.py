@@ -5,27 +5,27 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FOLDER, KEPT, MAP_PATH
+from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
 
 
 @click.command("new-corpus")
 @click.argument("name")
 @click.option(
     "--from-csv",
-    type=KEPT,
+    type=EXISTING_PATH,
     metavar="FILE",
     help="A table with the columns audio, text and speaker, commas, semicolons or tabs between.",
 )
 @click.option(
     "--from-kaldi",
-    type=KEPT,
+    type=EXISTING_PATH,
     metavar="DIR",
     help="A Kaldi data directory, or a folder with several: train, dev, test. Where there is no "
     "audio, the features of feats.scp are used.",
 )
 @click.option(
     "--from-cuts",
-    type=KEPT,
+    type=EXISTING_PATH,
     metavar="PATH",
     help="A file of lhotse's cuts, or a folder with several, such as cuts_train.jsonl.gz.",
 )
@@ -46,7 +46,7 @@ from toolkit.config.parameters import FOLDER, KEPT, MAP_PATH
 )
 @click.option(
     "--lm-text",
-    type=KEPT,
+    type=EXISTING_PATH,
     help="Text for the language model: a file, or a folder of .txt files. Default: the training "
     "transcripts.",
 )

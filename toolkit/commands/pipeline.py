@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE, JSON_OUT, TEXT_IN, TEXT_OUT, Number, print_json
+from toolkit.config.click_types import (
+    AS_JSON,
+    FILE,
+    JSON_OUT,
+    TEXT_IN,
+    TEXT_OUT,
+    Number,
+    print_json,
+)
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_OUT, Number, is_printed
+from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from toolkit.config.parameters import (
+from toolkit.config.click_types import (
     AS_JSON,
     FOLDER,
     TEXT_IN,

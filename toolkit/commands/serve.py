@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, Number
+from toolkit.config.click_types import FILE, Number
 
 
 @click.command()
@@ -60,7 +60,7 @@ def serve(
     from toolkit.decode.streaming import EndpointConfig
     from toolkit.decode.streaming_bundle import StreamingBundle
     from toolkit.environment import usable_cpus
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
     from toolkit.serve.access import is_loopback
     from toolkit.serve.model import EndpointedBundle
     from toolkit.serve.server import Server, run

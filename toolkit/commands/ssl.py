@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE, FOLDER, print_json
+from toolkit.config.click_types import AS_JSON, FILE, FOLDER, print_json
 
 
 @click.group()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN, Number
+from toolkit.config.click_types import FILE, TEXT_IN, Number
 
 if TYPE_CHECKING:
     from toolkit.decode.sources import Ids, Source
@@ -155,8 +155,7 @@ def transcribe(
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
     from toolkit.decode.transcribe import transcribe as transcribe_sources
-    from toolkit.processes.devices import check_device, choose_device
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import check_device, choose_device, one_thread
 
     apart = form in ("srt", "vtt") and out is None and not stream
     _check_number(len(audio), form, apart)
@@ -274,7 +273,7 @@ def _write(
     from toolkit.decode.formats import SUFFIXES, line, written
     from toolkit.processes.bars import Bar
     from toolkit.storage.files import write_atomically
-    from toolkit.storage.names import UnsafePathError, path_below
+    from toolkit.storage.paths import UnsafePathError, path_below
 
     faults = []
     quiet = True if out is None else None

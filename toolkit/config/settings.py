@@ -2,45 +2,70 @@
 
 A change goes through `dataclasses.replace`, so that every check in `__post_init__` runs again. All
 changes of one call are made together, so that two fields that are only valid as a pair can be set.
+The documentation of a setting is the docstring below its field.
 """
 
+import ast
 import dataclasses
 import difflib
+import inspect
 import math
+import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from toolkit.config.convert import WrongTypeError, convert, describe, section_type
-from toolkit.config.limits import check_size
-from toolkit.config.plain_yaml import read_yaml
+from toolkit.config.fields import WrongTypeError, check_size, convert, describe, section_type
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import quoted
+from toolkit.storage.reading import quoted, regular
 
 Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters
 MOST_HINTS = 3
 """Settings of the same name that the error for an unknown one suggests."""
-NO_EFFECT_ON_RESULTS = {"results depend on it": False}
+NO_EFFECT_ON_RESULTS = {"affects_results": False}
 """Metadata of a field that decides how something is computed but not the result: changing such a
 field makes no stage stale."""
-_OLDER_RUNS = "value in older runs"
 
 
 class ConfigError(ToolkitError):
     """An unknown key, a value of the wrong type, or one that a configuration class rejects."""
 
 
-def older_runs(value: Any) -> dict[str, Any]:
-    """Return the metadata of a field that was added later: the value that earlier runs had.
+def load_config(
+    profile: Callable[[], Config],
+    folder: Path,
+    yaml_file: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> Config:
+    """Return the configuration of a profile, changed by a YAML file and then by overrides.
 
-    A field with this value is left out of `parameters_of`, so that a stage, a checkpoint or a
-    training from before the field is still up to date.
+    A class with a method `refuse_contradictions`, which raises a ValueError, has it called.
+
+    Args:
+      profile: makes it.
+      folder: that relative paths of the profile are relative to.
+      yaml_file: see `load_yaml`.
+      overrides: see `apply_overrides`; relative to the working directory.
+
+    Raises:
+      ConfigError: an unknown key, or a value that does not fit.
     """
-    return {_OLDER_RUNS: value}
+    config = resolve_paths(profile(), folder)
+    if yaml_file is not None:
+        config = load_yaml(config, yaml_file)
+    config = apply_overrides(config, overrides, Path.cwd())
+    if hasattr(config, "refuse_contradictions"):
+        try:
+            config.refuse_contradictions()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    return config
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:
@@ -117,10 +142,10 @@ def to_plain(value: Any) -> Any:
     return _plain(value, every_field=True)
 
 
-def parameters_of(value: Any) -> Any:
-    """Return the JSON form of what results depend on, and of what older runs have too.
+def result_parameters(value: Any) -> Any:
+    """Return the JSON form of what results depend on.
 
-    Fields marked `NO_EFFECT_ON_RESULTS` are left out, and those of `older_runs` at their value.
+    Fields marked `NO_EFFECT_ON_RESULTS` are left out.
     """
     return _plain(value, every_field=False)
 
@@ -128,8 +153,11 @@ def parameters_of(value: Any) -> Any:
 def _plain(value: Any, every_field: bool) -> Any:
     inner = partial(_plain, every_field=every_field)
     if _is_section(value):
-        kept = [f for f in _fields(type(value)) if every_field or _is_parameter(f, value)]
-        return {field.name: inner(getattr(value, field.name)) for field in kept}
+        return {
+            field.name: inner(getattr(value, field.name))
+            for field in _fields(type(value))
+            if every_field or field.metadata != NO_EFFECT_ON_RESULTS
+        }
     if isinstance(value, Mapping):
         return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -145,13 +173,6 @@ def _plain(value: Any, every_field: bool) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{value!r} has no JSON form; configurations hold plain values only")
-
-
-def _is_parameter(field: dataclasses.Field, section: Any) -> bool:
-    if field.metadata == NO_EFFECT_ON_RESULTS:
-        return False
-    is_new = _OLDER_RUNS in field.metadata
-    return not is_new or getattr(section, field.name) != field.metadata[_OLDER_RUNS]
 
 
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
@@ -307,3 +328,142 @@ def _default(section: type, key: str) -> Any:
         return section()
     except TypeError as error:
         raise ConfigError(f"`{key}` is not set in this profile and has no defaults") from error
+
+
+_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
+"""Numbers that YAML reads as octal, such as 010, or in base 60, such as 1:30."""
+
+
+@cache
+def _plain_loader() -> Any:
+    """Return a loader of plain data; yaml is imported only where there is a file of YAML."""
+    import yaml
+
+    class PlainLoader(yaml.SafeLoader):
+        """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys.
+
+        So it does numbers that look decimal and are not.
+        """
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if isinstance(event, yaml.events.AliasEvent):
+                raise yaml.composer.ComposerError(
+                    None, None, f"`*{event.anchor}`: write the value out, it cannot be referred to",
+                    event.start_mark,
+                )  # fmt: skip
+            return super().compose_node(parent, index)
+
+        def construct_number(self, node: Any) -> Any:
+            if _OTHER_BASE.fullmatch(node.value):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"`{node.value[:80]}` is not decimal in YAML: write a plain "
+                    "number, or the text in quotation marks", node.start_mark,
+                )  # fmt: skip
+            if node.tag.endswith(":int"):
+                return super().construct_yaml_int(node)
+            return super().construct_yaml_float(node)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+            seen = set()
+            for key, _ in node.value:
+                if key.value in seen and isinstance(key.value, str):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"`{key.value[:80]}` is given twice", key.start_mark
+                    )
+                seen.add(key.value if isinstance(key.value, str) else id(key))
+            return super().construct_mapping(node, deep)
+
+    for tag in ("int", "float"):
+        PlainLoader.add_constructor(f"tag:yaml.org,2002:{tag}", PlainLoader.construct_number)
+    return PlainLoader
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a file of YAML (or JSON) in UTF-8.
+
+    Raises:
+      ValueError: it is not plain data; the message says where.
+      OSError: it cannot be read.
+    """
+    import yaml
+
+    try:
+        return yaml.load(regular(path).read_text(encoding="utf-8-sig"), _plain_loader())
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, ArithmeticError) as error:
+        what = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"not plain YAML: {what}") from error
+
+
+_CODES = re.compile(r" \((?:[ABC]\d{1,2}(?:, |-)?)+\)")
+"""Items of the papers, which are sources for readers of the code."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a configuration."""
+
+    key: str
+    """Dotted, as `--set` takes it."""
+    value: Any
+    """As plain data, like `default`."""
+    default: Any
+    """The value that its class gives it."""
+    expects: str
+    """The type in words."""
+    text: str
+    """What it is; empty where the class does not say."""
+
+
+def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:
+    """Yield every setting of a configuration, a dataclass of dataclasses, in order of the fields.
+
+    An optional section that is not set is one setting with the value None.
+    """
+    hints, texts = get_type_hints(type(config)), field_texts(type(config))
+    defaults = {field.name: _field_default(field) for field in dataclasses.fields(config)}
+    for field in dataclasses.fields(config):
+        if not field.init:
+            continue
+        key, value = f"{prefix}{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            default = defaults[field.name]
+            known = flatten(to_plain(default)) if dataclasses.is_dataclass(default) else {}
+            for inner in list_settings(value, f"{key}."):
+                own = inner.key.removeprefix(f"{key}.")
+                yield dataclasses.replace(inner, default=known.get(own, inner.default))
+        else:
+            default = defaults[field.name]
+            plain = None if default is dataclasses.MISSING else to_plain(default)
+            expects = describe(hints[field.name])
+            yield Setting(key, to_plain(value), plain, expects, texts.get(field.name, ""))
+
+
+def _field_default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+@cache
+def field_texts(kind: type) -> dict[str, str]:
+    """Return the docstrings of a dataclass's fields, and of those that it inherits, as one line.
+
+    Items of the papers are left out.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+            ):
+                found[field.target.id] = _CODES.sub("", " ".join(text.value.value.split()))
+    return found

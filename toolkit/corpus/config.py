@@ -1,14 +1,13 @@
 """Which corpus a recipe reads, and how it is split."""
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.config.settings import older_runs
 from toolkit.corpus.readers import reader_exists, reader_names
 from toolkit.storage.lines import MAX_FAULTY, MIN_FAULTY
-from toolkit.storage.path_map import parse_mapping
+from toolkit.storage.paths import parse_mapping
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class CorpusConfig:
     """Where features come from: "audio", from which they are extracted, or "kaldi", the matrices of
     feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
     noise (`augment`) and the bundles of the last stage need audio."""
-    map_paths: tuple[str, ...] = field(default=(), metadata=older_runs(()))
+    map_paths: tuple[str, ...] = ()
     """Mappings `OLD=NEW`: audio and archives of features that the corpus names below the folder
     OLD are read from NEW, of several that fit by the longest OLD."""
 

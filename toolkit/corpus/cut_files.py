@@ -17,7 +17,7 @@ from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import Audio, FaultyText, pair
 from toolkit.storage.lines import is_faulty, shown
-from toolkit.storage.path_map import PathMap, map_path
+from toolkit.storage.paths import PathMap, map_path
 from toolkit.storage.reading import quoted, reading, regular, validated
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,10 @@ from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
-from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.files import open_atomically
-from toolkit.storage.places import places_of
+from toolkit.storage.paths import encoding_error, places_of, printable
 from toolkit.storage.reading import NATURAL, reading, validated
-from toolkit.storage.whitespace import single_spaced
+from toolkit.storage.words import single_spaced
 
 HELD_OUT = "held_out"
 """Marks, in `custom`, the cuts of a split that was taken out of the training data."""

@@ -1,18 +1,18 @@
 """Paths in the plain data of cuts: names of places on disk, absolute paths in memory.
 
-A run directory, or its corpus, can thus be moved; see `toolkit.storage.places`. Cuts in memory hold
+A run directory, or its corpus, can thus be moved; see `toolkit.storage.paths`. Cuts in memory hold
 absolute paths, so that nothing but reading and writing need know of it.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolkit.storage.places import Places
+from toolkit.storage.paths import PathAliases
 
 _DETAILS = ("fault_detail", "note_detail")
 
 
-def portable(plain: Mapping[str, Any], places: Places | None) -> Mapping[str, Any]:
+def portable(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with names instead of paths, as far as they lie in `places`.
 
     Args:
@@ -22,7 +22,7 @@ def portable(plain: Mapping[str, Any], places: Places | None) -> Mapping[str, An
     return _replaced(plain, places.name, places.names_in) if places else plain
 
 
-def resolved(plain: Mapping[str, Any], places: Places | None) -> Mapping[str, Any]:
+def resolved(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with paths instead of the names that `portable` wrote.
 
     Args:

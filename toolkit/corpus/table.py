@@ -15,9 +15,8 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, pair
-from toolkit.storage.encoding import printable
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, too_many
-from toolkit.storage.path_map import PathMap, is_of_windows, map_path
+from toolkit.storage.paths import PathMap, is_of_windows, map_path, printable
 from toolkit.storage.reading import quoted, reading
 
 COLUMNS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.score.align import align
 from toolkit.storage.files import write_atomically

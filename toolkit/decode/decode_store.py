@@ -13,7 +13,7 @@ from toolkit.decode.first_pass import Decoded, Decoder, load_once, search
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.scored_lattices import read_scored, write_scored
 from toolkit.lang.tables import SymbolTable
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 
 LATTICES = "searched.*.safetensors"

@@ -1,14 +1,13 @@
 """The search of one utterance: first pass and lattice rescoring."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
 
 from toolkit.align.scored import Scored
-from toolkit.config.settings import older_runs
 from toolkit.decode.tuning import Grid, Untuned
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
@@ -30,7 +29,7 @@ class DecodeConfig:
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
-    untuned_within: float | None = field(default=None, metadata=older_runs(None))
+    untuned_within: float | None = None
     """Keep `acoustic_scale`, and the penalty nearest to none, unless others make fewer errors by
     more than so many standard errors of the difference. For networks whose criterion has a scale of
     its own; None: the fewest errors decide."""

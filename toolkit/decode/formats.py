@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from toolkit.decode.transcript import Transcript, Word
-from toolkit.storage.encoding import printable
+from toolkit.storage.paths import printable
 
 if TYPE_CHECKING:
     from toolkit.decode.streaming import StreamResult

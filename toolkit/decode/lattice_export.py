@@ -8,7 +8,7 @@ from toolkit.fsa.lattice_text import kaldi_text, openfst_text, slf
 from toolkit.fsa.oracle import oracle_words
 from toolkit.fsa.word_lattice_store import WordLatticeError, WordLatticeStore, Words
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.names import first_clash, path_below, safe_name
+from toolkit.storage.paths import first_clash, path_below, safe_name
 
 SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
 """Of the files of formats that have a file per utterance."""

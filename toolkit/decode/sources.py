@@ -20,8 +20,7 @@ from toolkit.decode.transcript import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
-from toolkit.storage.names import first_clash, safe_name
-from toolkit.storage.places import places_of
+from toolkit.storage.paths import first_clash, places_of, safe_name
 from toolkit.storage.reading import regular, validated
 
 if TYPE_CHECKING:

@@ -17,13 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.doctor.processes import ProcessResult, passed_together, run_process, self_test
-from toolkit.environment import (
-    BLAS_VARIABLE,
-    git_commit,
-    machine,
-    project_root,
-    versions,
-)
+from toolkit.environment import git_commit, machine, project_root, versions
+from toolkit.startup import BLAS_VARIABLE
 
 K2_VERSION = "1.23.4"
 

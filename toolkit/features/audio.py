@@ -15,7 +15,7 @@ from toolkit.corpus.audio_file import absence, open_at, open_audio, rate_fault
 from toolkit.corpus.sample_scale import scale_fault
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass, steps
-from toolkit.storage.encoding import encoding_error
+from toolkit.storage.paths import encoding_error
 
 
 class AudioError(ToolkitError):

@@ -35,10 +35,10 @@ from toolkit.features.shards import (
     write_manifest,
     write_shard,
 )
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import link_or_copy, write_atomically
-from toolkit.storage.places import Places, places_of
+from toolkit.storage.paths import Places, places_of
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

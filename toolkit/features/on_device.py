@@ -8,7 +8,7 @@ from torch import Tensor
 
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend
-from toolkit.processes.ahead import map_in_threads
+from toolkit.processes.workers import map_in_threads
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

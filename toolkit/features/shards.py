@@ -25,9 +25,9 @@ from toolkit.corpus.relocation import portable
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.features.tars import TarWriter, read_members
-from toolkit.storage.arrays import parse_array
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.places import places_of
+from toolkit.storage.paths import places_of
+from toolkit.storage.reading import parse_array
 
 MANIFEST = "features.json"
 SHARDS = "shards"

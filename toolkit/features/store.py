@@ -27,7 +27,7 @@ from toolkit.features.shards import (
 from toolkit.features.silence import outside
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.places import Places, places_of
+from toolkit.storage.paths import Places, places_of
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading, validated
 
 if TYPE_CHECKING:

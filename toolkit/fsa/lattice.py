@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.best_path import BestPath, best_arcs, path_of
 from toolkit.fsa.fst import Lattice

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice

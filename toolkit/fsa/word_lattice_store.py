@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.traversal import in_order
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.storage.files import write_atomically

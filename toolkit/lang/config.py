@@ -1,10 +1,9 @@
 """Settings of the lexicon, of the vocabulary and of the language model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from toolkit.config.settings import older_runs
 from toolkit.corpus.tags import Tags
 from toolkit.lang.letters import NORMALISERS
 from toolkit.lang.text import Normaliser
@@ -36,17 +35,17 @@ class LangConfig:
     letters-upper-2, which new corpora have, an apostrophe stays at the edge of a word if the
     lexicon has the word with it. english-upper-2 keeps all but those that quote, for transcripts
     that are normalised already, and english-upper-1 these too; letters-upper-1 keeps none."""
-    tags: Tags | None = field(default=None, metadata=older_runs(None))
+    tags: Tags | None = None
     """Tags in brackets, such as [laughter] and <long pause>: "drop" leaves them out of transcripts
     and texts; "noise" trains them as the noise phone; "keep" reads them as words. None drops them
     too, but round brackets only around an event, as in (cough), and with as-given never."""
-    split_clitics: bool = field(default=False, metadata=older_runs(False))
+    split_clitics: bool = False
     """Split words that the lexicon lacks at its clitics, the entries that begin or end with an
     apostrophe, as the Montreal Forced Aligner does: M'APPELLE into M' and APPELLE. With
     english-upper-3 and letters-upper-2, and a lexicon that is not "graphemes"."""
     stress: bool = False
     """Keep the stress digits of cmudict (AH0, AH1, AH2 as different phones)."""
-    strip_stress: bool = field(default=False, metadata=older_runs(False))
+    strip_stress: bool = False
     """Remove the stress digits 0 to 2 of the vowels of a lexicon file in ARPAbet; all digits of
     other phone sets stay, such as those of tones."""
     position_dependent: bool = True

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 MOST_COLUMNS = 4

@@ -19,9 +19,8 @@ from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.lang.ngram.backoff import BackoffModel, Level, check_levels
 from toolkit.lang.ngram.kneser_ney import estimate_ids
 from toolkit.lang.tables import END, START
-from toolkit.storage.arrays import read_archive
 from toolkit.storage.files import open_atomically
-from toolkit.storage.reading import reading
+from toolkit.storage.reading import read_archive, reading
 
 ORDER = 8
 """Graphones per n-gram."""

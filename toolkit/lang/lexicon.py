@@ -13,7 +13,7 @@ from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 Pronunciation = tuple[str, ...]

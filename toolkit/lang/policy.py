@@ -16,7 +16,7 @@ from toolkit.lang.letters import (
 )
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import Normaliser, in_upper_case
-from toolkit.storage.whitespace import single_spaced, split_words
+from toolkit.storage.words import single_spaced, split_words
 
 AS_GIVEN = "as-given"
 """Words are what stands between ASCII white space, byte for byte."""

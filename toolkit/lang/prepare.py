@@ -19,7 +19,7 @@ from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text import read_lines
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 LARGE_TABLE = 1e9

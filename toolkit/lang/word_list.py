@@ -8,7 +8,7 @@ from toolkit.lang.lang import LangError
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.text import WordRules
 from toolkit.storage.lines import TextLines
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 _VARIANT = re.compile(r"(.+)\(\d+\)")
 

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel

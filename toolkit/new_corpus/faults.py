@@ -10,8 +10,8 @@ from toolkit.corpus.check.findings import ERROR, KINDS
 from toolkit.corpus.letters import is_garbled, word_of_two_alphabets
 from toolkit.corpus.manifest import NO_SPEAKER, OTHER_SPEAKER, audio_of, speaker_of, text_of
 from toolkit.lang.policy import TextPolicy
-from toolkit.storage.path_map import suggestion
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.paths import suggestion
+from toolkit.storage.words import split_words
 
 REMEDIES = {
     "digits": "write numbers out as they are said: a word with digits that the lexicon lacks has no"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
-from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
+from toolkit.processes.watchdog import RESUME_ADVICE, WorkerLostError
 
 STARTUP_TIMEOUT = timedelta(minutes=1)
 POLL_INTERVAL = 0.01  # seconds

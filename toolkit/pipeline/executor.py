@@ -24,8 +24,7 @@ from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.summary import SUMMARY, write_summary
 from toolkit.pipeline.worker_process import Attempt, numeric_variables
-from toolkit.storage.files import remove_temporaries
-from toolkit.storage.links import refuse_links
+from toolkit.storage.files import refuse_links, remove_temporaries
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, TypeVar
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.lake import Record, resolve
 from toolkit.pipeline.objects import MissingObjectError, ObjectError, ObjectStore
-from toolkit.processes.ahead import map_in_threads
+from toolkit.processes.workers import map_in_threads
 
 GAP_BYTES = 8 << 20
 """Largest gap between records that is read along rather than skipped by another call."""

@@ -6,7 +6,7 @@ from io import BytesIO
 
 from toolkit.pipeline.lake import Lake, LakeError, open_lake, readable, resolve
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.processes.ahead import map_in_threads
+from toolkit.processes.workers import map_in_threads
 
 THREADS = 16
 

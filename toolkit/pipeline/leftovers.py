@@ -34,7 +34,7 @@ def remove_leftovers(
     found, others = set(listed), []
     works = {p.id: work_digest(step, p) for p in partitions}
     for path in listed:
-        partition = partition_of(path, valid)
+        partition = partition_of(path)
         own = valid.get(partition)
         if path == own:
             continue
@@ -43,7 +43,7 @@ def remove_leftovers(
             continue
         marker = Marker.read(store, path)
         same = marker is not None and marker.work == works[partition]
-        if same and marker.numeric not in (None, numeric):
+        if same and marker.numeric != numeric:
             others.append(path)
         else:
             store.remove(path)

@@ -4,13 +4,12 @@ A marker is created after its objects, and never replaced: of two attempts at th
 creates it, and the other takes over its result. What belongs to a partition is what its marker
 names, not what a listing shows. A marker of another configuration or of other inputs, or one whose
 outputs are gone, is ignored. A reader that finds an output damaged has the marker removed, so that
-its partition is done again. Markers of earlier versions, `_done/<partition id>.json`, still count.
+its partition is done again.
 """
 
 import json
-import re
 import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from toolkit.pipeline.objects import (
     StoreConfig,
 )
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, validated
 
 FOLDER = "_done"
@@ -36,8 +35,8 @@ _FORM = {
     "work": str,
     "result": {"outputs": [_REF], "failures": [[str]], "about": {str: Any}},
     "run": {str: Any},
+    "digest": str,
 }
-KEY = re.compile(r"[0-9a-f]{16}")
 READS = 4
 THREADS = 32
 """Markers read at the same time, since reading one is nearly all waiting."""
@@ -57,8 +56,8 @@ class Marker:
     run: Mapping[str, Any]
     """Statistics: seconds, calls, device, ...; they differ from run to run."""
     numeric: Mapping[str, str] | None = None
-    """What the worker's numbers depend on, see `worker_process.numeric_variables`; None in markers
-    from before it was recorded, which count whatever it is."""
+    """What the worker's numbers depend on, see `worker_process.numeric_variables`; None: not
+    recorded."""
 
     def commit(self, store: ObjectStore, out: str, partition: str) -> "Marker":
         """Create the marker below `out`, unless another attempt has; return the one that counts.
@@ -95,7 +94,7 @@ class Marker:
     @classmethod
     def _parse(cls, content: bytes, out: str) -> "Marker":
         plain = validated(json.loads(content), _FORM)
-        if "digest" in plain and plain["digest"] != _digest(plain):
+        if plain["digest"] != _digest(plain):
             raise ValueError("the digest is not that of the content")
         result = StepResult.from_dict(plain["result"])
         numeric = validated(plain["numeric"], {str: str}) if "numeric" in plain else None
@@ -113,11 +112,9 @@ def marker_path(
     return _path(out, partition.id, work_digest(step, partition), numeric)
 
 
-def partition_of(path: str, ids: Container[str]) -> str:
-    """Return the id of the partition that a marker at `path` is of; `ids` are those in use."""
-    stem = path.rsplit("/", 1)[-1].removesuffix(".json")
-    name, _, key = stem.rpartition(".")
-    return name if KEY.fullmatch(key) and stem not in ids else stem
+def partition_of(path: str) -> str:
+    """Return the id of the partition that a marker at `path` is of."""
+    return path.rsplit("/", 1)[-1].removesuffix(".json").rpartition(".")[0]
 
 
 def finished(
@@ -133,15 +130,11 @@ def finished(
       store, step, partition, out: as for `Step.run`.
       numeric: what it must have been computed with, `Marker.numeric`; None: not recorded.
     """
-    for path in (marker_path(step, partition, out, numeric), _old_path(out, partition.id)):
-        marker = Marker.read(store, path)
-        if marker is None or marker.work != work_digest(step, partition):
-            continue
-        if numeric is not None and marker.numeric is not None and marker.numeric != numeric:
-            continue
-        if all(store.size(ref.path) == ref.size for ref in marker.result.outputs):
-            return marker
-    return None
+    marker = Marker.read(store, marker_path(step, partition, out, numeric))
+    if marker is None or marker.work != work_digest(step, partition) or marker.numeric != numeric:
+        return None
+    present = all(store.size(ref.path) == ref.size for ref in marker.result.outputs)
+    return marker if present else None
 
 
 def all_finished(
@@ -160,7 +153,7 @@ def all_finished(
     store = ObjectStore(config)
     listed = {ref.path for ref in store.list(f"{out}/{FOLDER}")}
     paths = {p.id: marker_path(step, p, out, numeric) for p in partitions}
-    candidates = [p for p in partitions if listed & {paths[p.id], _old_path(out, p.id)}]
+    candidates = [p for p in partitions if paths[p.id] in listed]
     local, stores = threading.local(), [store]
 
     def read(partition: Partition) -> Marker | None:
@@ -168,7 +161,7 @@ def all_finished(
             local.store = ObjectStore(config)
             stores.append(local.store)
         marker = finished(local.store, step, partition, out, numeric)
-        if marker is None and paths[partition.id] in listed:
+        if marker is None:
             local.store.remove(paths[partition.id])
         return marker
 
@@ -226,10 +219,6 @@ def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None
 def _digest(plain: Mapping[str, Any]) -> str:
     content = {name: value for name, value in plain.items() if name != "digest"}
     return digest_bytes(json.dumps(content, sort_keys=True).encode())
-
-
-def _old_path(out: str, partition: str) -> str:
-    return f"{out}/{FOLDER}/{partition}.json"
 
 
 def _move(ref: ObjectRef, old: str, new: str) -> ObjectRef:

@@ -46,7 +46,7 @@ class PartitionRun:
         run: Mapping[str, Any] = marker.run
         device = str(run.get("device", "cpu")) != "cpu"
         seconds = run["seconds"] - run["store_seconds"] if device else run["cpu_seconds"]
-        hours = run.get("hours")
+        hours = run["hours"]  # None: known only after the step, as of a sample of the lake
         return cls(
             float(marker.result.about.get("hours", 0.0) if hours is None else hours),
             float(seconds),
@@ -111,8 +111,7 @@ def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
             yield PartitionRun.of(marker)
         except KeyError as error:
             raise MeasuredRatesError(
-                f"{ref.path}: does not record {error}, as markers of earlier versions; run the step"
-                " again elsewhere"
+                f"{ref.path}: does not record {error}; run the step again elsewhere"
             ) from error
 
 

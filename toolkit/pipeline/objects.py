@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.faults import is_transient, redact
 from toolkit.pipeline.filesystems import filesystem, find, is_local, local_path
-from toolkit.storage.digest import CHUNK, digest_bytes, file_digest
+from toolkit.storage.digests import CHUNK, digest_bytes, file_digest
 from toolkit.storage.files import (
     create_atomically,
     link_atomically,
@@ -70,7 +70,7 @@ class ObjectRef:
     size: int
     """Size in bytes."""
     digest: str | None = None
-    """Digest by `toolkit.storage.digest.digest_bytes`; None: unknown and not checked."""
+    """Digest by `toolkit.storage.digests.digest_bytes`; None: unknown and not checked."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Metadata, plain data for JSON: hours, utterances, ..."""
 

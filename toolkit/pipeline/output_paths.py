@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from toolkit.pipeline.objects import ObjectRef
 from toolkit.pipeline.step import Partition, Step, config_plain
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 
 
 def _content(ref: ObjectRef) -> str:

@@ -16,7 +16,7 @@ from toolkit.pipeline.plan import (
     planned_figures,
 )
 from toolkit.pipeline.rates import Rates
-from toolkit.stages.stage_log import duration
+from toolkit.stages.log import duration
 from toolkit.storage.files import write_atomically
 
 DAYS = (PAPER_PIPELINE_DAYS, 1.0)

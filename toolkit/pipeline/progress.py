@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.stages.stage_log import duration
+from toolkit.stages.log import duration
 
 if TYPE_CHECKING:
     from toolkit.pipeline.step import Partition

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading

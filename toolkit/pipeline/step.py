@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 
 
 class StepError(ToolkitError):

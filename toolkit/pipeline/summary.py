@@ -12,8 +12,8 @@ from toolkit.pipeline.page import html_page, html_table
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
 from toolkit.pipeline.worker_process import Attempt
-from toolkit.stages.stage_log import duration
-from toolkit.storage.digest import digest_bytes
+from toolkit.stages.log import duration
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.reading import NATURAL, reading, validated
 
 SUMMARY = "_summary.json"

@@ -20,14 +20,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from toolkit.environment import BLAS_VARIABLE, blas_setting, forget_peak, peak_bytes
-from toolkit.one_thread import THREAD_VARIABLES
+from toolkit.environment import peak_bytes, reset_peak
 from toolkit.pipeline.attempt_store import AttemptStore
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
 from toolkit.pipeline.objects import DamagedObjectError, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
-from toolkit.processes.context import deaf_to_interrupts
+from toolkit.processes.workers import block_sigint
+from toolkit.startup import BLAS_VARIABLE, THREAD_VARIABLES, blas_setting
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class WorkerProcess:
         before = {name: os.environ.get(name) for name in numeric}
         os.environ.update(numeric)
         try:
-            with deaf_to_interrupts():
+            with block_sigint():
                 self._process.start()
         finally:
             for name, value in before.items():
@@ -201,7 +201,7 @@ def _exit_with_parent(scratch: Path) -> None:
 
 def attempt(job: Job, scratch: Path) -> Attempt:
     """Run one partition and create its marker, or take over what another attempt has committed."""
-    forget_peak()
+    reset_peak()
     start, folder = time.perf_counter(), scratch / "work"
     cpu_start = time.process_time()
     store = AttemptStore(job.store, job.out, folder)

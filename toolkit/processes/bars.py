@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from toolkit.processes.memory import held_bytes
+from toolkit.processes.memory import resident_bytes
 
 if TYPE_CHECKING:
     Base = tqdm[Any]
@@ -18,7 +18,7 @@ FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{p
 
 
 class Bar(Base):
-    """tqdm's bar, shown on terminals alone unless told otherwise; processes of the stage included.
+    """tqdm's bar, shown on terminals alone by default, with the memory of the stage's processes.
 
     Args:
       arguments: those of tqdm.
@@ -26,25 +26,25 @@ class Bar(Base):
     """
 
     hidden = False
-    """Whether new ones are not shown, see `without_bars`."""
+    """Whether new bars are hidden, see `hide_progress_bars`."""
     monitor_interval = 0  # no thread of tqdm's, whose lock a fork would inherit; see `miniters`
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         defaults = {"disable": None, "miniters": 1, "bar_format": FORMAT}
-        nowhere = {"disable": True} if sys.stderr is None or Bar.hidden else {}
-        super().__init__(*arguments, **{**defaults, **settings, **nowhere})
+        hidden = {"disable": True} if sys.stderr is None or Bar.hidden else {}
+        super().__init__(*arguments, **{**defaults, **settings, **hidden})
 
     @property
     def format_dict(self) -> dict[str, Any]:
         """What the format may name; see tqdm."""
-        held = held_bytes()
-        memory = f", {held / 1e9:.1f} GB" if held else ""
+        resident = resident_bytes()
+        memory = f", {resident / 1e9:.1f} GB" if resident else ""
         return {**super().format_dict, "memory": memory}
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """Show no bar that begins inside the `with` block: steps of something too small for bars."""
+def hide_progress_bars() -> Iterator[None]:
+    """Hide the bars that begin in a `with` block."""
     before, Bar.hidden = Bar.hidden, True
     try:
         yield

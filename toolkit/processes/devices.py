@@ -1,10 +1,18 @@
-"""Which torch device to compute on, and how to compute there."""
+"""Which torch device to compute on, how to compute there, and with how many threads.
 
+torch is imported when a function needs it, since command lines check `--device` without it.
+"""
+
+import os
 import re
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
+from toolkit.processes import ranks
+from toolkit.startup import MARK
 
 if TYPE_CHECKING:
     import torch
@@ -16,20 +24,20 @@ DEVICE = re.compile(r"(cpu|cuda|xpu|hip|mps)(:\d+)?")
 
 
 def check_device(requested: str | None) -> None:
-    """Check that what is given by `--device` is a name of one, without loading torch.
+    """Check that `--device` names a device, without loading torch.
 
     Raises:
-      ToolkitError: it is not.
+      ToolkitError: it does not.
     """
     if requested is not None and not DEVICE.fullmatch(requested):
         raise ToolkitError(f"--device {requested}: there are cpu, cuda, cuda:0, cuda:1, ...")
 
 
 def choose_device(requested: str | None) -> str:
-    """Return the device given by `--device`; by default "cuda" if torch finds a GPU, else "cpu".
+    """Return the device of `--device`; by default "cuda" if torch finds a GPU, else "cpu".
 
     Raises:
-      ToolkitError: it is no name of a device, or a GPU is requested on a machine that has none.
+      ToolkitError: there is no such device, or a GPU is requested on a machine that has none.
     """
     check_device(requested)
     if requested == "cpu":
@@ -52,9 +60,9 @@ def to_device(tensor: "Tensor", device: "torch.device") -> "Tensor":
 
 
 def full_float32(device: "torch.device") -> AbstractContextManager[None]:
-    """Compute float32 with all its bits: cuDNN otherwise rounds factors to 10 bits (TF32).
+    """Compute float32 with all its bits; cuDNN otherwise rounds factors to 10 bits (TF32).
 
-    For results that shall not depend on the device.
+    For results that must not depend on the device.
     """
     if device.type != "cuda":
         return nullcontext()
@@ -66,3 +74,33 @@ def full_float32(device: "torch.device") -> AbstractContextManager[None]:
         deterministic=cudnn.deterministic,
         allow_tf32=False,
     )
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Compute with `count` torch threads inside the `with` block.
+
+    The number of threads decides how sums are split and so their last bits: PLP by kaldifeat
+    differs between one thread and two.
+
+    Args:
+      count: of threads; None: in a recipe, where `OMP_NUM_THREADS` is not the user's, one for each
+        core that this process may use, of which those that torchrun has started on the same machine
+        have equal shares; else as many as before.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if count is None:
+        cores = max(1, usable_cpus() // ranks.processes_here())
+        count = cores if MARK in os.environ else before
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Compute with one torch thread, as worker processes do."""
+    return torch_threads(1)

@@ -1,36 +1,42 @@
-"""The peak of the memory of this process and of the processes that it starts."""
+"""The peak memory of this process and of the processes that it starts; garbage collection."""
 
 import contextlib
+import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from toolkit.environment import forget_peak, peak_bytes
-from toolkit.processes.context import server_pid
+from toolkit.environment import peak_bytes, reset_peak
+
+if TYPE_CHECKING:
+    from psutil import Process
 
 INTERVAL = 0.5  # seconds
 
-counted_apart: set[int] = set()
-"""Processes that, with their descendants, do not count: another watch measures them."""
-_held = 0  # bytes, as of the last sample of a watch that is running
+excluded_pids: set[int] = set()
+"""Processes that do not count, nor do their descendants: another watch measures them."""
+_resident = 0  # bytes, as of the last sample of a watch that is running
 
 
 class MemoryWatch:
-    """Measures, in a `with` block, the peak resident size of this process and of its descendants.
+    """Measures the peak resident size of this process and its descendants in a `with` block.
 
     Every `INTERVAL` seconds the sizes of all are added up; what they share counts for each of them.
-    The process from which workers are forked does not count: they have what it has. Of this process
-    alone the system also knows the peak in between.
+    The server from which workers are forked does not count, since they share its memory. Of this
+    process alone the system also knows the peak in between.
     """
 
     def __init__(self) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory watch", daemon=True)
-        self._own_counts = False
+        self._kernel_counts = False
         self.peak_bytes = 0
         """The peak so far; complete once the block has been left."""
 
     def __enter__(self) -> "MemoryWatch":
-        self._own_counts = forget_peak()
+        self._kernel_counts = reset_peak()
         self._thread.start()
         return self
 
@@ -40,38 +46,66 @@ class MemoryWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        global _held
+        global _resident
         self._stop.set()
         self._thread.join()
-        if self._own_counts:
+        if self._kernel_counts:
             self.peak_bytes = max(self.peak_bytes, peak_bytes())
         else:
             self._sample()
-        _held = 0
+        _resident = 0
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL):
             self._sample()
 
     def _sample(self) -> None:
-        global _held
+        global _resident
         import psutil
 
-        me, total = psutil.Process(), 0
-        left_out = {server_pid(), *counted_apart}
-        for pid in counted_apart:
+        process, total = psutil.Process(), 0
+        excluded = set(excluded_pids)
+        for pid in excluded_pids:
             with contextlib.suppress(psutil.Error):
-                left_out |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
-        for process in (me, *me.children(recursive=True)):
-            if process.pid in left_out:
-                continue
-            try:
-                total += process.memory_info().rss
-            except psutil.Error:  # it has just ended
-                continue
-        self.peak_bytes, _held = max(self.peak_bytes, total), total
+                excluded |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+        excluded |= {child.pid for child in process.children() if is_fork_server(child)}
+        for each in (process, *process.children(recursive=True)):
+            if each.pid not in excluded:
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    total += each.memory_info().rss
+        self.peak_bytes, _resident = max(self.peak_bytes, total), total
 
 
-def held_bytes() -> int:
-    """Return what a running `MemoryWatch` found in its last sample; 0 without one."""
-    return _held
+def is_fork_server(child: "Process") -> bool:
+    """Whether a child of this process is the server from which its workers are forked.
+
+    The workers have the server's command line, but are its children.
+    """
+    import psutil
+
+    try:
+        return any("multiprocessing.forkserver" in word for word in child.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
+
+
+def resident_bytes() -> int:
+    """Return the resident size in the last sample of a running `MemoryWatch`; 0 without one."""
+    return _resident
+
+
+@contextmanager
+def gc_disabled() -> Iterator[None]:
+    """Disable the garbage collector in a `with` block, or in a function that it decorates.
+
+    For work that makes many objects, none of them in a cycle. A collection visits all objects, so
+    time would grow faster than their number: 16,000 utterances are scored in 15 microseconds each
+    instead of 19, 2,000 in 15.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

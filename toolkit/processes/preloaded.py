@@ -1,5 +1,5 @@
-"""Imported last by the server from which workers are forked, see `toolkit.processes.context`."""
+"""Imported last by the server from which workers are forked, see `toolkit.processes.workers`."""
 
-from toolkit.processes.imports import keep_imports
+from toolkit.processes.workers import freeze_imports
 
-keep_imports()
+freeze_imports()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
+from toolkit.processes.watchdog import RESUME_ADVICE, WorkerLostError
 from toolkit.storage import files
 
 Result = TypeVar("Result")
@@ -37,11 +37,11 @@ def processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", world_size())) if world_size() > 1 else 1
 
 
-def connect() -> "Connection":
+def connect() -> "RankGroup":
     """Return the connection to the other ranks; the first call makes it and waits for them."""
     global _connection
     if _connection is None:
-        _connection = Connection()
+        _connection = RankGroup()
     return _connection
 
 
@@ -74,7 +74,7 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
     return work() if world_size() == 1 else connect().on_rank_zero(work)
 
 
-class Connection:
+class RankGroup:
     """The messages between this process and the other ranks; made by `connect`."""
 
     def __init__(self) -> None:
@@ -83,8 +83,7 @@ class Connection:
         from torch.distributed import TCPStore
         from torch.distributed.rendezvous import rendezvous
 
-        from toolkit.processes.key_value_store import KeyValueStore
-        from toolkit.processes.watchdog import Watchdog
+        from toolkit.processes.watchdog import KeyValueStore, Watchdog
 
         self.rank, self.world_size = rank(), world_size()
         self.store = next(rendezvous("env://"))[0]
@@ -169,5 +168,5 @@ class Connection:
             raise WorkerLostError(f"{self.watchdog.explain(error)}. {RESUME_ADVICE}") from error
 
 
-_connection: Connection | None = None
+_connection: RankGroup | None = None
 _single = False

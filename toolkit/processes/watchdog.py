@@ -4,24 +4,163 @@ Every rank writes a heartbeat into the store each second. Rank 0 reads all of th
 rank 0's and the failure: a sentence that says what went wrong, after which all ranks exit.
 
 The heartbeats come from a thread, which goes on when the main thread hangs. So they also carry how
-many steps the main thread has taken (`StallDetector`), for methods whose ranks do not wait for each
-other.
+many steps the main thread has taken (`StallDetector`), for training whose ranks do not wait for
+each other; where they do, an exchange with a rank that hangs times out.
 """
 
 import atexit
+import json
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
-from toolkit.processes.key_value_store import KeyValueStore
-from toolkit.processes.scope import pid_space
-from toolkit.processes.stalls import StallDetector
+from toolkit.errors import ToolkitError
+
+RESUME_ADVICE = (
+    "The same command continues from the last checkpoint, with the same or another number of"
+    " workers."
+)
+
+
+class WorkerLostError(ToolkitError):
+    """Another process of the run was killed, hangs or failed."""
+
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+
+class KeyValueStore:
+    """JSON values in one of torch's stores, whose own `get` blocks until the key has been set.
+
+    Args:
+      store: must be used by one thread at a time.
+      prefix: put before every key.
+    """
+
+    def __init__(self, store: "Store", prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+
+    def put(self, key: str, value: Any) -> None:
+        """Write a value that JSON can hold."""
+        self._store.set(f"{self._prefix}/{key}", json.dumps(value))
+        self.add(f"{key}/there", 1)
+
+    def has(self, key: str) -> bool:
+        """Whether the key has a value."""
+        return self.add(f"{key}/there", 0) > 0
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key that has one."""
+        return json.loads(self._store.get(f"{self._prefix}/{key}"))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter, which starts at 0, and return its new value."""
+        return self._store.add(f"{self._prefix}/{key}", amount)
+
+
+def _pid_space() -> str:
+    """Name the scope in which process ids are unique: this boot of the host, and the container."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return f"{socket.gethostname()} {os.getpid()}"  # equal to no other process's
+
+
+SLACK = 4.0  # seconds by which what is known of other ranks may be out of date
+
+
+class StallDetector:
+    """Follows the progress of every rank's main thread.
+
+    From the first step of any rank until all ranks have met at the end of their steps, every rank
+    must take a step within `limit` or be waiting there for the others. A rank may be as slow as
+    `limit` allows in each step.
+
+    Args:
+      rank: of this process.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._own: dict[str, Any] = {"steps": 0, "rounds": 0, "waits": False, "limit": None}
+        self._seen: dict[int, tuple[dict, float]] = {}  # a rank's status, and since when it holds
+        self._stepping_since: dict[int, float] = {}  # when a rank was first seen to take steps
+        self._updated: dict[int, float] = {}  # when a rank's status last arrived
+        self.limit = float("inf")
+        """Seconds that a step may take, from the latest status of any rank that takes steps."""
+
+    def step(self, limit: float) -> None:
+        """Count a step of this rank, which promises the next one within `limit` seconds."""
+        self._change(steps=self._own["steps"] + 1, limit=limit)
+
+    def wait(self, limit: float) -> None:
+        """Note that this rank waits until the others have taken their steps, until `idle`."""
+        self._change(waits=True, limit=limit)
+
+    @contextmanager
+    def waiting(self, limit: float) -> Iterator[None]:
+        """Wrap the wait for the other ranks at the end of all steps."""
+        self.wait(limit)
+        yield
+        self.idle()
+
+    def idle(self) -> None:
+        """Note that this rank takes no steps for now."""
+        self._change(waits=False, limit=None, rounds=self._own["rounds"] + 1)
+
+    def status(self) -> dict:
+        """Return what the other ranks must know of this one, as plain values."""
+        return self._own
+
+    def update(self, rank: int, status: dict) -> None:
+        """Take in the status of a rank."""
+        now = time.monotonic()
+        before = self._seen.get(rank, ({}, now))[0]
+        if status["limit"] is None:
+            self._stepping_since.pop(rank, None)
+        else:
+            self.limit = status["limit"]
+            self._stepping_since.setdefault(rank, now)
+        self._updated[rank] = now
+        if status != before:
+            self._seen[rank] = (status, now)
+
+    def stalled(self) -> list[int]:
+        """List the ranks that have taken no step for `limit` seconds.
+
+        When there is one, those within `SLACK` seconds of the limit are listed too.
+        """
+        self.update(self._rank, self._own)
+        seen = dict(self._seen)
+        newest = max(status["rounds"] for status, _ in seen.values())
+        started = dict(self._stepping_since)
+        stepping = [
+            started[rank] for rank in seen.keys() & started if seen[rank][0]["rounds"] == newest
+        ]
+        if not stepping:
+            return []
+        idle = {  # a rank whose status does not arrive may take steps nevertheless
+            rank: self._updated[rank] - max(min(stepping), since)
+            for rank, (status, since) in seen.items()
+            if not status["waits"]
+        }
+        if max(idle.values(), default=0.0) <= self.limit:
+            return []
+        return [rank for rank, seconds in idle.items() if seconds > self.limit - SLACK]
+
+    def _change(self, **values: float | None) -> None:
+        self._own = {**self._own, **values}
+        self.update(self._rank, self._own)
+
 
 HEARTBEAT_INTERVAL = 1.0  # seconds
 HEARTBEAT_TIMEOUT = 30.0  # seconds without a heartbeat after which a process counts as lost
@@ -43,7 +182,7 @@ class Watchdog:
 
     def __init__(self, store: KeyValueStore, rank: int, world_size: int) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
-        self._host, self._pid_space = socket.gethostname(), pid_space()
+        self._host, self._pid_space = socket.gethostname(), _pid_space()
         self._watched = range(1, world_size) if rank == 0 else range(1)
         now = time.monotonic()
         self._last_exchange = now  # start of the last complete exchange with the store

@@ -1,23 +1,35 @@
-"""Worker processes that map a function over items; results do not depend on their number."""
+"""Worker processes and threads that map a function over items.
 
+Results do not depend on the number of workers.
+"""
+
+import gc
 import multiprocessing
 import os
 import signal
+import sys
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from pathlib import Path
 from time import process_time
 from typing import TypeVar
 
+from toolkit.environment import project_root
 from toolkit.errors import ToolkitError
-from toolkit.processes.context import deaf_to_interrupts, worker_context
-from toolkit.processes.sampler import sample_worker
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+PACKAGES = ("toolkit", "local", "recipes")
+LONGEST_FOLDER = 64
+"""Bytes of the temporary folder's path: the server's socket lies below it, and a socket's path ends
+after 107."""
 
 
 class WorkerError(ToolkitError):
@@ -55,14 +67,14 @@ class WorkerPool:
         """
         global _spent
         if self._pool is None:
-            from toolkit.processes.threads import one_thread
+            from toolkit.processes.devices import one_thread
 
             for item in items:
                 with one_thread():
                     result = function(item)
                 yield result
             return
-        with deaf_to_interrupts():
+        with block_sigint():
             futures = deque(self._pool.submit(_timed, function, item) for item in items)
         try:
             while futures:  # let go one by one, with their results
@@ -148,16 +160,90 @@ def map_in_processes(
         yield from pool.map(function, items)
 
 
+def worker_context() -> BaseContext:
+    """Return the context in which to start processes that compute.
+
+    They are never forked from this process: threads that k2's search leaves behind do not survive a
+    fork, nor does CUDA. On Linux they are forked from multiprocessing's server, which computes
+    nothing. It starts at the first call and imports the modules of the project that this process
+    has imported, once instead of in each worker: a recipe's modules take some four seconds of
+    processor time. Its environment variables and streams are those of that moment; `start_worker`
+    takes over today's variables. Where the server cannot run, processes are spawned.
+    """
+    if sys.platform != "linux" or len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    try:
+        resource_tracker.ensure_running()  # unblocks signals, so it comes first
+        with block_sigint(), _working_directory(project_root()):
+            context.set_forkserver_preload([*_imported(), "toolkit.processes.preloaded"])
+            forkserver.ensure_running()
+        # A first process waits until the server has imported all, while Ctrl-C still ends this
+        # process, and shows whether the server's socket is there.
+        probe = context.Process(target=_do_nothing, daemon=True)
+        probe.start()
+        probe.join()
+    except OSError:
+        return multiprocessing.get_context("spawn")
+    return context
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _imported() -> list[str]:
+    """Return the project's modules in the order of their imports, on which the BLAS depends.
+
+    Modules of a recipe elsewhere, which the server would not find, are left out.
+    """
+    root = project_root()
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    return [
+        name
+        for name, file in files.items()
+        if file
+        and (package := name.partition(".")[0]) in PACKAGES
+        and Path(file).is_relative_to(root / package)
+    ]
+
+
+@contextmanager
+def _working_directory(folder: Path) -> Iterator[None]:
+    """Change the working directory, from which a server imports before all other folders."""
+    before = os.open(".", os.O_RDONLY)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.fchdir(before)
+        os.close(before)
+
+
+@contextmanager
+def block_sigint() -> Iterator[None]:
+    """Block SIGINT, which Ctrl-C sends to all processes, in those that start in the `with` block.
+
+    Their parent ends them. Otherwise Ctrl-C would end them with tracebacks while they import, and
+    an exception where C code calls back would be ignored: a worker would go on without a piece of
+    speech, say, and write the others.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start_worker(environment: Mapping[str, str]) -> None:
     """Prepare a worker process: one torch thread, and what `follow_parent` does."""
-    follow_parent(environment)
-    sample_worker()
+    exit_with_parent(environment)
     import torch
 
     torch.set_num_threads(1)
 
 
-def follow_parent(environment: Mapping[str, str]) -> None:
+def exit_with_parent(environment: Mapping[str, str]) -> None:
     """Prepare a process: its parent ends it on Ctrl-C, and it exits when the parent is gone.
 
     Args:
@@ -173,3 +259,42 @@ def _end_with_parent() -> None:
     """Exit once the parent is gone; the workers of a killed parent would wait forever."""
     multiprocessing.parent_process().join()
     os._exit(1)
+
+
+def freeze_imports() -> None:
+    """Exclude all present objects from garbage collection.
+
+    A recipe's imports make a quarter of a million objects. A collection of all takes 0.2 s, and
+    every process makes several before it ends. Workers share the memory of these objects with the
+    process from which they are forked, since nothing marks them any more.
+    """
+    gc.freeze()
+
+
+def map_in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], jobs: int, prefetch: int
+) -> Iterator[Result]:
+    """Map in threads of this process and yield the results in the items' order.
+
+    Useful where `function` releases the interpreter lock most of the time: reading files, decoding
+    audio, compiled searches. `items` is iterated over by the thread that takes the results.
+
+    Args:
+      function: an exception in it is raised at its position.
+      items: any number, even without end.
+      jobs: threads.
+      ahead: items that may be under way or done before their results are taken; at least `jobs`,
+        or some threads never have work.
+    """
+    pending: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) >= prefetch:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.report.chart import Chart, Series
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import figure, side_by_side
-from toolkit.stages.stage_log import duration
+from toolkit.stages.log import duration
 from toolkit.train.errors import TrainingError
 from toolkit.train.runlog import RUN_LOG, Evaluated, RunLog, Sentences, Step, read_run_log
 

@@ -13,7 +13,7 @@ import numpy as np
 from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.cuts import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.storage.places import places_of
+from toolkit.storage.paths import places_of
 from toolkit.storage.reading import regular
 
 RATE = 16000

@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import Cell, Column, Row, Table
 from toolkit.report.stages import StageView
+from toolkit.stages.marker import CodeVersion
 
 LOG_LINES = 60
 MOST_SETTINGS = 30_000
@@ -34,15 +35,14 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
 def _made_by(stage: StageView) -> tuple[str, str, str]:
     marker = stage.marker
     assert marker is not None
-    commits = [_commit(code.git) if code else "unknown" for code in marker.codes]
-    commit = ", ".join(dict.fromkeys(commits))
-    versions = ", ".join(f"{n} {v}" for n, v in marker.versions.items() if v)
-    return marker.command, commit, versions
+    commits = [_commit(attempt.code) for attempt in marker.provenance.attempts]
+    versions = ", ".join(f"{n} {v}" for n, v in marker.code.versions.items() if v)
+    return marker.command, ", ".join(dict.fromkeys(commits)), versions
 
 
-def _commit(git: dict[str, Any]) -> str:
-    commit = str(git.get("commit") or "unknown")[:12]
-    return commit + (" with local changes" if git.get("dirty") else "")
+def _commit(code: CodeVersion) -> str:
+    commit = (code.commit or "unknown")[:12]
+    return commit + (" with local changes" if code.dirty else "")
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -58,7 +58,7 @@ def settings(stages: Sequence[StageView]) -> str:
     """Return the settings that the stages have read, collapsed."""
     sections: dict[str, Any] = {}
     for stage in stages:
-        sections |= stage.marker.parameters if stage.marker else {}
+        sections |= stage.marker.provenance.parameters if stage.marker else {}
     text = json.dumps(sections, indent=1, ensure_ascii=False)
     if len(text) > MOST_SETTINGS:
         text = text[:MOST_SETTINGS] + "\n..."

@@ -23,7 +23,7 @@ from toolkit.report.stages import StageView, counts, read_stages, stage_table
 from toolkit.report.training import course
 from toolkit.report.versus import versus_table
 from toolkit.score.results import Result
-from toolkit.stages.stage_log import duration
+from toolkit.stages.log import duration
 from toolkit.storage.files import write_atomically
 
 STYLE, *SCRIPTS = map(Path(__file__).with_name, ("run_page.css", "run_page.js", "browser.js"))

@@ -7,11 +7,10 @@ from datetime import datetime
 from html import escape
 
 from toolkit.report.folder import RunFolder
-from toolkit.stages.marker import Marker, UnreadableMarkerError
-from toolkit.stages.partial import read_progress
-from toolkit.stages.plan import overlap
-from toolkit.stages.stage_log import duration, headline
-from toolkit.storage.digest import Content
+from toolkit.stages.log import duration, headline
+from toolkit.stages.marker import Marker, Progress, UnreadableMarkerError
+from toolkit.storage.digests import Content
+from toolkit.storage.paths import overlap
 
 BEGUN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
 """The line that the stage log has at the beginning of a stage."""
@@ -80,7 +79,7 @@ def _view(
             number, title, "failed", text.partition("\n")[0], marker, spent, text[-TRACE:]
         )
     if number in partial:
-        progress = read_progress(run.directory, number)
+        progress = Progress.read(run.directory.progress(number))
         share = f"{100 * min(1.0, progress.done / (progress.total or 1)):.0f} %" if progress else ""
         seconds = progress.seconds if progress else 0.0
         return StageView(number, title, "partial", share, marker, seconds)
@@ -110,7 +109,7 @@ def _stale(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
     for name in marker.outputs:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
-    for name, content in marker.inputs.items():
+    for name, content in marker.provenance.inputs.items():
         for other in markers:
             for output, made in other.outputs.items():
                 if overlap(name, output) and _differs(name, content, output, made):
@@ -166,7 +165,7 @@ def _row(stage: StageView, longest: float) -> str:
 
 
 def _memory(marker: Marker | None) -> str:
-    if marker is None or marker.peak_bytes is None:
+    if marker is None or not marker.peak_bytes:
         return ""
     mebibytes = marker.peak_bytes / 2**20
     return f"{mebibytes:,.0f} MiB" if mebibytes < 1000 else f"{mebibytes / 1024:.1f} GiB"

@@ -6,7 +6,7 @@ from toolkit.report.chart import Chart, Series
 from toolkit.report.curves import History, margins, series_of
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import Cell, Column, Row, Table, figure, side_by_side
-from toolkit.stages.stage_log import duration
+from toolkit.stages.log import duration
 from toolkit.train.errors import TrainingError
 from toolkit.train.runlog import RUN_LOG, RunLog, Step, read_run_log
 

@@ -134,7 +134,7 @@ def _differ(name: str, first: Mapping[str, str], second: Mapping[str, str]) -> b
 def _settings(stages: Sequence[StageView]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for stage in stages:
-        found |= stage.marker.parameters if stage.marker else {}
+        found |= stage.marker.provenance.parameters if stage.marker else {}
     return found
 
 

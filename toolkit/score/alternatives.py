@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import WHITE_SPACE, split_words
+from toolkit.storage.words import WHITE_SPACE, split_words
 
 NO_WORD = "@"
 _MARKED = re.compile(r"[{}@;*]")

@@ -13,7 +13,7 @@ from toolkit.align.ctm import CtmEntry, CtmError
 from toolkit.score.glm import Glm
 from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 """Tokens around and between alternatives, in any case."""

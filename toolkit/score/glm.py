@@ -20,7 +20,7 @@ from typing import Literal
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import Side, TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import single_spaced
+from toolkit.storage.words import single_spaced
 
 Kind = Literal["stm", "ctm", "trn"]
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from toolkit.score.normalise import basic
 from toolkit.score.utterance import UtteranceScore
-from toolkit.storage.whitespace import has_other_space
+from toolkit.storage.words import has_other_space
 
 _NOTABLE = 0.3
 """Share of substitutions above which case and punctuation are remarked upon."""

@@ -13,7 +13,7 @@ from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.storage.files import write_atomically
-from toolkit.storage.whitespace import single_spaced, split_words
+from toolkit.storage.words import single_spaced, split_words
 
 __all__ = [
     "CtmEntry", "CtmError", "StmError", "StmSegment", "read_ctm", "read_stm", "write_ctm",

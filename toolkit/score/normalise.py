@@ -12,7 +12,7 @@ from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text import QUOTES, TextError, read_lines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import WHITE_SPACE, split_words
+from toolkit.storage.words import WHITE_SPACE, split_words
 
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)

@@ -21,7 +21,7 @@ from toolkit.score.read_json import read_json_texts
 from toolkit.score.read_recogs import is_recogs, recogs_texts
 from toolkit.storage.lines import LineCounts, is_faulty, shown, too_many
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import WHITE_SPACE, key_and_rest, single_spaced, split_words
+from toolkit.storage.words import WHITE_SPACE, key_and_rest, single_spaced, split_words
 
 Form = Literal["text", "trn", "plain", "json", "icefall", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json", "icefall")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from toolkit.score.lines import Side, TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import WHITE_SPACE, single_spaced
+from toolkit.storage.words import WHITE_SPACE, single_spaced
 
 _FILES = ("audio", "audio_filepath", "path", "file")
 _IDS = ("id", "utterance", *_FILES, "name")

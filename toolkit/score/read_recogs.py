@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit.score.lines import Side, TranscriptError
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 _LINE = re.compile(r"(\S[^\t]*):\t(\w+)=(.*)")
 """Name of a cut, what the line has of it (`timestamp_hyp` too), and its value in Python."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.score.wer import Score
 from toolkit.storage.files import write_atomically

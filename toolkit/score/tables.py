@@ -21,7 +21,7 @@ from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_l
 from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import Score
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}

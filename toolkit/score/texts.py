@@ -13,7 +13,7 @@ from toolkit.score.align import (
 from toolkit.score.alternatives import NO_WORD, Grammar, GrammarError, Items, mapped, parse
 from toolkit.score.utterance import Unit, units_of
 from toolkit.score.word_network import Aligned, Network, align_networks, is_fragment
-from toolkit.storage.whitespace import single_spaced
+from toolkit.storage.words import single_spaced
 
 
 def align_texts(

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.processes.collection import without_collections
+from toolkit.processes.memory import gc_disabled
 from toolkit.score import bootstrap
 from toolkit.score.align import Weights
 from toolkit.score.alternatives import Grammar
@@ -210,7 +210,7 @@ class Score:
         return [*found, *likeness_remarks(self.utterances)]
 
 
-@without_collections()
+@gc_disabled()
 def score(
     refs: Mapping[str, str],
     hyps: Mapping[str, str],

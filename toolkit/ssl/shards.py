@@ -23,7 +23,7 @@ from toolkit.features.shards import MANIFEST, SHARDS, field_file, index_arrays, 
 from toolkit.ssl.target_store import ADVICE, FIELDS
 from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
 from toolkit.ssl.targets import KBest, TargetError
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.reading import DAMAGE_ERRORS, reading, regular, validated
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from toolkit.features.shards import SHARDS, index_features
 from toolkit.ssl.targets import KBest, TargetError
-from toolkit.storage.arrays import parse_array
-from toolkit.storage.reading import NATURAL, read_json, reading
+from toolkit.storage.reading import NATURAL, parse_array, read_json, reading
 
 MANIFEST = "targets.json"
 ADVICE = "make the targets again"

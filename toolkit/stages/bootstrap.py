@@ -1,7 +1,7 @@
 """Restarts a recipe in the project's own Python environment, so that `./run.py` works by itself.
 
-Imports nothing but the standard library and runs on any Python from 3.8 on, since it runs before
-the right interpreter is found. A recipe starts with:
+Runs before the right interpreter is found, in any Python from 3.8 on, and so imports the standard
+library and `toolkit.startup` alone. A recipe starts with:
 
     #!/usr/bin/env python3
     import sys
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-from toolkit.one_thread import default_to_one_thread
+from toolkit.startup import default_to_one_thread
 
 NEEDED = ("click", "yaml", "torch", "lhotse")
 # Holds the id of the process that has already changed interpreters; `execv` keeps the id.
@@ -28,14 +28,13 @@ GUARD_VARIABLE = "TOOLKIT_BOOTSTRAPPED"
 
 
 def use_project_environment(root: Path) -> None:
-    """Continue in the interpreter of `root`/.venv, with the same arguments, unless it is this one.
+    """Restart in the interpreter of `root`/.venv, with the same arguments, unless it runs already.
 
-    Nor does it leave `root`/.venv-reference, the environment in which results can be compared with
-    those of k2.
-
-    Does nothing in a program that is not one of the project's own files, such as a test runner
-    that imports a recipe. When a module is missing, says how to set up and exits with status 1.
-    Ctrl-C while the recipe's modules are imported ends it with one word and status 130.
+    An interpreter of `root`/.venv-reference, in which results are compared with those of k2, stays.
+    Nothing is done in a program that is not one of the project's own files, such as a test runner
+    that imports a recipe. If a package is missing, a message says how to set up, and the process
+    exits with status 1. Ctrl-C while the recipe's modules are imported prints "interrupted" and
+    exits with status 130.
     """
     environment = Path(root).resolve() / ".venv"
     python = environment / "bin" / "python"

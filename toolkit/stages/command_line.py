@@ -4,49 +4,59 @@ import difflib
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from glob import has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from toolkit.config.settings import (
     all_keys,
-    apply_overrides,
     flatten,
-    load_yaml,
-    parameters_of,
-    resolve_paths,
+    load_config,
+    result_parameters,
     to_plain,
 )
 from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
-from toolkit.processes.errors import WorkerLostError
-from toolkit.processes.imports import keep_imports
-from toolkit.stages.declaration import Declaration
+from toolkit.processes.profiler import py_spy
+from toolkit.processes.watchdog import WorkerLostError
+from toolkit.processes.workers import freeze_imports
+from toolkit.stages.declaration import Declaration, RunOptions
 from toolkit.stages.directory import RunDirectory, storage_error
-from toolkit.stages.distributed import ending_followers, run_follower
-from toolkit.stages.inputs import InputNames, is_path
+from toolkit.stages.distributed import follow_rank_zero, release_ranks
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
-from toolkit.stages.partial import read_record
+from toolkit.stages.log import (
+    StageLog,
+    report_broken_output,
+    survive_broken_output,
+    toolkit_logs,
+)
+from toolkit.stages.marker import Provenance
+from toolkit.stages.plan import Planner, is_path
 from toolkit.stages.runner import Runner
-from toolkit.stages.stage import Request
-from toolkit.stages.stage_log import Amount, StageLog, toolkit_logs
-from toolkit.stages.terminal import outlive, told
-from toolkit.stages.termination import TerminatedError, terminable
-from toolkit.storage.encoding import check_utf8, printable
+from toolkit.stages.signals import INTERRUPTED, exit_on_signals
+from toolkit.storage.paths import check_utf8, printable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
-INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
+OUTPUT_SETTINGS = {"corpus.pipes"}
+"""Settings that name an output of the run, which need not exist."""
+_LAST_COMMAND = {"recipe": str, "profile": str, "set": [str], "config": str | None}
 
 
 class SelectionError(ToolkitError):
     """A stage, a profile or a range of stages that the recipe does not have."""
+
+
+class ProfileError(ToolkitError):
+    """A stage could not be profiled."""
 
 
 class _RunFolder(click.Path):
@@ -59,133 +69,179 @@ class _RunFolder(click.Path):
         return super().convert(value, param, ctx)
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command line as typed."""
-
-    profile: str | None
-    stage: str | None
-    stop_stage: str | None
-    listing: bool
-    as_json: bool
-    dry_run: bool
-    code: bool
-    stale_code: bool
-    accept_code_change: bool
-    force: tuple[str, ...]
-    profile_stage: str | None
-    overrides: tuple[str, ...]
-    config: Path | None
-    exp: Path | None
-    device: str | None
-    jobs: int | None
-    amount: Amount
-
-
-def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
-    """Parse `arguments` (default: the process's own), run what they ask for and exit.
+def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
+    """Parse the command line of a recipe, run what it asks for and exit.
 
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
     option is not known, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    keep_imports()
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    command = shlex.join([sys.argv[0], *arguments])
+    freeze_imports()
+    with exit_on_signals(), _exit_on_errors():
+        program = Path(sys.argv[0]).name
+        typed = _click_command(recipe).make_context(program, list(arguments)).params
+        profile = chosen_profile(recipe, typed["profile"])
+        directory = RunDirectory(typed["exp"] or recipe.directory(profile))
+        options = _run_options(recipe, profile, directory, typed, [sys.argv[0], *arguments])
+        last_command = {
+            "recipe": recipe.name,
+            "profile": profile,
+            "set": list(typed["overrides"]),
+            "config": str(typed["config"].absolute()) if typed["config"] else None,
+        }
+        if typed["listing"] or typed["dry_run"] or typed["stale_code"]:
+            if ranks.rank() == 0:
+                with report_broken_output(), _storage_errors(directory.root):
+                    _compare_with_last(directory, last_command, to_stderr=typed["as_json"])
+                    _show(recipe, directory, options, typed)
+        elif ranks.rank() > 0:
+            follow_rank_zero(recipe.stages, directory, options)
+        elif typed["profile_stage"] is not None:
+            with _storage_errors(directory.root):
+                _profile(recipe, directory, options)
+        else:
+            stage_log = StageLog(directory.log, options.verbosity)
+            with survive_broken_output(stage_log.write_to_file), _storage_errors(directory.root):
+                _compare_with_last(directory, last_command, to_stderr=False)
+                _note_missing(options.config)
+                with (
+                    release_ranks(),
+                    directory.lock(options.command),
+                    toolkit_logs(stage_log),
+                    _progress_bars(options),
+                ):
+                    last = json.dumps(last_command | {"command": options.command}, indent=1)
+                    directory.write(directory.last_command, last + "\n")
+                    runner = Runner(recipe.stages, directory, options, stage_log)
+                    directory.write_places(runner.planner.names.folders)
+                    runner.run()
+                if recipe.on_finish and options.last == recipe.stages[-1].number:
+                    recipe.on_finish(directory.root)
+    sys.exit(0)
 
-    @click.command(
-        help=f"{recipe.title or recipe.name}\n\nWithout options: run every stage that is not done.",
-        epilog=_epilog(recipe),
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    )
-    @click.option("--stage", metavar="N", help="First stage to run.")
-    @click.option("--stop-stage", metavar="M", help="Last stage to run.")
-    @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
-    @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
-    @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
-    @click.option(
-        "--code", is_flag=True, help="With --dry-run: show which changes of code concern a stage."
-    )
-    @click.option(
-        "--stale-code", is_flag=True, help="Show the stages that other code or packages made."
-    )
-    @click.option(
-        "--accept-code-change",
-        is_flag=True,
-        help="Continue a stage that other code or packages have begun.",
-    )
-    @click.option("--force", multiple=True, metavar="N", help="Run stage N even if it is done.")
-    @click.option(
-        "--profile-stage",
-        metavar="N",
-        help="Run stage N alone, again if it is done, and draw where its time goes: profiles/N.svg "
-        "in the run directory.",
-    )
-    @click.option(
-        "--profile",
-        metavar="NAME",
-        help=f"The settings to start from: {', '.join(recipe.profiles)}; default: the first.",
-    )
-    @click.option(
-        "--set",
-        "overrides",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help=f"Change a setting, e.g. --set {_example(recipe)}; may be repeated.",
-    )
-    @click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        help="A YAML file of settings; --set overrides it.",
-    )
-    @click.option(
-        "--exp",
-        type=_RunFolder(path_type=Path),
-        help=f"The run directory; default: exp/{recipe.prefix}PROFILE beside the recipe.",
-    )
-    @click.option(
-        "--device", metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
-    )
-    @click.option(
-        "--jobs",
-        type=click.IntRange(min=1),
-        help="Worker processes, or threads beside a GPU; default: one per core.",
-    )
-    @click.option(
-        "--quiet",
-        "amount",
-        flag_value="quiet",
-        help="Print warnings, errors and the results alone.",
-    )
-    @click.option(
-        "--verbose",
-        "amount",
-        flag_value="verbose",
-        help="Print more, and the time before each line.",
-    )
-    def run(**options: Any) -> None:
-        options["amount"] = options["amount"] or "normal"
-        _run(recipe, Options(**options), command)
 
+@contextmanager
+def _exit_on_errors() -> Iterator[None]:
+    """Print the error of a user that ends a `with` block, and exit with its status."""
     try:
-        with terminable():
-            run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
+        yield
     except ToolkitError as error:
         if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
             click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)
+    except BrokenPipeError:  # as with `--list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as interrupt:
-        cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
-        where = str(cause or "") or "interrupted"
-        click.echo(f"{where}; the same command continues", err=True)
-        sys.exit(TERMINATED if isinstance(cause, TerminatedError) else INTERRUPTED)
-    sys.exit(0)
+    except click.exceptions.Exit as end:  # of --help
+        sys.exit(end.exit_code)
+    except (KeyboardInterrupt, click.Abort):  # if the handler of Ctrl-C is not ours
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def _storage_errors(root: Path) -> Iterator[None]:
+    """Turn errors of the file system in a `with` block into those of a user, with advice."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise storage_error(error, root) or ToolkitError(str(error)) from error
+
+
+def _progress_bars(options: RunOptions) -> AbstractContextManager[None]:
+    if options.verbosity != "quiet":
+        return nullcontext()
+    from toolkit.processes.bars import hide_progress_bars
+
+    return hide_progress_bars()
+
+
+def _click_command(recipe: Declaration) -> click.Command:
+    """Return the options of a recipe's command line."""
+    stages = "\n".join(f"{stage.number:3d}  {stage.title}" for stage in recipe.stages)
+    options = [
+        click.Option(["--stage"], metavar="N", help="First stage to run."),
+        click.Option(["--stop-stage"], metavar="M", help="Last stage to run."),
+        click.Option(
+            ["--list", "listing"], is_flag=True, help="Show each stage's state and result."
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="With --list: print JSON."),
+        click.Option(
+            ["--dry-run"], is_flag=True, help="Show what would run or be skipped, and why."
+        ),
+        click.Option(
+            ["--stale-code"],
+            is_flag=True,
+            help="Show the stages that other code or packages made.",
+        ),
+        click.Option(
+            ["--accept-code-change"],
+            is_flag=True,
+            help="Continue a stage that other code or packages have begun.",
+        ),
+        click.Option(
+            ["--force"], multiple=True, metavar="N", help="Run stage N even if it is done."
+        ),
+        click.Option(
+            ["--profile-stage"],
+            metavar="N",
+            help="Run stage N alone, again if it is done, under py-spy, which draws a flame graph: "
+            "profiles/N.svg in the run directory.",
+        ),
+        click.Option(
+            ["--profile"],
+            metavar="NAME",
+            help=f"The settings to start from: {', '.join(recipe.profiles)}; default: the first.",
+        ),
+        click.Option(
+            ["--set", "overrides"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help=f"Change a setting, e.g. --set {_example(recipe)}; may be repeated.",
+        ),
+        click.Option(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            help="A YAML file of settings; --set overrides it.",
+        ),
+        click.Option(
+            ["--exp"],
+            type=_RunFolder(path_type=Path),
+            help=f"The run directory; default: exp/{recipe.exp_prefix}PROFILE beside the recipe.",
+        ),
+        click.Option(
+            ["--device"], metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
+        ),
+        click.Option(
+            ["--jobs"],
+            type=click.IntRange(min=1),
+            help="Worker processes, or threads beside a GPU; default: one per core.",
+        ),
+        click.Option(
+            ["--quiet", "verbosity"],
+            flag_value="quiet",
+            help="Print warnings, errors and the results alone.",
+        ),
+        click.Option(
+            ["--verbose", "verbosity"],
+            flag_value="verbose",
+            help="Print more, and the time before each line.",
+        ),
+    ]
+    return click.Command(
+        recipe.name,
+        params=options,
+        help=f"{recipe.title or recipe.name}\n\nWithout options: run every stage that is not done.",
+        epilog=f"\b\nStages:\n{stages}",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
 
 
 def _example(recipe: Declaration) -> str:
-    """Return a setting that the recipe has: the folder of a corpus, or the first, if any."""
+    """Return a setting of the recipe: the folder of a corpus, or the first setting."""
     try:
         keys = list(all_keys(next(iter(recipe.profiles.values()))()))
     except ToolkitError:  # which a run reports
@@ -195,182 +251,180 @@ def _example(recipe: Declaration) -> str:
     return f"{keys[0]}=VALUE" if keys else "KEY=VALUE"
 
 
-def _epilog(recipe: Declaration) -> str:
-    stages = "\n".join(f"{stage.number:3d}  {stage.title}" for stage in recipe.stages)
-    return f"\b\nStages:\n{stages}"
+def _run_options(
+    recipe: Declaration,
+    profile: str,
+    directory: RunDirectory,
+    typed: Mapping[str, Any],
+    words: Sequence[str],
+) -> RunOptions:
+    """Return what the command line asks for.
 
+    Args:
+      recipe: of the command line.
+      profile: its profile.
+      directory: its run directory.
+      typed: values by the names of click's options.
+      words: of the command line.
 
-def _run(recipe: Declaration, options: Options, command: str) -> None:
-    profile = chosen_profile(recipe, options.profile)
-    numbers = [stage.number for stage in recipe.stages]
-    first = numbers[0] if options.stage is None else _stage(recipe, "--stage", options.stage)
-    last = (
-        numbers[-1]
-        if options.stop_stage is None
-        else _stage(recipe, "--stop-stage", options.stop_stage)
-    )
-    forced = frozenset(_stage(recipe, "--force", number) for number in options.force)
-    if options.profile_stage is not None:
-        if options.stage or options.stop_stage or forced:
+    Raises:
+      ToolkitError: they contradict each other, or name what there is not.
+    """
+    first, last = recipe.stages[0].number, recipe.stages[-1].number
+    if typed["stage"] is not None:
+        first = _stage(recipe, "--stage", typed["stage"])
+    if typed["stop_stage"] is not None:
+        last = _stage(recipe, "--stop-stage", typed["stop_stage"])
+    forced = frozenset(_stage(recipe, "--force", number) for number in typed["force"])
+    if typed["profile_stage"] is not None:
+        if typed["stage"] or typed["stop_stage"] or forced:
             raise SelectionError("--profile-stage chooses the stage to run by itself")
-        first = last = _stage(recipe, "--profile-stage", options.profile_stage)
-    if options.code and not options.dry_run:
-        raise SelectionError("--code shows changes together with --dry-run")
-    if options.listing and options.dry_run:
+        first = last = _stage(recipe, "--profile-stage", typed["profile_stage"])
+        if Provenance.read(directory.provenance(first)) is None:
+            forced = frozenset((first,))  # an interrupted attempt is resumed instead
+    if typed["listing"] and typed["dry_run"]:
         raise SelectionError("--list shows what is done, --dry-run what would be: give one of them")
-    if options.as_json and not options.listing:
+    if typed["as_json"] and not typed["listing"]:
         raise SelectionError("--json prints the stages together with --list")
     if last < first:
         raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
     for number in sorted(forced):
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
-    check_device(options.device)
-    directory = RunDirectory(options.exp or recipe.directory(profile))
-    if options.profile_stage is not None and read_record(directory, first) is None:
-        forced = frozenset((first,))  # what an interrupted attempt has left goes on instead
-    config = resolve_paths(recipe.profiles[profile](), recipe.folder)
-    if options.config:
-        config = load_yaml(config, options.config)
-    config = apply_overrides(config, options.overrides, Path.cwd())
-    if hasattr(config, "refuse_contradictions"):
-        try:
-            config.refuse_contradictions()
-        except ValueError as error:
-            raise SelectionError(str(error)) from error
-    jobs = options.jobs or usable_cpus()
-    request = Request(
-        config,
-        first,
-        last,
-        forced,
-        options.device,
-        jobs,
-        command,
-        recipe.folder,
-        options.profile_stage is not None,
-        options.accept_code_change,
+    check_device(typed["device"])
+    config = load_config(
+        recipe.profiles[profile], recipe.folder, typed["config"], typed["overrides"]
     )
+    command = shlex.join(words)
     for text in (command, str(directory.root), *flatten(to_plain(config)).values()):
         check_utf8(str(text))
-    given = {
-        "recipe": recipe.name,
-        "profile": profile,
-        "set": list(options.overrides),
-        "config": str(options.config.absolute()) if options.config else None,
-    }
-    if ranks.rank() > 0:
-        if not (options.listing or options.dry_run or options.stale_code):
-            run_follower(recipe.stages, directory, request)
-        return
-    stage_log = StageLog(directory.log, options.amount)
-    executes = not (options.listing or options.stale_code or options.dry_run)
-    try:
-        bars = options.amount != "quiet"
-        with outlive(stage_log.record, bars) if executes else told():
-            _compare_with_last(directory, given, options.as_json)
-            if executes or options.dry_run:
-                _note_missing(config)
-            if options.listing:
-                show_list(recipe, directory, config, options.as_json)
-            elif options.stale_code:
-                show_stale_code(recipe, directory, config)
-            elif options.dry_run:
-                show_plan(recipe, directory, request, options.code)
-            else:
-                _execute(recipe, directory, request, given, stage_log)
-    except BrokenPipeError:  # as with `--list | head`: click ends the process quietly
-        raise
-    except OSError as error:
-        raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
+    return RunOptions(
+        config=config,
+        first=first,
+        last=last,
+        forced=forced,
+        device=typed["device"],
+        jobs=typed["jobs"] or usable_cpus(),
+        command=command,
+        source=recipe.folder,
+        accept_code_change=typed["accept_code_change"],
+        verbosity=typed["verbosity"] or "normal",
+    )
 
 
-def _execute(
-    recipe: Declaration,
-    directory: RunDirectory,
-    request: Request,
-    given: dict,
-    stage_log: StageLog,
+def _show(
+    recipe: Declaration, directory: RunDirectory, options: RunOptions, typed: Mapping[str, Any]
 ) -> None:
-    with ending_followers(), directory.held(request.command):
-        last = json.dumps(given | {"command": request.command}, indent=1)
-        directory.write(directory.last_command, last + "\n")
-        directory.write_places(InputNames(directory.root, request.config).folders)
-        with toolkit_logs(stage_log):
-            Runner(recipe.stages, directory, request, stage_log).run()
-    if recipe.show and request.last == recipe.stages[-1].number:
-        recipe.show(directory.root)
+    planner = Planner(directory, recipe.stages, options.config)
+    if typed["listing"]:
+        show_list(planner, recipe.folder, typed["as_json"])
+    elif typed["stale_code"]:
+        show_stale_code(planner, recipe.folder)
+    else:
+        _note_missing(options.config)
+        show_plan(planner, options)
+
+
+def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) -> None:
+    """Run the stage of the options in a new process, under py-spy.
+
+    Raises:
+      ProfileError: py-spy cannot run it, or the stage is not done afterwards, which its process has
+        explained.
+    """
+    number, output = options.first, directory.profile(options.first)
+    script, *arguments = shlex.split(options.command)
+    selection = ["--stage", str(number), "--stop-stage", str(number)]
+    selection += ["--force", str(number)] if options.forced else []
+    program = [sys.executable, script, *_without_profile_stage(arguments), *selection]
+    profiler = py_spy(output)
+    directory.refuse_links(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    interrupts: list[int] = []
+    process = subprocess.Popen([*profiler, *program])
+    # Ctrl-C reaches py-spy too, which draws what it has sampled.
+    signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    status = process.wait()
+    if interrupts:
+        sys.exit(INTERRUPTED)
+    if status:
+        raise ProfileError(f"py-spy failed with exit status {status}")
+    stage = next(stage for stage in recipe.stages if stage.number == number)
+    state = Planner(directory, recipe.stages, options.config).state(stage)
+    if not state.done:
+        raise ProfileError(f"stage {number} is {state}")
+
+
+def _without_profile_stage(arguments: Sequence[str]) -> list[str]:
+    remaining = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--profile-stage":
+            next(words)
+        elif not word.startswith("--profile-stage="):
+            remaining.append(word)
+    return remaining
 
 
 def chosen_profile(recipe: Declaration, name: str | None) -> str:
-    """Return the name of a profile, None standing for the recipe's first.
+    """Return the name of a profile; None stands for the recipe's first.
 
     Raises:
       SelectionError: there is no such profile.
     """
     profile = next(iter(recipe.profiles)) if name is None else name
     if profile not in recipe.profiles:
-        raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
+        near = difflib.get_close_matches(profile, recipe.profiles, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else "."
+        profiles = ", ".join(recipe.profiles)
+        raise SelectionError(f"no profile `{profile}`{hint} Profiles: {profiles}")
     return profile
 
 
-_LAST = {"recipe": str, "profile": str, "set": [str], "config": str | None}
-
-
-def _compare_with_last(directory: RunDirectory, given: dict, to_stderr: bool) -> None:
+def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) -> None:
     """Note that the last run here had other settings: a forgotten `--set` makes stages stale."""
     try:
-        last = read_json(directory.last_command, _LAST)
+        last = read_json(directory.last_command, _LAST_COMMAND)
     except DAMAGE_ERRORS:
         return
-    if last["recipe"] != given["recipe"]:
+    if last["recipe"] != present["recipe"]:
         raise SelectionError(
             f"{directory.root} holds a run of the recipe {last['recipe']}; choose another "
             "directory with --exp DIR"
         )
-    changed = [("--profile", last["profile"])] if last["profile"] != given["profile"] else []
-    if last["set"] != given["set"]:
+    changed = [("--profile", last["profile"])] if last["profile"] != present["profile"] else []
+    if last["set"] != present["set"]:
         changed += [("--set", override) for override in last["set"]]
-    if last["config"] != given["config"] and last["config"]:
+    if last["config"] != present["config"] and last["config"]:
         changed += [("--config", last["config"])]
     if changed:
         options = " ".join(f"{option} {shlex.quote(value)}" for option, value in changed)
         click.echo(f"note: the last run in {directory.root} had {options}", err=to_stderr)
 
 
-_MADE = {"corpus.pipes"}
-"""Settings that name what a run makes."""
-
-
 def _note_missing(config: Any) -> None:
-    """Note settings that name nothing: the stage that reads it may be hours away, or done."""
-    for key, value in flatten(parameters_of(config)).items():
-        if key in _MADE or not is_path(value) or has_magic(value) or os.path.exists(value):
+    """Note settings that name nothing: the stage that reads them may be hours away, or done."""
+    for key, value in flatten(result_parameters(config)).items():
+        if key in OUTPUT_SETTINGS or not is_path(value) or has_magic(value):
             continue
-        click.echo(f"note: {key} is {value}, where nothing is")
+        if not os.path.exists(value):
+            click.echo(f"note: {key}={value} does not exist")
 
 
 def _stage(recipe: Declaration, option: str, text: str) -> int:
-    numbers = {str(stage.number): stage.number for stage in recipe.stages}
+    """Return the number of a stage that an option names."""
+    titles = {stage.number: stage.title for stage in recipe.stages}
     text = text.strip()
-    known = numbers.get(str(int(text))) if text.isdecimal() else None
-    if known is not None:
-        return known
-    titles = {str(stage.number): stage.title for stage in recipe.stages}
     if text.isdecimal():
-        near = str(min(numbers.values(), key=lambda number: abs(number - int(text))))
+        if int(text) in titles:
+            return int(text)
+        near = min(titles, key=lambda number: abs(number - int(text)))
     else:
         words = {word.lower(): n for n, title in titles.items() for word in title.split()}
         match = difflib.get_close_matches(text.lower(), words, n=1)
-        near = words[match[0]] if match else ""
-    hint = f"; did you mean {near} ({titles[near]})?" if near else "."
-    first, last = next(iter(numbers)), next(reversed(numbers))
+        near = words[match[0]] if match else None
+    hint = f"; did you mean {near} ({titles[near]})?" if near is not None else "."
     raise SelectionError(
-        f"{option} {text}: no such stage{hint} Stages are numbered from {first} to {last}; --list "
-        "names them"
+        f"{option} {text}: no such stage{hint} Stages are numbered from {min(titles)} to "
+        f"{max(titles)}; --list names them"
     )
-
-
-def _choices(given: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(given, known, n=1)
-    return (f"; did you mean `{near[0]}`?" if near else ".") + f" Profiles: {', '.join(known)}"

@@ -1,12 +1,84 @@
-"""What a recipe declares: numbered stages over typed configurations, and its profiles."""
+"""What a recipe declares, stages over typed configurations, and what a command line asks for."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from toolkit.stages.stage import Stage
+from toolkit.stages.log import Verbosity
 
-Body = Callable[..., Mapping[str, float] | None]
+Headline = Mapping[str, Any]
+"""The numbers by which a stage's result is known, such as {"wer": 8.31}."""
+StageFunction = Callable[..., Headline | None]
+"""Gets a `toolkit.stages.run.Run`."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One numbered step of a recipe, as declared."""
+
+    number: int
+    title: str
+    function: StageFunction
+    distributed: bool = False
+    """Whether every rank that torchrun starts calls the function; rank 0 records. Otherwise rank 0
+    alone calls it."""
+    check: Callable[[Any], None] | None = None
+    """Called with the configuration before the first stage of any run that includes this one;
+    raises a `ToolkitError` if the machine lacks what the stage needs."""
+    when: str = ""
+    """The setting that enables the stage, such as `lstm` or `rooms.array_hours`, or a value of it,
+    such as `objective=ce`, or several with " or " between them. Without it the stage does
+    nothing."""
+    background_when: str = ""
+    """The settings, as in `when`, with which it may run in the background, see
+    `toolkit.stages.background`."""
+
+    def is_enabled(self, config: Any) -> bool:
+        """Whether the configuration enables the stage."""
+        return not self.when or _any_set(self.when, config)
+
+    def skip_reason(self, config: Any) -> str:
+        """Why this configuration skips the stage; empty if it runs."""
+        if self.is_enabled(config):
+            return ""
+        return f"{self.when} is {'not set' if '=' in self.when else 'off'}"
+
+    def runs_in_background(self, config: Any) -> bool:
+        """Whether the configuration enables the stage, and lets it run in the background."""
+        if not self.background_when or not self.is_enabled(config):
+            return False
+        return _any_set(self.background_when, config)
+
+
+def _any_set(keys: str, config: Any) -> bool:
+    return any(_is_set(key, config) for key in keys.split(" or "))
+
+
+def _is_set(key: str, config: Any) -> bool:
+    name, has_value, value = key.partition("=")
+    setting = attrgetter(name)(config)
+    return str(setting) == value if has_value else bool(setting)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What one command line asks for."""
+
+    config: Any
+    first: int
+    last: int
+    forced: frozenset[int] = frozenset()
+    device: str | None = None
+    jobs: int = 1
+    command: str = ""
+    """The command line, for markers and messages."""
+    source: Path = field(default_factory=Path.cwd)
+    """The recipe's folder, whose git commit is recorded in the markers."""
+    accept_code_change: bool = False
+    """Whether to continue partial outputs that other code or other packages have made."""
+    verbosity: Verbosity = "normal"
 
 
 class Declaration:
@@ -19,10 +91,10 @@ class Declaration:
       profiles: functions that each return a configuration, a dataclass of dataclasses; the first
         is the default.
       title: what the recipe does, for `--help`.
-      prefix: put before the profile's name in that of the run directory, so that the recipes of
+      exp_prefix: put before the profile's name in that of the run directory, so that the recipes of
         one folder have different ones.
-      show: prints the recipe's results from the run directory that it is given; called whenever
-        the last stage is done, whether it ran or was skipped.
+      on_finish: called with the run directory whenever the last stage is done, whether it ran or
+        was skipped; prints the recipe's results.
     """
 
     def __init__(
@@ -31,10 +103,11 @@ class Declaration:
         file: Path,
         profiles: Mapping[str, Callable[[], Any]],
         title: str = "",
-        prefix: str = "",
-        show: Callable[[Path], None] | None = None,
+        exp_prefix: str = "",
+        on_finish: Callable[[Path], None] | None = None,
     ) -> None:
-        self.name, self.title, self.prefix, self.show = name, title, prefix, show
+        self.name, self.title = name, title
+        self.exp_prefix, self.on_finish = exp_prefix, on_finish
         self.folder = Path(file).resolve().parent
         self.profiles = dict(profiles)
         self.stages: list[Stage] = []
@@ -43,29 +116,25 @@ class Declaration:
         self,
         number: int,
         title: str,
-        parallel: bool = False,
+        distributed: bool = False,
         check: Callable[[Any], None] | None = None,
         when: str = "",
-        beside: str = "",
-    ) -> Callable[[Body], Body]:
-        """Declare the decorated function as stage `number`; stages are declared in order.
+        background_when: str = "",
+    ) -> Callable[[StageFunction], StageFunction]:
+        """Declare the decorated function as stage `number`; numbers rise.
 
-        With `parallel`, all ranks that torchrun starts run the stage together: each calls the
-        function with a run that names the same paths, and what rank 0 returns is recorded. `check`
-        is called with the configuration before anything runs, and raises if the stage cannot. With
-        `when`, the name of a setting or name=value, the stage does nothing where the setting is
-        false or another. With `beside`, settings too, it may run in a process of its own while
-        those that follow begin.
+        The other arguments are the fields of `Stage`.
         """
 
-        def declare(body: Body) -> Body:
+        def declare(function: StageFunction) -> StageFunction:
             if number < 0 or (self.stages and number <= self.stages[-1].number):
                 raise ValueError(f"stage {number} ({title}): stages are numbered upwards from 0")
-            self.stages.append(Stage(number, title, body, parallel, check, when, beside))
-            return body
+            stage = Stage(number, title, function, distributed, check, when, background_when)
+            self.stages.append(stage)
+            return function
 
         return declare
 
     def directory(self, profile: str) -> Path:
-        """Return the run directory of a profile, unless another is given."""
-        return self.folder / "exp" / f"{self.prefix}{profile}"
+        """Return the default run directory of a profile."""
+        return self.folder / "exp" / f"{self.exp_prefix}{profile}"

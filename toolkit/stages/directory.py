@@ -1,25 +1,38 @@
-"""The files in which the runner keeps its state, inside one run directory."""
+"""One run directory: its paths, its lock, its trash, and the publishing of outputs."""
 
 import errno
+import json
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import click
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import lock
-from toolkit.storage.digest import Digests
-from toolkit.storage.files import write_atomically
-from toolkit.storage.links import refuse_links
-from toolkit.storage.places import PLACES, places_text
+from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
+from toolkit.stages.signals import cleanups
+from toolkit.storage.digests import Digests
+from toolkit.storage.files import open_regular, refuse_links, remove_temporaries, write_atomically
+from toolkit.storage.paths import PLACES, overlap, places_text
+from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
+LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""How network file systems without locks answer."""
+LOCKED_ADVICE = "Wait for it or stop it, or choose another directory with --exp DIR."
+ORPHAN_TIMEOUT = 10.0
+"""Seconds for which child processes of a killed run may hold its lock."""
+TAKEOVER_TIMEOUT = 1.0
+"""Seconds for replacing the file that stands for the lock of a killed run."""
 
-
-TRASHES = "trash", "trash-beside"
-"""Folders in `.partial` for what is being deleted: the run's, and that of the process beside it."""
+TRASHES = "trash", "trash-background"
+"""Folders in `.partial` for what is being deleted: the run's, and that of background stages."""
 
 
 class StorageError(ToolkitError):
@@ -27,14 +40,17 @@ class StorageError(ToolkitError):
     limited, or the directory is not the user's."""
 
 
+class LockedError(ToolkitError):
+    """Another run is going on in the same run directory."""
+
+
 class RunDirectory:
     """The paths of one run directory; folders are made when something is written to them.
 
     `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
     being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `profiles/NN.svg`
-    shows where the time of a stage went, `profiles/NN.folded` has its stacks. `.partial/NN/` holds
-    unfinished outputs, `.partial/NN.json` the parameters and inputs that they were started from and
-    `.partial/NN.progress.json` how far they are.
+    is a flame graph of the stage. `.partial/NN/` holds unfinished outputs, `.partial/NN.json` their
+    provenance and `.partial/NN.progress.json` how far they are.
 
     The directory itself may be a link. Below it nothing is written, moved or deleted through one.
 
@@ -46,7 +62,8 @@ class RunDirectory:
     def __init__(self, root: Path, trash: str = TRASHES[0]) -> None:
         self.root = _without_parents(Path(root).absolute())
         self.stages = self.root / "stages"
-        self.lock = self.stages / ".lock"
+        self._lock_file = self.stages / ".lock"
+        self._lock_holder = self.stages / ".lock.holder"
         self.digests = self.stages / "digests.json"
         self.last_command = self.stages / "last_command.json"
         self.log = self.root / "log.txt"
@@ -55,16 +72,78 @@ class RunDirectory:
         self._trash = self.partials / trash
 
     @contextmanager
-    def held(self, command: str) -> Iterator[None]:
-        """Hold the run's lock, see `toolkit.stages.lock.hold`, which no link leads out of the run.
+    def lock(self, command: str) -> Iterator[None]:
+        """Lock the run directory in a `with` block; `stages/.lock.holder` names the holder.
+
+        The operating system releases the lock when the process ends, in whatever way. Where files
+        cannot be locked, the file `stages/.lock.held` stands for the lock; that of a killed process
+        of this host is replaced.
+
+        Args:
+          command: of this process, for the message of a second one.
 
         Raises:
-          LockedError: another process works in the run.
-          LinkError: a folder of the runner's own is a link.
+          LockedError: another process works in the run; the message names that process.
+          LinkError: a link or no regular file is where the runner writes.
         """
         self.refuse_links(self.stages, self.partials)
-        with lock.hold(self.lock, command):
-            yield
+        self.stages.mkdir(parents=True, exist_ok=True)
+        with self._acquire_lock() as lock:
+            cleanups.append(lock.release)
+            holder = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "command": command,
+            }
+            try:
+                self.write(self._lock_holder, json.dumps(holder) + "\n")
+                yield
+            finally:
+                cleanups.remove(lock.release)
+
+    def _acquire_lock(self) -> Any:
+        """Return a context manager that releases the lock."""
+        from filelock import FileLock, SoftFileLock, Timeout
+
+        os.close(open_regular(self._lock_file, os.O_RDWR))
+        lock = FileLock(self._lock_file, thread_local=False, fallback_to_soft=False)
+        try:
+            try:
+                return lock.acquire(timeout=0)
+            except Timeout:
+                if _is_alive(self._read_lock_holder().get("pid")):
+                    raise
+                return lock.acquire(timeout=ORPHAN_TIMEOUT)
+        except Timeout as error:
+            raise LockedError(f"{self._locked_by()}. {LOCKED_ADVICE}") from error
+        except OSError as error:
+            if error.errno not in LOCKS_UNSUPPORTED:
+                raise
+            reason = error.strerror
+        click.echo(f"warning: {self._lock_file} cannot be locked ({reason})", err=True)
+        marker = self.stages / ".lock.held"
+        try:
+            return SoftFileLock(marker, thread_local=False).acquire(timeout=TAKEOVER_TIMEOUT)
+        except Timeout as error:
+            raise LockedError(
+                f"{self._locked_by()}. The file system has no locks: if that run has ended, remove "
+                f"{marker}. {LOCKED_ADVICE}"
+            ) from error
+
+    def _locked_by(self) -> str:
+        holder = self._read_lock_holder()
+        return (
+            f"another run is going on in {self.root}: process {holder.get('pid')} on "
+            f"{holder.get('host')}, `{holder.get('command')}`, since {holder.get('since')}"
+        )
+
+    def _read_lock_holder(self) -> dict[str, Any]:
+        try:
+            form = {"pid": NATURAL, "host": str, "since": str, "command": str}
+            return read_json(self._lock_holder, form)
+        except DAMAGE_ERRORS:  # it is just being written
+            return {}
 
     def load_digests(self, folders: Mapping[str, str] | None = None) -> Digests:
         """Return the digests of files, with those remembered in this run directory.
@@ -90,16 +169,16 @@ class RunDirectory:
         """Return the path of the traceback that a failed stage leaves."""
         return self.stages / f"{stage:02d}.failed.txt"
 
-    def profile(self, stage: int, suffix: str) -> Path:
-        """Return the path of where a stage's time went, as a flame graph or as folded stacks."""
-        return self.profiles / f"{stage:02d}{suffix}"
+    def profile(self, stage: int) -> Path:
+        """Return the path of the flame graph of a stage."""
+        return self.profiles / f"{stage:02d}.svg"
 
     def partial(self, stage: int, name: str = "") -> Path:
         """Return where a stage builds its output `name`; without a name, the folder of them all."""
         return self.partials / f"{stage:02d}" / name
 
-    def record(self, stage: int) -> Path:
-        """Return the path of the record that a stage's partial outputs were started from."""
+    def provenance(self, stage: int) -> Path:
+        """Return the path of the provenance of a stage's partial outputs."""
         return self.partials / f"{stage:02d}.json"
 
     def progress(self, stage: int) -> Path:
@@ -107,14 +186,8 @@ class RunDirectory:
         return self.partials / f"{stage:02d}.progress.json"
 
     def write_places(self, folders: Mapping[str, str]) -> None:
-        """Write where the places are that names in manifests begin with.
-
-        A run directory that was begun without them goes on with absolute paths: to write its
-        manifests in another way would make everything after them stale.
-        """
-        path = self.root / PLACES
-        if path.exists() or not any(self.stages.glob("[0-9]*.json")):
-            self.write(path, places_text(folders))
+        """Write where the places are that names in manifests begin with."""
+        self.write(self.root / PLACES, places_text(folders))
 
     def refuse_links(self, *paths: Path) -> None:
         """Raise a `LinkError` if one of `paths`, or a folder on the way to it, is a link."""
@@ -147,7 +220,7 @@ class RunDirectory:
         """Discard a stage's partial outputs; an interruption leaves nothing half deleted."""
         self.discard(self.partial(stage))
         self.progress(stage).unlink(missing_ok=True)
-        self.record(stage).unlink(missing_ok=True)
+        self.provenance(stage).unlink(missing_ok=True)
         self.empty_trash()
 
     def empty_trash(self) -> None:
@@ -155,6 +228,73 @@ class RunDirectory:
         self.refuse_links(self._trash)
         if self._trash.exists():
             shutil.rmtree(self._trash)
+
+    def publish(self, marker: Marker, digests: Digests) -> None:
+        """Rename the partial outputs of a finished stage to their names, and write its marker last.
+
+        Once `NN.publishing.json` exists the stage is finished. If this process is killed before the
+        marker is written, `recover` of the next run does what remains, each step only once.
+
+        Raises:
+          LinkError: an output is a link or would be moved through one. The outputs wait in
+            `.partial`; once the link is gone the next run puts them in place.
+        """
+        self.refuse_links(self.stages)
+        marker.write(self.publishing(marker.stage))
+        self._put_in_place(marker, digests)
+
+    def recover(self, digests: Digests) -> None:
+        """Finish what a killed run was publishing; delete its temporary files and the trash.
+
+        Raises:
+          LinkError: something would be moved or deleted through a link; it is left as it is.
+        """
+        self.refuse_links(self.stages, self.partials)
+        for path in self.publishings():
+            try:
+                marker = Marker.read(path)
+            except UnreadableMarkerError:
+                path.unlink()
+                continue
+            if marker is not None:
+                self._put_in_place(marker, digests)
+        for trash in TRASHES:
+            RunDirectory(self.root, trash).empty_trash()
+        remove_temporaries(self.stages)
+        remove_temporaries(self.partials)
+
+    def _put_in_place(self, marker: Marker, digests: Digests) -> None:
+        stage, old = marker.stage, outputs_of(self.marker(marker.stage), marker.title)
+        self.refuse_links(*(self.root / name for name in (*old, *marker.outputs)))
+        self.refuse_links(*(self.partial(stage, name) for name in marker.outputs))
+        for name in old:
+            # A path that overlaps a new output may already hold the new output.
+            if not any(overlap(name, output) for output in marker.outputs):
+                self.discard(self.root / name)
+        touched = {self.stages}
+        for name in marker.outputs:
+            source, target = self.partial(stage, name), self.root / name
+            if os.path.lexists(source):
+                self.discard(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(source, target)
+                digests.moved(source, target)
+            touched.add(target.parent)
+        # First the provenance: beside the marker it would mean that the stage was started again.
+        self.discard_partial(stage)
+        self.failure(stage).unlink(missing_ok=True)
+        for folder in sorted(touched):
+            if folder.is_dir():
+                _sync_folder(folder)
+        os.replace(self.publishing(stage), self.marker(stage))
+        _sync_folder(self.stages)
+        digests.save()
+
+
+def _is_alive(pid: int | None) -> bool:
+    import psutil
+
+    return pid is not None and psutil.pid_exists(pid)
 
 
 def memory_error(error: BaseException) -> ToolkitError | None:
@@ -219,3 +359,12 @@ def _without_parents(path: Path) -> Path:
 
 def _is_within(path: str | Path, root: Path) -> bool:
     return Path(os.fsdecode(path)).absolute().is_relative_to(root)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that the renames in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

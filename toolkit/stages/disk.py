@@ -82,7 +82,7 @@ def remove(directory: RunDirectory, outputs: Sequence[Output], command: str) -> 
     Raises:
       ToolkitError: another process works in the run directory, or an output is a link.
     """
-    with directory.held(command):
+    with directory.lock(command):
         for output in outputs:
             directory.discard(directory.root / output.name)
         directory.empty_trash()

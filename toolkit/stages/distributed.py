@@ -1,95 +1,55 @@
-"""A recipe run by several ranks: rank 0 runs all stages, the followers join the parallel ones."""
+"""A recipe run by several ranks: rank 0 runs all stages, the others join the distributed ones."""
 
 import logging
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from toolkit.config.settings import to_plain
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
-from toolkit.processes.errors import WorkerLostError
+from toolkit.processes.watchdog import WorkerLostError
+from toolkit.stages.declaration import RunOptions, Stage
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import parameters_digest
-from toolkit.stages.partial import Record
-from toolkit.stages.plan import Inspector
-from toolkit.stages.run import MissingInputError, Run
-from toolkit.stages.stage import Request, Stage
-
-
-class FollowerRun(Run):
-    """The `Run` of a follower: the same paths as on rank 0, but nothing is recorded."""
-
-    def need(self, name: str | Path) -> Path:
-        """Return the path of an input."""
-        path = self._directory.root / name
-        if not path.exists():
-            raise MissingInputError(f"`{path}` is missing on worker {ranks.rank()}'s host")
-        return path
-
-    def need_outside(self, path: str | Path, whole: bool = False) -> Path:
-        """Return the path of an input."""
-        return self.need(Path(path).absolute())
-
-    def need_matches(self, pattern: str | Path) -> None:
-        """Do nothing: rank 0 records the files."""
-
-    def need_audio(self, manifest: str) -> dict[str, str]:
-        """Return nothing: rank 0 records the audio."""
-        return {}
-
-    def need_place(self, path: str | Path) -> Path:
-        """Return the path of an input."""
-        return self.need(Path(path).absolute())
-
-    def make(self, name: str) -> Path:
-        """Return where rank 0 builds the output `name`."""
-        path = self._directory.partial(self.stage, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def progress(self, done: float, total: float) -> None:
-        """Do nothing: rank 0 records progress."""
-
-    def record_parameter(self, name: str, value: Any) -> None:
-        """Do nothing: rank 0 records parameters."""
+from toolkit.stages.plan import Planner
+from toolkit.stages.run import Run
 
 
 @contextmanager
-def ending_followers() -> Iterator[None]:
-    """Wrap rank 0's run: the followers end with it, and fail if it fails."""
+def release_ranks() -> Iterator[None]:
+    """Wrap rank 0's run: the other ranks end with it, and fail if it fails."""
     if ranks.world_size() == 1:
         yield
         return
-    connection = ranks.connect()
+    group = ranks.connect()
     try:
         yield
     except BaseException as error:
-        connection.watchdog.fail(f"worker 0 ended: {str(error) or type(error).__name__}")
+        group.watchdog.fail(f"worker 0 ended: {str(error) or type(error).__name__}")
         raise
-    connection.broadcast({"end": True})
+    group.broadcast({"end": True})
 
 
 @contextmanager
-def joined_by_followers(stage: Stage, config: Any) -> Iterator[None]:
-    """Wrap a stage's body on rank 0: if the stage is parallel, the followers run it too."""
-    if not stage.parallel:
+def broadcast_stage(stage: Stage, config: Any) -> Iterator[None]:
+    """Wrap a stage's function on rank 0: if it is distributed, the other ranks call it too."""
+    if not stage.distributed:
         with ranks.single_process():
             yield
         return
     if ranks.world_size() == 1:
         yield
         return
-    connection = ranks.connect()
-    connection.broadcast({"stage": stage.number, "config": _digest(config)})
+    group = ranks.connect()
+    group.broadcast({"stage": stage.number, "config": _digest(config)})
     yield
-    connection.barrier()
+    group.barrier()
 
 
-def run_follower(stages: Sequence[Stage], directory: RunDirectory, request: Request) -> None:
+def follow_rank_zero(stages: Sequence[Stage], directory: RunDirectory, options: RunOptions) -> None:
     """Run the stages that rank 0 announces, until it announces the end of the run.
 
     Raises:
@@ -98,35 +58,28 @@ def run_follower(stages: Sequence[Stage], directory: RunDirectory, request: Requ
     """
     # Without any handler, logging would print warnings.
     logging.getLogger("toolkit").addHandler(logging.NullHandler())
-    connection = ranks.connect()
-    while "end" not in (message := connection.receive()):
+    group = ranks.connect()
+    while "end" not in (message := group.receive()):
         stage = next(s for s in stages if s.number == message["stage"])
         try:
-            if message["config"] != _digest(request.config):
+            if message["config"] != _digest(options.config):
                 raise ToolkitError(
                     "its settings differ from worker 0's: start all workers with the same command"
                 )
-            inspector = Inspector(directory, request.config, directory.load_digests())
-            run = FollowerRun(
-                stage.number,
-                inspector,
-                Record(),
-                [],
-                request.device,
-                request.jobs,
-                request.command,
-            )
-            if stage.asked_for(run.config):
-                stage.body(run)
-            connection.barrier()
+            planner = Planner(directory, stages, options.config)
+            number, device, jobs = stage.number, options.device, options.jobs
+            run = Run(number, planner, None, [], device, jobs, options.command)
+            if stage.is_enabled(options.config):
+                stage.function(run)
+            group.barrier()
         except WorkerLostError:
             raise
         except (Exception, SystemExit) as error:
             reason = str(error) if isinstance(error, ToolkitError) else repr(error)
-            text = f"worker {connection.rank} failed in stage {stage.number}: {reason}"
+            text = f"worker {group.rank} failed in stage {stage.number}: {reason}"
             if not isinstance(error, ToolkitError):
                 sys.stderr.write(traceback.format_exc())
-            connection.watchdog.fail(text)
+            group.watchdog.fail(text)
             raise WorkerLostError(text) from error
 
 

@@ -2,66 +2,91 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
-from toolkit.stages.code import UNKNOWN, Code, differences, present_code
-from toolkit.stages.declaration import Declaration
-from toolkit.stages.directory import RunDirectory
-from toolkit.stages.inputs import InputNames
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import read_record
-from toolkit.stages.plan import Inspector, State, Step, plan, settled
+from toolkit.stages.declaration import RunOptions, Stage
+from toolkit.stages.log import duration, headline
+from toolkit.stages.marker import CodeVersion, Provenance, code_version
+from toolkit.stages.plan import PlannedStage, Planner, State
 from toolkit.stages.runner import refusal
-from toolkit.stages.stage import Request, Stage
-from toolkit.stages.stage_code import present_sources
-from toolkit.stages.stage_log import duration, headline
-from toolkit.stages.table import Row, lines
+
+WIDTH = 100
+GAP = "  "
+INDENT = " " * 7
+"""Below a row, under the titles."""
 
 
-def show_list(
-    recipe: Declaration, directory: RunDirectory, config: Any, as_json: bool = False
-) -> None:
-    """Print each stage's state, time and result, and its code where that is not the present one."""
-    steps = plan(_states(recipe, _inspector(recipe, directory, config), config), ())
+@dataclass(frozen=True)
+class Row:
+    """A row of the table of stages; every cell may be empty."""
+
+    stage: str
+    title: str
+    kind: str
+    """The state in a word: `stale`."""
+    reason: str
+    """What follows the kind: `: lm.text has changed`."""
+    time: str
+    code: str
+    """How the code that made the outputs differs from the present code."""
+    result: str
+
+
+HEAD = Row("stage", "title", "state", "", "time", "code", "result")
+
+
+def show_list(planner: Planner, source: Path, as_json: bool = False) -> None:
+    """Print each stage's state, time and result, and its code if that is not the present one.
+
+    Args:
+      planner: of the run directory.
+      source: the recipe's folder.
+      as_json: whether to print JSON instead of a table.
+    """
+    numbers = [stage.number for stage in planner.stages]
+    planned = planner.plan(numbers[0], numbers[-1])
+    present = code_version(source)
     codes = [
-        _other_code(recipe, _codes(directory, step.number, step.state), "{old}") for step in steps
+        [f"{name} {old}" for name, old, _ in _code_differences(planner, p.stage, p.state, present)]
+        for p in planned
     ]
-    off = _off(recipe, config)
+    reasons = [p.stage.skip_reason(planner.config) for p in planned]
     if as_json:
-        plain = [_plain(step, code, off) for step, code in zip(steps, codes, strict=True)]
+        plain = [_plain(*row) for row in zip(planned, codes, reasons, strict=True)]
         click.echo(json.dumps(plain, indent=1))
         return
-    rows = [_row(step, code, off) for step, code in zip(steps, codes, strict=True)]
-    for line in lines(rows):
+    for line in table_lines([_row(*row) for row in zip(planned, codes, reasons, strict=True)]):
         click.echo(line)
 
 
-def _row(step: Step, code: Sequence[str], off: Mapping[int, Stage]) -> Row:
-    state, marker = step.state, step.state.marker
+def _row(planned: PlannedStage, code: Sequence[str], skip_reason: str) -> Row:
+    stage, state, marker = planned.stage, planned.state, planned.state.marker
     kind = str(replace(state, why=""))
     reason = str(state).removeprefix(kind)
-    reason += f" (will run {step.why})" if step.action == "may run" else ""
+    reason += f" (will run {planned.why})" if planned.action == "may run" else ""
     time = duration(marker.seconds) if marker else ""
     results = headline(marker.headline) if marker else ""
-    if step.number in off:
-        results = f"does nothing: {off[step.number].lack}"
-    return Row(str(step.number), step.title, kind, reason, time, "; ".join(code), results)
+    if skip_reason:
+        results = f"does nothing: {skip_reason}"
+    return Row(str(stage.number), stage.title, kind, reason, time, "; ".join(code), results)
 
 
-def _plain(step: Step, code: Sequence[str], off: Mapping[int, Stage]) -> dict[str, Any]:
-    state, marker = step.state, step.state.marker
+def _plain(planned: PlannedStage, code: Sequence[str], skip_reason: str) -> dict[str, Any]:
+    stage, state, marker = planned.stage, planned.state, planned.state.marker
     return {
-        "stage": step.number,
-        "title": step.title,
-        "off": off[step.number].when if step.number in off else None,
+        "stage": stage.number,
+        "title": stage.title,
+        "off": stage.when if skip_reason else None,
         "state": state.kind,
         "percent": state.percent,
         "reason": state.why or None,
-        "action": step.action,
+        "action": planned.action,
         "seconds": marker.seconds if marker else None,
         "peak_bytes": marker.peak_bytes if marker else None,
         "other_code": list(code),
@@ -74,95 +99,123 @@ def _number(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
+def show_stale_code(planner: Planner, source: Path) -> None:
     """Print the stages that other code or other packages have made, with both."""
-    found = False
-    for number, title, state in _states(recipe, _inspector(recipe, directory, config), config):
-        if changes := _other_code(recipe, _codes(directory, number, state), "{old} -> {new}"):
-            found = True
-            click.echo(f"{number:3d} {title} ({state.kind}): {'; '.join(changes)}")
-    if not found:
+    is_empty = True
+    for stage in planner.stages:
+        state = planner.state(stage)
+        differences = _code_differences(planner, stage, state, code_version(source))
+        changes = [f"{name} {old} -> {new}" for name, old, new in differences]
+        if changes:
+            is_empty = False
+            click.echo(f"{stage.number:3d} {stage.title} ({state.kind}): {'; '.join(changes)}")
+    if is_empty:
         click.echo("no stage was made by other code or other packages than the present ones")
 
 
-def show_plan(
-    recipe: Declaration, directory: RunDirectory, request: Request, code: bool = False
-) -> None:
-    """Print which stages a run would skip, make or refuse, and why.
+def show_plan(planner: Planner, options: RunOptions) -> None:
+    """Print which stages a run would skip, make or refuse, and why."""
+    for stage in planner.stages:
+        state = planner.state(stage)
+        if stage.number < options.first and not state.done:
+            click.echo(f"warning: stage {stage.number} ({stage.title}) is {state}; not in this run")
+    for planned in planner.plan(options.first, options.last, options.forced):
+        stage, skip_reason = planned.stage, planned.stage.skip_reason(planner.config)
+        verb = "would skip" if planned.action == "skip" else "would run"
+        colon = "" if planned.action == "may run" else ":"
+        text = _refusal(planner, options, planned) or f"{verb}{colon} {planned.why}"
+        if skip_reason and planned.why != "forced":
+            text = f"does nothing: {skip_reason}"
+        click.echo(f"{stage.number:3d} {stage.title}: {text}")
 
-    Args:
-      code: also print what of each finished stage's code has changed since.
+
+def _code_differences(
+    planner: Planner, stage: Stage, state: State, present: CodeVersion
+) -> list[tuple[str, str, str]]:
+    """Return how the code of each attempt at a stage's outputs differs, each difference once.
+
+    The attempts are those at partial outputs if there are any.
     """
-    inspector = _inspector(recipe, directory, request.config)
-    states, off = _states(recipe, inspector, request.config), _off(recipe, request.config)
-    for number, title, state in states:
-        if number < request.first and not state.done:
-            click.echo(f"warning: stage {number} ({title}) is {state}; not in this run")
-    chosen = [state for state in states if request.first <= state[0] <= request.last]
-    for step in plan(chosen, request.forced):
-        verb = {"run": "would run", "skip": "would skip", "may run": "would run"}[step.action]
-        colon = "" if step.action == "may run" else ":"
-        said = _refusal(recipe, inspector, request, step) or f"{verb}{colon} {step.why}"
-        if step.number in off and step.why != "forced":
-            said = f"does nothing: {off[step.number].lack}"
-        click.echo(f"{step.number:3d} {step.title}: {said}")
-        if code and step.state.marker:
-            click.echo(f"    code {_code_changes(recipe, step.number, step.state.marker)}")
+    path = planner.directory.provenance(stage.number)
+    provenance = None if state.done else Provenance.read(path)
+    if provenance is None and state.marker:
+        provenance = state.marker.provenance
+    attempts = provenance.attempts if provenance else []
+    return list(dict.fromkeys(d for a in attempts for d in a.code.differences(present)))
 
 
-def _code_changes(recipe: Declaration, number: int, marker: Marker) -> str:
-    """Return in words what of a stage's code is not as it was when the stage was run."""
-    (body,) = (stage.body for stage in recipe.stages if stage.number == number)
-    present = present_sources(recipe.folder).stage(body)
-    if marker.stage_code is None or present is None:
-        return UNKNOWN
-    changes = marker.stage_code.changes(present)
-    return f"changed: {'; '.join(changes)}" if changes else "unchanged"
+def _refusal(planner: Planner, options: RunOptions, planned: PlannedStage) -> str | None:
+    """Return in what words a run would refuse to continue a stage, None if it would not."""
+    number = planned.stage.number
+    if planned.action != "run" or number in options.forced or options.accept_code_change:
+        return None
+    provenance = Provenance.read(planner.directory.provenance(number))
+    if provenance is None or planner.changes(provenance):
+        return None
+    changes = provenance.code_changes(code_version(options.source))
+    return f"would stop: {refusal(number, changes)}" if changes else None
 
 
-def _inspector(recipe: Declaration, directory: RunDirectory, config: Any) -> Inspector:
-    folders = InputNames(directory.root, config).folders
-    titles = {stage.number: stage.title for stage in recipe.stages}
-    return Inspector(directory, config, directory.load_digests(folders), titles)
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a table of stages, in at most 100 columns.
+
+    If all fits, a row is a line. Otherwise reasons and results that are too long stand below their
+    row, and codes below the table.
+    """
+    wide = [
+        (r.stage, r.title, f"{r.kind}{r.reason}", r.time, r.code, r.result) for r in (HEAD, *rows)
+    ]
+    if not any(row.code for row in rows):
+        wide = [(*cells[:4], cells[5]) for cells in wide]
+    table = _aligned(wide)
+    return table if max(map(len, table)) <= WIDTH else list(_folded(rows))
 
 
-def _states(recipe: Declaration, inspector: Inspector, config: Any) -> list[tuple[int, str, State]]:
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[-1] = 0
     return [
-        (s.number, s.title, settled(inspector.state(s.number), not s.asked_for(config)))
-        for s in recipe.stages
+        GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
 
 
-def _off(recipe: Declaration, config: Any) -> dict[int, Stage]:
-    """The stages that the configuration does not ask for, by number."""
-    return {stage.number: stage for stage in recipe.stages if not stage.asked_for(config)}
+def _folded(rows: Sequence[Row]) -> Iterator[str]:
+    stage, kind, time = (
+        max(len(getattr(row, name)) for row in (HEAD, *rows)) for name in ("stage", "kind", "time")
+    )
+    most = WIDTH - stage - kind - time - 3 * len(GAP)
+    titles = [textwrap.shorten(row.title, most, placeholder="...") for row in rows]
+    room = WIDTH - stage - max(len(HEAD.title), *map(len, titles)) - time - 3 * len(GAP)
+    states = [f"{row.kind}{row.reason}" for row in rows]
+    cells = [
+        (row.stage, title, state if len(state) <= room else row.kind, row.time, "|")
+        for row, title, state in zip(rows, titles, states, strict=True)
+    ]
+    head, *table = _aligned([(HEAD.stage, HEAD.title, HEAD.kind, HEAD.time, HEAD.result), *cells])
+    yield (
+        head
+        if any(row.result for row in rows) and len(head) <= WIDTH
+        else head[: -len(HEAD.result)].rstrip()
+    )
+    for row, line, state in zip(rows, table, states, strict=True):
+        line = line.removesuffix("|")
+        fits = len(line) + len(row.result) <= WIDTH
+        yield (line + row.result if fits else line).rstrip()
+        if len(state) > room:
+            yield from _below(state)
+        if not fits:
+            yield from _below(row.result)
+    codes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.code:
+            codes.setdefault(row.code, []).append(row.stage)
+    for code, stages in codes.items():
+        text = f"code of {', '.join(stages)}: {code}"
+        yield from textwrap.wrap(text, WIDTH, subsequent_indent=GAP, break_on_hyphens=False)
 
 
-def _codes(directory: RunDirectory, stage: int, state: State) -> list[Code | None]:
-    """Return the code of each attempt at a stage's outputs, those of partial outputs if any."""
-    record = None if state.done else read_record(directory, stage)
-    if record:
-        return [attempt.code if attempt else None for attempt in record.attempts]
-    return state.marker.codes if state.marker else []
-
-
-def _other_code(recipe: Declaration, codes: Iterable[Code | None], form: str) -> list[str]:
-    """Return what of the present code and packages is not that of `codes`, each thing once."""
-    found = []
-    for code in codes:
-        if code is None:
-            found.append(form.format(old=f"code {UNKNOWN}", new="the present one"))
-            continue
-        for change in differences(code, present_code(recipe.folder)):
-            found.append(form.format(old=f"{change.what} {change.old}", new=change.new))
-    return list(dict.fromkeys(found))
-
-
-def _refusal(recipe: Declaration, inspector: Inspector, request: Request, step: Step) -> str | None:
-    """Return in what words a run would refuse to continue a stage, None if it would not."""
-    settled = step.action != "run" or step.number in request.forced or request.accept_code_change
-    record = None if settled else read_record(inspector.directory, step.number)
-    if record is None or inspector.record_changes(record):
-        return None
-    changes = record.code_changes(present_code(recipe.folder))
-    return f"would stop: {refusal(step.number, changes)}" if changes else None
+def _below(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
+    )

@@ -1,37 +1,174 @@
-"""The marker of a finished stage: its parameters, inputs and outputs, when and by which code."""
+"""What a stage's outputs are made from, and the marker of a finished stage."""
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
+from toolkit.environment import git_state, numeric_environment, result_versions
 from toolkit.errors import ToolkitError
-from toolkit.stages.code import (
-    GIT_FORM,
-    VERSIONS_FORM,
-    Attempt,
-    Code,
-    attempts_from_plain,
-    attempts_to_plain,
-)
-from toolkit.stages.stage_code import StageCode
-from toolkit.storage.digest import Content, digest_bytes
+from toolkit.storage.digests import Content, digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json, validated
 
-SCHEMA = 1
+SCHEMA = 2
 _CONTENTS = {str: {"size": NATURAL, "digest": str}}
-_FORM = {
-    **{"stage": NATURAL, "title": str, "parameters": {str: Any}, "parameters_digest": str},
-    **{"inputs": _CONTENTS, "outputs": _CONTENTS, "versions": VERSIONS_FORM, "git": GIT_FORM},
-    **{"command": str, "started": str, "ended": str, "seconds": float, "headline": {str: Any}},
+_CODE = {"commit": str | None, "dirty": bool, "diff": str, "versions": {str: str | None}}
+_ATTEMPT = {"started": str, "code": _CODE, "numeric": {str: str | int | None}}
+_PROVENANCE = {
+    "parameters": {str: Any},
+    "inputs": _CONTENTS,
+    "attempts": [_ATTEMPT],
+    "forced": bool,
 }
+_MARKER = {
+    **{"stage": NATURAL, "title": str, "parameters_digest": str, "outputs": _CONTENTS},
+    **{"command": str, "started": str, "ended": str, "seconds": float, "peak_bytes": NATURAL},
+    **{"headline": {str: Any}},
+}
+_PROGRESS = {"done": float, "total": float, "seconds": float}
 
 
-_LATER = {"peak_bytes", "attempts", "stage_code"}
-"""Fields that markers from before they were recorded lack."""
+@dataclass(frozen=True)
+class CodeVersion:
+    """The code and the packages that a process runs with."""
+
+    commit: str | None
+    """Of the recipe's repository; None outside of git."""
+    dirty: bool
+    """Whether tracked files differ from the commit."""
+    diff: str
+    """Digest of `git diff HEAD`; empty if nothing differs."""
+    versions: dict[str, str | None]
+    """See `toolkit.environment.result_versions`."""
+
+    def __str__(self) -> str:
+        if self.commit is None:
+            return "none"
+        return self.commit[:12] + (f" with changes {self.diff[:8]}" if self.dirty else "")
+
+    def changes(self, now: "CodeVersion") -> list[str]:
+        """Return how `now` differs: "commit a -> b", "torch 2.14 -> 2.15"; empty if it is equal.
+
+        A package that only one of them names counts as equal.
+        """
+        return [f"{name} {old} -> {new}" for name, old, new in self.differences(now)]
+
+    def differences(self, now: "CodeVersion") -> list[tuple[str, str, str]]:
+        """Return (what differs, its old value, its new value), as `changes` puts them in words."""
+        pairs = [("commit", str(self), str(now))]
+        for name, new in now.versions.items():
+            if name in self.versions:
+                pairs.append((name, self.versions[name] or "none", new or "none"))
+        return [(name, old, new) for name, old, new in pairs if old != new]
+
+
+@cache
+def code_version(folder: Path) -> CodeVersion:
+    """Return the code that a recipe in `folder` runs with, as it is at the first call."""
+    state = git_state(folder)
+    return CodeVersion(state.commit, state.dirty, state.diff, result_versions())
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One of the processes that worked on a stage."""
+
+    started: str
+    code: CodeVersion
+    numeric: dict[str, str | int | None]
+    """See `toolkit.environment.numeric_environment`."""
+
+
+@dataclass
+class Provenance:
+    """What outputs are made from; only the same provenance lets partial outputs be resumed."""
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Each configuration section that the stage read, and each setting that it read alone by its
+    dotted key, as plain data."""
+    inputs: dict[str, Content] = field(default_factory=dict)
+    """By name, see `toolkit.stages.plan`."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """The attempts that worked on the outputs, in order."""
+    forced: bool = False
+    """Whether `--force` started the stage; if so, the same command resumes it."""
+
+    def code_changes(self, code: CodeVersion) -> list[str]:
+        """Return how `code` differs from that of the last attempt, see `CodeVersion.changes`."""
+        return self.attempts[-1].code.changes(code) if self.attempts else []
+
+    def update_numeric(self) -> bool:
+        """Note the present numeric environment of the last attempt; return whether it changed.
+
+        What torch uses is known only once the stage has loaded it.
+        """
+        numeric = numeric_environment()
+        if not self.attempts or self.attempts[-1].numeric == numeric:
+            return False
+        self.attempts[-1] = replace(self.attempts[-1], numeric=numeric)
+        return True
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "parameters": self.parameters,
+            "inputs": _contents_to_plain(self.inputs),
+            "attempts": [dataclasses.asdict(attempt) for attempt in self.attempts],
+            "forced": self.forced,
+        }
+
+    def to_json(self) -> str:
+        """Return the content of `.partial/NN.json`."""
+        return json.dumps(self.to_plain(), indent=1) + "\n"
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> "Provenance":
+        """Return a provenance from its JSON form.
+
+        Raises:
+          ValueError, TypeError, LookupError: it is damaged.
+        """
+        validated(plain, _PROVENANCE)
+        inputs, attempts = _contents_from_plain(plain["inputs"]), []
+        for attempt in plain["attempts"]:
+            code = CodeVersion(**{name: attempt["code"][name] for name in _CODE})
+            attempts.append(Attempt(attempt["started"], code, attempt["numeric"]))
+        return cls(plain["parameters"], inputs, attempts, plain["forced"])
+
+    @classmethod
+    def read(cls, path: Path) -> "Provenance | None":
+        """Return the provenance of partial outputs, None if there is none that can be read."""
+        try:
+            return cls.from_plain(read_json(path))
+        except DAMAGE_ERRORS:
+            return None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage's partial outputs are."""
+
+    done: float
+    total: float
+    seconds: float
+    """Wall time spent on them."""
+
+    def to_json(self) -> str:
+        """Return the content of `.partial/NN.progress.json`."""
+        return json.dumps(vars(self)) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "Progress | None":
+        """Return the progress of partial outputs, None if there is none that can be read."""
+        try:
+            plain = read_json(path, _PROGRESS)
+            return cls(plain["done"], plain["total"], plain["seconds"])
+        except DAMAGE_ERRORS:
+            return None
 
 
 class UnreadableMarkerError(ToolkitError):
@@ -47,53 +184,44 @@ class Marker:
 
     stage: int
     title: str
-    parameters: dict[str, Any]
-    """Each configuration section that the stage read, and each setting that it read alone by its
-    dotted key, as plain data."""
-    inputs: dict[str, Content]
-    """By name, see `toolkit.stages.inputs`."""
+    provenance: Provenance
     outputs: dict[str, Content]
     """By path relative to the run directory."""
-    versions: dict[str, str | None]
-    """Of the last attempt, like `git`."""
-    git: dict[str, Any]
-    """`Code.git`."""
     command: str
     started: str
     ended: str
     seconds: float
     """Wall time, including that of interrupted attempts as far as they reported progress."""
     headline: dict[str, Any]
-    peak_bytes: int | None = None
-    """Peak resident size of the process and its workers together in the last attempt; None in
-    markers from before it was recorded."""
-    attempts: list[Attempt | None] = field(default_factory=list)
-    """The attempts that made the outputs, in order; None stands for those of a partial record from
-    before code was recorded. Empty in markers from before."""
-    stage_code: StageCode | None = None
-    """The code of this stage alone. None where attempts with different code made the outputs, and
-    in markers from before it was recorded."""
+    peak_bytes: int = 0
+    """Peak resident size of the process and its workers together in the last attempt."""
 
     @property
-    def codes(self) -> list[Code | None]:
-        """The code of each attempt; None where it is not known."""
-        if self.attempts:
-            return [attempt.code if attempt else None for attempt in self.attempts]
-        known = Code(self.git, None, self.versions)
-        return [known if self.git.get("commit") else None]
+    def code(self) -> CodeVersion:
+        """The code of the last attempt."""
+        return self.provenance.attempts[-1].code
 
     def write(self, path: Path) -> None:
         """Write the marker as readable JSON, whole or not at all."""
-        plain = {"schema": SCHEMA} | dataclasses.asdict(self)
-        plain["parameters_digest"] = parameters_digest(self.parameters)
-        for key in ("inputs", "outputs"):
-            plain[key] = contents_to_plain(getattr(self, key))
-        plain["attempts"] = attempts_to_plain(self.attempts)
+        plain = {
+            "schema": SCHEMA,
+            "stage": self.stage,
+            "title": self.title,
+            **self.provenance.to_plain(),
+            "parameters_digest": parameters_digest(self.provenance.parameters),
+            "outputs": _contents_to_plain(self.outputs),
+            "command": self.command,
+            "started": self.started,
+            "ended": self.ended,
+            "seconds": self.seconds,
+            "peak_bytes": self.peak_bytes,
+            "headline": self.headline,
+        }
         write_atomically(path, json.dumps(plain, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "Marker | None":
-        """Return the marker at `path`, None when there is none.
+        """Return the marker at `path`, None if there is none.
 
         Raises:
           UnreadableMarkerError: it is damaged or of another schema.
@@ -104,26 +232,32 @@ class Marker:
                 raise UnreadableMarkerError(
                     "the marker was written by another version of the runner"
                 )
-            validated(plain, _FORM)
-            names = {field.name for field in dataclasses.fields(cls)} - _LATER
-            values = {name: plain[name] for name in names}
-            if plain.get("peak_bytes") is not None:
-                values["peak_bytes"] = validated(plain["peak_bytes"], NATURAL)
-            values["attempts"] = attempts_from_plain(plain.get("attempts", []))
-            if plain.get("stage_code") is not None:
-                values["stage_code"] = from_plain(StageCode, plain["stage_code"])
-            for key in ("inputs", "outputs"):
-                values[key] = contents_from_plain(values[key])
+            validated(plain, _MARKER)
+            provenance = Provenance.from_plain(plain)
+            outputs = _contents_from_plain(plain["outputs"])
             intact = plain["parameters_digest"] == parameters_digest(plain["parameters"])
         except FileNotFoundError:
             return None
         except DAMAGE_ERRORS as error:
             raise UnreadableMarkerError("the marker is damaged") from error
+        if not provenance.attempts:
+            raise UnreadableMarkerError("the marker is damaged")
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
-        if not all(map(_is_inside, values["outputs"])):
+        if not all(map(_is_inside, outputs)):
             raise UnreadableMarkerError("the marker names outputs outside the run directory")
-        return cls(**values)
+        return cls(
+            stage=plain["stage"],
+            title=plain["title"],
+            provenance=provenance,
+            outputs=outputs,
+            command=plain["command"],
+            started=plain["started"],
+            ended=plain["ended"],
+            seconds=plain["seconds"],
+            headline=plain["headline"],
+            peak_bytes=plain["peak_bytes"],
+        )
 
 
 def _is_inside(name: str) -> bool:
@@ -133,11 +267,12 @@ def _is_inside(name: str) -> bool:
 
 
 def outputs_of(path: Path, title: str | None = None) -> list[str]:
-    """Return the names of the outputs in the marker at `path`, none when it cannot be read.
+    """Return the names of the outputs in the marker at `path`, none if it cannot be read.
 
     Args:
       path: of the marker.
-      title: none too when it is of a stage with another title, which had this number before.
+      title: if given, the outputs of a stage with another title, which had this number before, are
+        left out.
     """
     try:
         marker = Marker.read(path)
@@ -146,16 +281,14 @@ def outputs_of(path: Path, title: str | None = None) -> list[str]:
     return sorted(marker.outputs) if marker and title in (None, marker.title) else []
 
 
-def contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
-    """Return the JSON form of inputs or outputs."""
+def _contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
     return {
         name: {key: value for key, value in dataclasses.asdict(content).items() if value != {}}
         for name, content in sorted(contents.items())
     }
 
 
-def contents_from_plain(plain: dict[str, Any]) -> dict[str, Content]:
-    """Return inputs or outputs from their JSON form."""
+def _contents_from_plain(plain: dict[str, Any]) -> dict[str, Content]:
     return {name: from_plain(Content, content) for name, content in plain.items()}
 
 

@@ -1,30 +1,43 @@
-"""Plans a run: which stages are done, why others are stale, and what would run."""
+"""Plans a run: which stages are done, why others are stale, and what would run.
+
+Markers name the inputs of a stage so that they hold after those were moved. What lies in the run
+directory is named by its path there. What a setting names is called after the setting, such as
+`{lm.text}`; what lies in a corpus by its path in the corpus's folder, such as `{corpus.root}/wav`.
+Everything else has its absolute path.
+"""
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob
+from functools import cached_property
+from glob import glob, has_magic
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.settings import flatten, parameters_of, to_plain
+from toolkit.config.settings import flatten, result_parameters, to_plain
+from toolkit.stages.declaration import Stage
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.inputs import InputNames, audio_input, fixed_folder, is_outside, same_setting
-from toolkit.stages.marker import Marker, UnreadableMarkerError
-from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
-from toolkit.storage.manifest_audio import audio_names
+from toolkit.stages.marker import Marker, Progress, Provenance, UnreadableMarkerError
+from toolkit.storage.digests import (
+    AUDIO,
+    Content,
+    Digests,
+    audio_names,
+    combined,
+    difference,
+    listing,
+)
+from toolkit.storage.paths import RUN, Places, folder_of, overlap, parse_mapping
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
 """Characters of a message that are read."""
 
 MOST_REASONS = 3
-PLACE = "place"
-"""Kind of an input of which only the existence counts."""
 PATTERN = "pattern"
 """Kind of an input that is all files which a pattern matches."""
 
@@ -54,59 +67,69 @@ class State:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStage:
     """What a run would do with one stage: `run`, `skip`, or `may run` if an input changes."""
 
-    number: int
-    title: str
+    stage: Stage
     action: str
     state: State
     why: str
 
 
-def settled(state: State, off: bool) -> State:
-    """Return the state of a stage, which is done where its setting is off and it has something to
-    lose: what it made stays for when the setting is on again."""
-    made = state.marker is not None and bool(state.marker.outputs)
-    keeps = made or state.kind in ("partial", "failed")
-    return State("done", marker=state.marker) if off and keeps else state
-
-
-class Inspector:
+class Planner:
     """Compares the markers in a run directory with the present files and configuration.
+
+    It writes nothing, and serves `--list`, `--dry-run` and runs alike.
 
     Args:
       directory: the run directory.
+      stages: of the recipe.
       config: the present configuration.
-      digests: of the files in it.
-      titles: the stages' titles by number, by which a marker is known to be of a stage that has
-        another number now.
+      digests: of the files; None: those that the run directory remembers.
     """
 
     def __init__(
         self,
         directory: RunDirectory,
+        stages: Sequence[Stage],
         config: Any,
-        digests: Digests,
-        titles: Mapping[int, str] | None = None,
+        digests: Digests | None = None,
     ) -> None:
-        self.directory, self.config, self.digests = directory, config, digests
-        self._numbers = {title: number for number, title in (titles or {}).items()}
+        self.directory, self.stages, self.config = directory, stages, config
         self.names = InputNames(directory.root, config)
+        self.digests = digests or directory.load_digests(self.names.folders)
+        self._numbers = {stage.title: stage.number for stage in stages}
 
-    def state(self, stage: int) -> State:
-        """Return the state of a stage; nothing is written."""
+    def plan(self, first: int, last: int, forced: Collection[int] = ()) -> list[PlannedStage]:
+        """Return what a run over the stages `first` to `last` would do."""
+        chosen = [stage for stage in self.stages if first <= stage.number <= last]
+        return plan([(stage, self.state(stage)) for stage in chosen], forced)
+
+    def state(self, stage: Stage) -> State:
+        """Return the state of a stage; nothing is written.
+
+        A stage that the configuration skips is done if it has something to lose: its outputs stay
+        for when it is enabled again.
+        """
+        state = self._state(stage.number)
+        has_outputs = state.marker is not None and bool(state.marker.outputs)
+        can_lose = has_outputs or state.kind in ("partial", "failed")
+        if can_lose and not stage.is_enabled(self.config):
+            return State("done", marker=state.marker)
+        return state
+
+    def _state(self, stage: int) -> State:
         directory = self.directory
-        progress = read_progress(directory, stage)
-        record = read_record(directory, stage)
+        progress = Progress.read(directory.progress(stage))
+        provenance = Provenance.read(directory.provenance(stage))
         percent = None
-        if record and progress and progress.total:
+        if provenance and progress and progress.total:
             percent = int(100 * min(progress.done / progress.total, 1))
         if directory.publishing(stage).exists():
             return State("partial", "the next run puts its finished outputs in place", None, 100)
         try:
             marker = Marker.read(directory.marker(stage))
-            reasons = self.changes(marker) if marker else []
+            reasons = self._marker_changes(marker) if marker else []
         except UnreadableMarkerError as error:
             marker, reasons = None, [str(error)]
         if marker and not reasons:
@@ -117,8 +140,8 @@ class Inspector:
         if directory.failure(stage).exists():
             first = _first_line(directory.failure(stage))
             return State("failed", first, marker, percent)
-        if record:
-            changes = join_reasons(self.record_changes(record))
+        if provenance:
+            changes = join_reasons(self.changes(provenance))
             why = f"will start over, {changes}" if changes else why
             return State("partial", why, marker, percent)
         return State("stale", why, marker) if why else State("pending")
@@ -139,9 +162,9 @@ class Inspector:
         """Return the number that the stage of a marker has now."""
         return self._numbers.get(marker.title, marker.stage)
 
-    def changes(self, marker: Marker) -> list[str]:
-        """Return why the stage of `marker` is no longer done; empty when it still is."""
-        reasons = self.record_changes(Record(marker.parameters, marker.inputs))
+    def _marker_changes(self, marker: Marker) -> list[str]:
+        """Return why the stage of `marker` is no longer done; empty if it still is."""
+        reasons = self.changes(marker.provenance)
         if (number := self._number(marker)) != marker.stage:
             reasons.insert(0, f"its marker is of stage {number}, which had this number before")
         for name, old in marker.outputs.items():
@@ -152,10 +175,10 @@ class Inspector:
                 reasons.append(f"output {change}")
         return reasons
 
-    def record_changes(self, record: Record) -> list[str]:
-        """Return how parameters and inputs differ from those in `record`."""
-        reasons = list(self._parameter_changes(record))
-        for name, old in record.inputs.items():
+    def changes(self, provenance: Provenance) -> list[str]:
+        """Return how parameters and inputs differ from those in `provenance`, in words."""
+        reasons = list(self._parameter_changes(provenance))
+        for name, old in provenance.inputs.items():
             if self.names.is_gone(name):
                 continue  # its setting names no file now, which is a change of a parameter
             shown = str(self.names.path(name)) if is_outside(name) else name
@@ -167,12 +190,17 @@ class Inspector:
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
-        """Return the present content of an input."""
+        """Return the present content of an input, None if it does not exist.
+
+        Args:
+          name: of the input.
+          kind: "content", "listing" or "existence", see `Run.need`, `PATTERN` or `AUDIO`.
+        """
         if kind == AUDIO:
             return self.audio(name.removeprefix(audio_input("")))[0]
         path = self.names.path(name)
-        if kind == PLACE:
-            return Content(0, "", kind=PLACE) if path.exists() else None
+        if kind == "existence":
+            return Content(0, "", kind=kind) if path.exists() else None
         if kind == PATTERN:
             return self._matches(path)
         since = self.digests.since
@@ -182,29 +210,30 @@ class Inspector:
         """Return the content of the files that a pattern matches, None if there are none."""
         folder = fixed_folder(pattern)
         paths = filter(os.path.isfile, sorted(glob(str(pattern), recursive=True)))
-        found = {os.path.relpath(path, folder): self.digests.content(Path(path)) for path in paths}
-        files = {name: content for name, content in found.items() if content is not None}
+        contents = {os.path.relpath(p, folder): self.digests.content(Path(p)) for p in paths}
+        files = {name: content for name, content in contents.items() if content is not None}
         digests = {name: content.digest for name, content in files.items()}
         size = sum(content.size for content in files.values())
         return Content(size, combined(digests), len(files), PATTERN, digests) if files else None
 
     def audio(
-        self, manifest: str, found: Mapping[str, str] | None = None
+        self, manifest: str, known: Mapping[str, str] | None = None
     ) -> tuple[Content | None, dict[str, str]]:
         """Return the content of the audio files that a manifest names.
 
         Args:
           manifest: its path, relative to the run directory.
-          found: digests by path that are known already.
+          known: digests by path that are known already.
 
         Returns:
           Their content, None without the manifest, and their digests by path; "" stands for a file
           that is not there.
         """
-        path, known = self.directory.root / manifest, found or {}
+        path = self.directory.root / manifest
         if not path.is_file():
             return None, {}
         files = {name: self.names.path(name) for name in audio_names(path)}
+        known = known or {}
         digests = {str(f): known.get(str(f)) or self._digest(f) for f in files.values()}
         by_name = {name: digests[str(file)] for name, file in files.items()}
         return Content(0, combined(by_name), len(files), AUDIO), digests
@@ -213,56 +242,47 @@ class Inspector:
         content = self.digests.content(file)
         return content.digest if content else ""
 
-    def _parameter_changes(self, record: Record) -> Iterator[str]:
-        recorded = record.parameters
+    def _parameter_changes(self, provenance: Provenance) -> Iterator[str]:
+        recorded = provenance.parameters
         values = {}  # of the sections, and of the settings inside sections, that still exist
         for name in recorded:
             with contextlib.suppress(AttributeError):
                 values[name] = attrgetter(name)(self.config)
         old = flatten(recorded)
-        new = flatten({name: parameters_of(value) for name, value in values.items()})
-        known = flatten({name: to_plain(value) for name, value in values.items()})
+        new = flatten({name: result_parameters(value) for name, value in values.items()})
         for key in sorted(old.keys() | new.keys()):
-            if key not in new and key in known:  # back at the value of runs before it was there
-                yield f"`{key}` {_show(old[key])} -> {_show(known[key])}"
-            elif key not in new:
+            if key not in new:
                 yield f"`{key}` is no longer a parameter"
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
-            elif same_setting(key, old[key], new[key], record.inputs):
+            elif same_setting(key, old[key], new[key], provenance.inputs):
                 continue
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 before, after = _show(old[key]), _show(new[key])
                 yield f"`{key}` {before} -> {after}" if before != after else f"`{key}` changed"
 
 
-def plan(stages: Sequence[tuple[int, str, State]], forced: Iterable[int]) -> list[Step]:
-    """Return what a run over `stages` (number, title, state; in order) would do.
+def plan(stages: Sequence[tuple[Stage, State]], forced: Collection[int]) -> list[PlannedStage]:
+    """Return what a run over stages in these states would do.
 
     A stage that is done but reads an output of an earlier stage that would run *may* run: it does
     if that output changes.
     """
-    steps: list[Step] = []
-    unsettled: set[int] = set()
-    for number, title, state in stages:
-        if number in forced:
-            step = Step(number, title, "run", state, "forced")
+    planned: list[PlannedStage] = []
+    changing: set[int] = set()
+    for stage, state in stages:
+        if stage.number in forced:
+            planned.append(PlannedStage(stage, "run", state, "forced"))
         elif not state.done:
-            step = Step(number, title, "run", state, _why(state))
-        elif sources := sorted(_makers(state.marker, stages) & unsettled):
-            names = ", ".join(str(source) for source in sources)
-            step = Step(number, title, "may run", state, f"if stage {names} changes its outputs")
+            planned.append(PlannedStage(stage, "run", state, _why(state)))
+        elif sources := sorted(_makers(state.marker, stages) & changing):
+            why = f"if stage {', '.join(map(str, sources))} changes its outputs"
+            planned.append(PlannedStage(stage, "may run", state, why))
         else:
-            step = Step(number, title, "skip", state, "done")
-        if step.action != "skip":
-            unsettled.add(number)
-        steps.append(step)
-    return steps
-
-
-def overlap(first: str, second: str) -> bool:
-    """Return whether two normalised paths are the same or one contains the other."""
-    return first == second or second.startswith(f"{first}/") or first.startswith(f"{second}/")
+            planned.append(PlannedStage(stage, "skip", state, "done"))
+        if planned[-1].action != "skip":
+            changing.add(stage.number)
+    return planned
 
 
 def join_reasons(reasons: list[str]) -> str:
@@ -277,12 +297,12 @@ def _why(state: State) -> str:
     return state.why if state.kind == "stale" else str(state)
 
 
-def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int]:
+def _makers(reader: Marker | None, stages: Sequence[tuple[Stage, State]]) -> set[int]:
     """Return the stages that make an input of `reader`; where unknown, those without a marker."""
-    markers = {number: state.marker for number, _, state in stages}
+    markers = {stage.number: state.marker for stage, state in stages}
     unknown = {number for number, marker in markers.items() if marker is None}
     makers: set[int] = set()
-    for name in reader.inputs:
+    for name in reader.provenance.inputs if reader else ():
         if not is_outside(name):
             owners = {
                 number
@@ -304,3 +324,105 @@ def _first_line(failure: Path) -> str:
 def _show(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+MAP = "map_paths"
+"""Last part of the settings whose mappings `OLD=NEW` are places: NEW of the N-th is `{KEY.N}`."""
+ROOT = "root"
+"""Last part of the settings that are places: names may begin with the folder of one."""
+
+
+class InputNames:
+    """Names and paths of inputs under one configuration.
+
+    Args:
+      root: the run directory.
+      config: of the recipe.
+    """
+
+    def __init__(self, root: Path, config: Any) -> None:
+        plain = flatten(to_plain(config))
+        self._root = root
+        self._settings = {key: value for key, value in plain.items() if is_path(value)}
+        self._mapped = {
+            f"{key}.{number}": parse_mapping(mapping)[1]
+            for key, mappings in plain.items()
+            if key.split(".")[-1] == MAP
+            for number, mapping in enumerate(mappings)
+        }
+
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """The folders of the settings that are places."""
+        settings = self._settings.items()
+        roots = {key: folder_of(value) for key, value in settings if key.split(".")[-1] == ROOT}
+        return {**roots, **self._mapped}
+
+    def names(self, path: str, sections: Iterable[str]) -> list[str]:
+        """Return how a marker names an input: by each setting that it is, by a place, or as it is.
+
+        Args:
+          path: absolute, or relative to the run directory.
+          sections: what the stage has read of the configuration: top-level fields, and dotted
+            settings; the input is not called after others, on which the stage does not depend.
+        """
+        sections = tuple(sections)
+        read = {
+            key
+            for key in (*self._settings, *self._mapped)
+            if any(key == section or key.startswith(f"{section}.") for section in sections)
+        }
+        exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
+        folders = {key: folder for key, folder in self.folders.items() if key in read}
+        name = Places(folders).name(path)
+        # A setting may be a file, whose folder is the place: that is an input of another name.
+        return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
+
+    def is_gone(self, name: str) -> bool:
+        """Whether an input was called after a setting that is no path any more."""
+        setting, brace, _ = name.removeprefix("{").partition("}")
+        known = setting in self._settings or setting in self._mapped
+        return bool(brace) and name.startswith("{") and not known
+
+    def path(self, name: str) -> Path:
+        """Return the path of an input; that of a setting which is gone does not exist."""
+        if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
+            return Path(self._settings[name[1:-1]])
+        return self._root / Places({RUN: str(self._root), **self.folders}).path(name)
+
+
+def fixed_folder(pattern: Path) -> Path:
+    """Return the folder in or below which all matches of a pattern lie."""
+    return Path(*itertools.takewhile(lambda part: not has_magic(part), pattern.parts))
+
+
+def audio_input(manifest: str) -> str:
+    """Return how a marker names the audio files of a manifest, beside the manifest itself."""
+    return f"{AUDIO}:{manifest}"
+
+
+def is_path(value: Any) -> bool:
+    """Whether a plain setting is an absolute path, as all paths in a configuration are."""
+    return isinstance(value, str) and value.startswith("/")
+
+
+def is_outside(name: str) -> bool:
+    """Whether an input lies outside the run directory, by its name."""
+    return name.startswith(("/", "{"))
+
+
+def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether a setting is another path to what the stage has recorded as an input.
+
+    Then the contents decide, see `Planner.changes`.
+    """
+    if f"{{{key}}}" in inputs:
+        return is_path(old) and is_path(new)
+    if key.split(".")[-1] != MAP or not old or not isinstance(new, list) or len(old) != len(new):
+        return False
+    before, after = list(map(parse_mapping, old)), list(map(parse_mapping, new))
+    return all(
+        first[0] == second[0]
+        and (first == second or any(name.startswith(f"{{{key}.{number}}}") for name in inputs))
+        for number, (first, second) in enumerate(zip(before, after, strict=True))
+    )

@@ -16,10 +16,10 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.command_line import main
+from toolkit.stages.command_line import run_command
 from toolkit.stages.declaration import Declaration
 
 
@@ -37,13 +37,14 @@ class Recipe(Declaration):
           title: what it does; by default this recipe's title.
         """
         name = Path(file).resolve().parent.name
-        recipe = Recipe(name, file, profiles, title or self.title, self.prefix, self.show)
+        title = title or self.title
+        recipe = Recipe(name, file, profiles, title, self.exp_prefix, self.on_finish)
         recipe.stages = list(self.stages)
         return recipe
 
-    def main(self, arguments: Sequence[str] | None = None) -> None:
-        """Run the command line and exit."""
-        main(self, arguments)
+    def main(self, arguments: Sequence[str] | None = None) -> NoReturn:
+        """Run the command line and exit: 0, 1 (error), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM)."""
+        run_command(self, sys.argv[1:] if arguments is None else arguments)
 
 
 class RecipeError(ToolkitError):
@@ -51,10 +52,10 @@ class RecipeError(ToolkitError):
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Import the recipe of a file, or of the `run.py` in a folder; nothing of it is run.
+    """Import the recipe of a file, or of the `run.py` in a folder; no stage is run.
 
     Raises:
-      RecipeError: there is no such file, it cannot be imported, or no recipe is in it.
+      RecipeError: there is no such file, it cannot be imported, or it declares no recipe.
     """
     file = path / "run.py" if path.is_dir() else path
     if file.suffix != ".py" or not file.is_file():
@@ -68,11 +69,11 @@ def load_recipe(path: Path) -> Recipe:
         spec.loader.exec_module(module)
     except (SyntaxError, ImportError) as error:
         raise RecipeError(f"{file}: cannot be imported: {error}") from error
-    found = [value for value in vars(module).values() if isinstance(value, Recipe)]
-    if not found:
+    recipes = [value for value in vars(module).values() if isinstance(value, Recipe)]
+    if not recipes:
         raise RecipeError(f"{file}: declares no recipe")
-    own = [one for one in found if one.folder == file.resolve().parent]
+    declared_here = [recipe for recipe in recipes if recipe.folder == file.resolve().parent]
     profiles = getattr(module, "PROFILES", None)
-    if own or not isinstance(profiles, Mapping):
-        return own[0] if own else found[0]
-    return found[0].for_corpus(file, profiles, module.__doc__ or "")  # as its last line does
+    if declared_here or not isinstance(profiles, Mapping):
+        return (declared_here or recipes)[0]
+    return recipes[0].for_corpus(file, profiles, module.__doc__ or "")  # as its last line does

@@ -6,21 +6,22 @@ import time
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
-from toolkit.config.settings import flatten, parameters_of, to_plain
+from toolkit.config.settings import flatten, result_parameters, to_plain
 from toolkit.errors import ToolkitError
+from toolkit.processes import ranks
 from toolkit.processes.devices import choose_device
-from toolkit.stages.code import differences
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.inputs import audio_input
-from toolkit.stages.partial import Progress, Record
-from toolkit.stages.plan import PATTERN, PLACE, Inspector, overlap
-from toolkit.storage.digest import Content, FileDigest
+from toolkit.stages.marker import Progress, Provenance
+from toolkit.stages.plan import PATTERN, Planner, audio_input, is_outside
+from toolkit.storage.digests import Content, FileDigest
+from toolkit.storage.paths import overlap
 
 RESERVED = ("stages", "profiles", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
-NAMED = 3  # stages in an error
+MOST_NAMED = 3
+"""Stages that an error names."""
 
 
 class MissingInputError(ToolkitError):
@@ -32,8 +33,8 @@ class DeclarationError(ToolkitError):
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherStage:
-    """Another stage of the recipe, with what this stage's error messages need of it."""
+class StageOutputs:
+    """Another stage of the recipe with the names of its outputs, for error messages."""
 
     number: int
     title: str
@@ -45,60 +46,129 @@ class Run:
 
     Attributes:
       stage: the stage's number.
+      config: the configuration; each section that is read is recorded.
       jobs: how many worker processes to use; results must not depend on it.
       command: the command line of this run, for result tables.
+      provenance: what was recorded so far. None on ranks other than 0, which record nothing and
+        have the same paths as rank 0.
 
-    `settle` waits for an input that a stage beside this one makes.
+    Args:
+      wait_for: called with the name of an input, which a background stage may be making.
     """
 
     def __init__(
         self,
         stage: int,
-        inspector: Inspector,
-        record: Record,
-        other_stages: list[OtherStage],
+        planner: Planner,
+        provenance: Provenance | None,
+        other_stages: list[StageOutputs],
         device: str | None,
         jobs: int,
         command: str,
         seconds_before: float = 0.0,
-        settle: Callable[[str], None] = lambda name: None,
+        wait_for: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.stage, self.jobs, self.command = stage, jobs, command
-        self.config = RecordedConfig(inspector.config, self)
+        self.config = RecordedConfig(planner.config, self)
         self.outputs: list[str] = []
-        self.record = record
-        self._inspector = inspector
-        self._directory: RunDirectory = inspector.directory
+        self.provenance = provenance
+        self._planner = planner
+        self._directory: RunDirectory = planner.directory
         self._other_stages, self._device = other_stages, device
-        self._settle = settle
+        self._wait_for = wait_for
         self._needed: set[str] = set()
-        self._seen: dict[str, str] = {}
+        self._audio_digests: dict[str, str] = {}
         self._started = time.monotonic() - seconds_before
         self._progress_written = -PROGRESS_EVERY
 
-    def need(self, name: str | Path) -> Path:
-        """Return the path of an input and record its content.
+    def need(
+        self, path: str | Path, compare: Literal["content", "listing", "existence"] = "content"
+    ) -> Path:
+        """Return the path of an input and record it.
+
+        Where a file or folder of the user is does not matter if the configuration says it, see
+        `toolkit.stages.plan`.
 
         Args:
-          name: a file or folder relative to the run directory, or an absolute path outside it.
+          path: relative to the run directory, or absolute for a file or folder of the user.
+          compare: which change makes the stage stale. "content": of a file, or of any file in a
+            folder; files are read once, and again when size, times or inode change. "listing": of
+            a folder the names, sizes and modification times alone, as for a corpus whose audio is
+            watched by `need_audio`. "existence": that it is gone.
 
         Raises:
-          MissingInputError: it does not exist; the message names the stages that are not done.
+          MissingInputError: it does not exist, or is a pipe or a device. The message names the
+            stages that are not done, or the setting that holds the path.
         """
-        name = self._relative(name)
-        self._needed_content(name)
+        name = self._name(path)
+        listed = compare == "listing" and Path(path).is_dir()
+        self._need(name, "content" if compare == "listing" and not listed else compare)
         return self._directory.root / name
 
     def exists(self, name: str) -> bool:
         """Return whether the run directory has a file or folder `name`; nothing is recorded."""
         return (self._directory.root / name).exists()
 
-    def digest(self, name: str) -> str:
+    def digest(self, path: str) -> str:
         """Return the digest of the content of an input, which is recorded as by `need`."""
-        return self._needed_content(self._relative(name)).digest
+        return self._need(self._name(path), "content").digest
 
-    def _needed_content(self, name: str) -> Content:
-        """Record an input by its relative name and return its content, see `need`."""
+    def need_matches(self, pattern: str | Path) -> None:
+        """Record the files of the user that a pattern matches, by their contents.
+
+        Files that match it later, or no longer, are a change too.
+
+        Raises:
+          MissingInputError: it matches no file.
+        """
+        self._need(str(Path(pattern).absolute()), PATTERN)
+
+    def need_audio(self, manifest: str) -> dict[str, str]:
+        """Record the contents of the audio files that a manifest of cuts names.
+
+        They are read once, unless `add_digest` has noted their digests, and again only if size,
+        times or inode change.
+
+        Args:
+          manifest: its path, relative to the run directory.
+
+        Returns:
+          Digests by absolute path, "" for files that are not there; on ranks other than 0 nothing.
+
+        Raises:
+          MissingInputError: there is no such manifest.
+        """
+        if self.provenance is None:
+            return {}
+        content, digests = self._planner.audio(manifest, self._audio_digests)
+        if content is None:
+            raise MissingInputError(self._missing(manifest))
+        self._record_input(audio_input(manifest), content)
+        return digests
+
+    def add_digest(self, path: str, digest: FileDigest) -> None:
+        """Note the digest of an audio file that a worker has just read, for `need_audio`."""
+        self._audio_digests[path] = digest.digest
+        self._planner.digests.add(Path(path), digest)
+
+    def _need(self, name: str, kind: str) -> Content:
+        """Record an input by its name and return its content, see `need`."""
+        if self.provenance is None:
+            if not (self._directory.root / name).exists() and kind != PATTERN:
+                raise MissingInputError(f"`{name}` is missing on worker {ranks.rank()}'s host")
+            return Content(0, "")
+        if not is_outside(name):
+            self._check_declared(name)
+            waits_since = time.monotonic()
+            self._wait_for(name)
+            self._started += time.monotonic() - waits_since  # the time of another stage
+        content = self._planner.present(name, kind)
+        if content is None:
+            raise MissingInputError(self._missing(name))
+        self._record_input(name, content)
+        return content
+
+    def _check_declared(self, name: str) -> None:
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
         for other in self._other_stages:
@@ -106,95 +176,13 @@ class Run:
                 raise DeclarationError(
                     f"stage {self.stage} needs `{name}`, which stage {other.number} makes later"
                 )
-        begun = time.monotonic()
-        self._settle(name)
-        self._started += time.monotonic() - begun  # the time of another stage
-        content = self._inspector.present(name, "content")
-        if content is None:
-            raise MissingInputError(self._missing(name))
-        self._record_input(name, content)
-        return content
-
-    def need_outside(self, path: str | Path, whole: bool = False) -> Path:
-        """Return the path of an input outside the run directory and record it.
-
-        A file is recorded by content. Where it is does not matter if the configuration says it,
-        see `toolkit.stages.inputs`.
-
-        Args:
-          path: a file or a folder.
-          whole: record a folder by the contents of its files too, which are read once and again
-            when size, times or inode change; otherwise, as for a corpus whose audio is watched by
-            `need_audio`, by names, sizes and modification times alone.
-
-        Raises:
-          MissingInputError: it does not exist, or is a pipe or a device; the message names the
-            setting that holds it.
-        """
-        listed = Path(path).is_dir() and not whole
-        return self._need_outside(path, "listing" if listed else "content")
-
-    def need_matches(self, pattern: str | Path) -> None:
-        """Record the files outside the run directory that a pattern matches, by their contents.
-
-        Files that match it later, or no longer, are a change too.
-
-        Raises:
-          MissingInputError: it matches no file.
-        """
-        self._need_outside(pattern, PATTERN)
-
-    def need_audio(self, manifest: str) -> dict[str, str]:
-        """Record the contents of the audio files that a manifest of cuts names.
-
-        They are read once, if `remember` has not been told of them, and again only if size, times
-        or inode change.
-
-        Args:
-          manifest: its path, relative to the run directory.
-
-        Returns:
-          Digests by absolute path, "" for files that are not there.
-
-        Raises:
-          MissingInputError: there is no such manifest.
-        """
-        content, digests = self._inspector.audio(manifest, self._seen)
-        if content is None:
-            raise MissingInputError(self._missing(manifest))
-        self._record_input(audio_input(manifest), content)
-        return digests
-
-    def remember(self, path: str, found: FileDigest) -> None:
-        """Note the digest of an audio file that was read, for `need_audio` afterwards."""
-        self._seen[path] = found.digest
-        self._inspector.digests.remember(Path(path), found)
-
-    def need_place(self, path: str | Path) -> Path:
-        """Return a path outside the run directory that the stage does not read.
-
-        That it exists is recorded, so that the stage is done wherever it is.
-
-        Raises:
-          MissingInputError: as `need_outside`.
-        """
-        return self._need_outside(path, PLACE)
-
-    def _need_outside(self, path: str | Path, kind: str) -> Path:
-        path = Path(path).absolute()
-        content = self._inspector.present(str(path), kind)
-        if content is None:
-            fault = "is not a regular file" if path.exists() else "does not exist"
-            raise MissingInputError(f"`{path}` {fault}{self._key_hint(path)}")
-        self._record_input(str(path), content)
-        return path
 
     def make(self, name: str) -> Path:
         """Return where to build the output `name`, a file or folder of the run directory.
 
-        The path is the same in each attempt, and what an interrupted attempt left there is kept
-        as long as parameters and inputs are the same, so that a long stage can resume from it. The
-        output is renamed to `name` once the stage has succeeded.
+        The path is the same in each attempt. What an interrupted attempt left there stays as long
+        as parameters and inputs are the same, so that a long stage can resume from it. The output
+        is renamed to `name` once the stage has succeeded.
 
         Raises:
           LinkError: a link stands where the output is built or will be, or on the way there.
@@ -204,7 +192,7 @@ class Run:
         if not inside or path.parts[0] in RESERVED:
             raise DeclarationError(f"stage {self.stage}: `{name}` cannot be the name of an output")
         name = str(path)
-        if name not in self.outputs:
+        if self.provenance is not None and name not in self.outputs:
             if any(overlap(name, output) for output in self.outputs):
                 raise DeclarationError(f"stage {self.stage}: the output `{name}` overlaps another")
             for other in self._other_stages:
@@ -216,47 +204,54 @@ class Run:
             if any(overlap(name, needed) for needed in self._needed):
                 raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")
             self.outputs.append(name)
-            self._write_record()
+            self._write_provenance()
         partial = self._directory.partial(self.stage, name)
         self._directory.refuse_links(partial, self._directory.root / name)
         partial.parent.mkdir(parents=True, exist_ok=True)
         return partial
 
     def previous(self, made: Path) -> Path | None:
-        """Return an output as the stage finished it last, so that parts of it can be taken over.
+        """Return the output of the last success, so that parts of it can be reused.
 
-        The marker will then name the attempts that made it, too.
+        The marker then names the attempts that made it, too.
 
         Args:
           made: what `make` has returned for the output.
 
         Returns:
-          None if there is none, if it is not as it was, if other code or packages made it, or after
-          `--force`.
+          None if there is none, if it was changed, if other code or packages made it, after
+          `--force`, and on ranks other than 0.
         """
         name = made.relative_to(self._directory.partial(self.stage)).as_posix()
-        marker = self._inspector.marker(self.stage)
-        last = self.record.attempts[-1] if self.record.attempts else None
-        if self.record.forced or marker is None or last is None or name not in marker.outputs:
+        marker = self._planner.marker(self.stage)
+        if self.provenance is None or self.provenance.forced:
             return None
-        if any(code is None or differences(code, last.code) for code in marker.codes):
+        if marker is None or name not in marker.outputs:
             return None
-        present = self._inspector.present(name, "content")
+        made_by, attempts = marker.provenance.attempts, self.provenance.attempts
+        if not attempts or any(attempt.code.changes(attempts[-1].code) for attempt in made_by):
+            return None
+        present = self._planner.present(name, "content")
         if present is None or present.digest != marker.outputs[name].digest:
             return None
-        earlier = [a for a in marker.attempts if a not in self.record.attempts]
-        self.record.attempts[:0] = earlier
-        self._write_record()
+        attempts[:0] = [attempt for attempt in made_by if attempt not in attempts]
+        self._write_provenance()
         return self._directory.root / name
 
     def progress(self, done: float, total: float) -> None:
-        """Record that `done` of `total` units of work are done, for `--list`."""
+        """Record that `done` of `total` units of work are done, for `--list`.
+
+        Written at most once a second.
+        """
+        if self.provenance is None:
+            return
         now = time.monotonic()
         if now - self._progress_written >= PROGRESS_EVERY:
             self._progress_written = now
-            Progress(done, total, self.seconds).write(self._directory, self.stage)
-            if self.record.update_numeric() and self.outputs:
-                self._write_record()
+            progress = Progress(done, total, self.seconds)
+            self._directory.write(self._directory.progress(self.stage), progress.to_json())
+            if self.provenance.update_numeric() and self.outputs:
+                self._write_provenance()
 
     @property
     def seconds(self) -> float:
@@ -274,49 +269,60 @@ class Run:
         Args:
           key: dotted, such as `lm.order`.
         """
-        value = attrgetter(key)(self._inspector.config)
+        value = attrgetter(key)(self._planner.config)
         self.record_parameter(key, value)
         return value
 
     def record_parameter(self, name: str, value: Any) -> None:
         """Record that the stage has read a section of the configuration, or a setting inside it."""
-        if name not in self.record.parameters:
-            self.record.parameters[name] = parameters_of(value)
+        if self.provenance is not None and name not in self.provenance.parameters:
+            self.provenance.parameters[name] = result_parameters(value)
             if self.outputs:
-                self._write_record()
+                self._write_provenance()
 
     def _record_input(self, name: str, content: Content) -> None:
+        assert self.provenance is not None  # asked by all callers
         self._needed.add(name)
-        known = self._inspector.names.names(name, self.record.parameters)
-        if any(self.record.inputs.get(each) != content for each in known):
-            self.record.inputs |= dict.fromkeys(known, content)
+        names = self._planner.names.names(name, self.provenance.parameters)
+        if any(self.provenance.inputs.get(each) != content for each in names):
+            self.provenance.inputs |= dict.fromkeys(names, content)
             if self.outputs:
-                self._write_record()
+                self._write_provenance()
 
-    def _write_record(self) -> None:
-        self.record.update_numeric()
-        self.record.write(self._directory, self.stage)
+    def _write_provenance(self) -> None:
+        """Write it before anything that depends on it is written."""
+        assert self.provenance is not None
+        self.provenance.update_numeric()
+        path = self._directory.provenance(self.stage)
+        self._directory.write(path, self.provenance.to_json())
 
-    def _relative(self, name: str | Path) -> str:
-        path = os.path.normpath(self._directory.root / name)
+    def _name(self, path: str | Path) -> str:
+        """Return the path relative to the run directory, or absolute if it lies elsewhere."""
+        normalised = os.path.normpath(self._directory.root / path)
         root = str(self._directory.root)
-        return os.path.relpath(path, root) if path.startswith(root + os.sep) else path
+        if normalised.startswith(root + os.sep):
+            return os.path.relpath(normalised, root)
+        return str(Path(path).absolute()) if Path(path).is_absolute() else normalised
 
     def _missing(self, name: str) -> str:
+        if is_outside(name):
+            fault = "is not a regular file" if Path(name).exists() else "does not exist"
+            return f"`{name}` {fault}{self._key_hint(name)}"
         message = f"`{name}` is missing"
         makers = [other for other in self._other_stages if _made_by(other, name)]
         earlier = [other for other in self._other_stages if other.number < self.stage]
-        missing = [o for o in earlier if not self._inspector.state(o.number).done]
+        states = {s.number: s for s in self._planner.stages}
+        missing = [o for o in earlier if not self._planner.state(states[o.number]).done]
         if stages := makers or missing:
-            names = ", ".join(f"{other.number} ({other.title})" for other in stages[:NAMED])
-            names += f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
+            names = ", ".join(f"{other.number} ({other.title})" for other in stages[:MOST_NAMED])
+            names += f" and {len(stages) - MOST_NAMED} more" if len(stages) > MOST_NAMED else ""
             message += f"; {'made by' if makers else 'not done yet:'} stage {names}"
             message += f". Run from there: --stage {stages[0].number}"
         return message
 
-    def _key_hint(self, path: Path) -> str:
-        for key, value in flatten(to_plain(self._inspector.config)).items():
-            if value == str(path):
+    def _key_hint(self, path: str) -> str:
+        for key, value in flatten(to_plain(self._planner.config)).items():
+            if value == path:
                 return f"; say where it is with --set {key}=PATH"
         return ""
 
@@ -350,5 +356,5 @@ def plain_headline(headline: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _made_by(other: OtherStage, name: str) -> bool:
+def _made_by(other: StageOutputs, name: str) -> bool:
     return any(overlap(name, output) for output in other.outputs)

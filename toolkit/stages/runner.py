@@ -14,24 +14,18 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import choose_device
 from toolkit.processes.memory import MemoryWatch
-from toolkit.stages.beside import Beside, BesideError, HeldLog
-from toolkit.stages.code import Attempt, Difference, code_on_disk, differences, present_code
+from toolkit.stages.background import BackgroundError, BackgroundStages, BufferedLog
+from toolkit.stages.declaration import RunOptions, Stage
 from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
-from toolkit.stages.distributed import joined_by_followers
-from toolkit.stages.inputs import InputNames, is_outside
-from toolkit.stages.marker import Marker
-from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
-from toolkit.stages.profile import profiled
-from toolkit.stages.publish import complete_interrupted, publish
-from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
-from toolkit.stages.stage import Request, Stage
-from toolkit.stages.stage_code import StageCode, present_sources
-from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
-from toolkit.stages.termination import TerminatedError, interruption
-from toolkit.storage.digest import Content
-from toolkit.storage.encoding import encoding_error, printable
-from toolkit.storage.links import LinkError, refuse_links_below
+from toolkit.stages.distributed import broadcast_stage
+from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
+from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
+from toolkit.stages.plan import Planner, is_outside, join_reasons
+from toolkit.stages.run import DeclarationError, Run, StageOutputs, plain_headline
+from toolkit.stages.signals import in_stage
+from toolkit.storage.digests import Content
+from toolkit.storage.files import LinkError, refuse_links_below
+from toolkit.storage.paths import encoding_error, overlap, printable
 
 
 class StageFailedError(ToolkitError):
@@ -49,271 +43,138 @@ class Runner:
         self,
         stages: Sequence[Stage],
         directory: RunDirectory,
-        request: Request,
+        options: RunOptions,
         stage_log: StageLog,
     ) -> None:
         self.stages, self.directory = stages, directory
-        self.request, self.stage_log = request, stage_log
-        folders = InputNames(directory.root, request.config).folders
-        self.digests = directory.load_digests(folders)
-        # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
-        self.code = present_code(request.source)
-        self.sources = present_sources(request.source)
-        titles = {stage.number: stage.title for stage in stages}
-        self.inspector = Inspector(directory, request.config, self.digests, titles)
-        self._beside: Beside | None = None
+        self.options, self.stage_log = options, stage_log
+        self.planner = Planner(directory, stages, options.config)
+        self.digests = self.planner.digests
+        # As it is at the start: what is edited later is not what runs, as far as it is loaded.
+        self.code = code_version(options.source)
+        self.chosen = [s for s in stages if options.first <= s.number <= options.last]
+        self._background: BackgroundStages | None = None
 
     def run(self) -> None:
-        """Run each stage of the request that is not done.
+        """Run each chosen stage that is not done.
 
         Raises:
-          ToolkitError: when a stage fails; those before it are finished.
+          ToolkitError: a stage failed; those before it are finished.
         """
-        complete_interrupted(self.directory, self.digests)
+        self.directory.recover(self.digests)
         self._check_engines()
-        self._check()
+        self._check_stages()
+        first = self.options.first
         for stage in self.stages:
-            if stage.number < self.request.first and not (state := self._state(stage)).done:
+            if stage.number < first and not (state := self.planner.state(stage)).done:
                 self.stage_log.write(
                     f"warning: stage {stage.number} ({stage.title}) is {state}; "
-                    f"not run because of --stage {self.request.first}"
+                    f"not run because of --stage {first}"
                 )
         try:
-            for stage in self._chosen():
-                if self._beside is None or stage.number not in self._beside.numbers:
-                    self._settle_inputs(stage)
-                    self.run_stage(stage, beside=True)
-            self._join()
+            for stage in self.chosen:
+                if self._background is not None and stage.number in self._background.numbers:
+                    continue
+                self._wait_for_inputs(stage)
+                if not self.skips(stage) and not self._start_in_background(stage):
+                    self.run_stage(stage)
+            self._wait_for_background()
         finally:
-            if self._beside is not None:
-                self._beside.stop()
+            if self._background is not None:
+                self._background.stop()
         self.digests.save()
 
-    def run_stage(self, stage: Stage, beside: bool = False) -> None:
-        """Run a stage unless it is done.
-
-        Args:
-          stage: the stage.
-          beside: whether it may be left to a process of its own.
-        """
-        state = self._state(stage)
-        if state.done and stage.number not in self.request.forced:
-            off = not stage.asked_for(self.request.config)
-            kept = f"{stage.lack}, what it made before stays" if off else ""
-            self.stage_log.write(f"-- {stage.number} {stage.title}: {kept or 'done, skipped'}")
-        elif not (beside and self._left_to_another(stage)):
-            self._attempt(stage, state)
-
-    def _chosen(self) -> list[Stage]:
-        return [s for s in self.stages if self.request.first <= s.number <= self.request.last]
-
-    def _left_to_another(self, stage: Stage) -> bool:
-        """Begin a stage, and those after it that may too, in a process of their own, if that helps.
-
-        There is one such process at a time, with half of the jobs; not on a GPU, which one stage
-        fills, nor under torchrun.
-        """
-        after = [s for s in self._chosen() if s.number >= stage.number]
-        may = itertools.takewhile(lambda s: s.may_run_beside(self.request.config), after)
-        if len(together := list(may)) in (0, len(after)) or self._beside is not None:
+    def skips(self, stage: Stage) -> bool:
+        """Whether a stage is done and not forced, which the log then says."""
+        if not self.planner.state(stage).done or stage.number in self.options.forced:
             return False
-        if self.request.jobs == 1 or ranks.world_size() > 1:
-            return False
-        if choose_device(self.request.device) != "cpu":
-            return False
-        for one in together:
-            self.stage_log.write(f"=> {one.number} {one.title}: beside those that follow")
-        numbers = [one.number for one in together]
-        request = replace(self.request, first=numbers[0], last=numbers[-1])
-        half = request.jobs // 2
-        made = [name for number in numbers for name in self.inspector.outputs(number)]
-        work = partial(_run_stages, self.stages, self.directory.root, request, half)
-        self._beside = Beside(numbers, made, half, work, self.stage_log)
+        skip_reason = stage.skip_reason(self.options.config)
+        text = f"{skip_reason}, its earlier outputs stay" if skip_reason else "done, skipped"
+        self.stage_log.write(f"-- {stage.number} {stage.title}: {text}")
         return True
 
-    def _join(self) -> None:
-        """Wait for the stages that run beside; raises a `BesideError` if one failed."""
-        if self._beside is not None:
-            self._beside.wait()
-            self._beside = None
-
-    def _settle_inputs(self, stage: Stage) -> None:
-        """Wait for what a stage read the last time, if it is made anew: its state depends on it."""
-        if self._beside is None or not self._beside.running:
-            self._join()
-            return
-        marker = self.inspector.marker(stage.number)
-        for name in marker.inputs if marker is not None else ():
-            self._settle(name, missing=False)
-
-    def _settle(self, name: str, missing: bool = True) -> None:
-        """Wait for an input that is being made.
-
-        Args:
-          name: of the input.
-          missing: whether what is not there may be one that is being made.
-        """
-        if self._beside is None or is_outside(name):
-            return
-        made = any(overlap(name, output) for output in self._beside.made)
-        if made or (missing and not (self.directory.root / name).exists()):
-            self._join()
-
-    def _check_engines(self) -> None:
-        """Refuse to run stages beside others that stay and were run with another engine.
-
-        Markers from before engines were recorded go with any.
+    def run_stage(self, stage: Stage) -> None:
+        """Call a stage's function, put its outputs in place and write its marker.
 
         Raises:
-          OtherCodeError: there is such a stage.
+          ToolkitError: it failed.
         """
-        states = [(s.number, s.title, self._state(s)) for s in self.stages]
-        steps = plan(states, self.request.forced)
-        chosen = range(self.request.first, self.request.last + 1)
-        runs = any(step.action == "run" and step.number in chosen for step in steps)
-        if self.request.accept_code_change or not runs:
-            return
-        off = {s.number for s in self.stages if not s.asked_for(self.request.config)}
-        for step in steps:
-            if step.action != "skip" or step.state.marker is None or step.number in off:
-                continue
-            for name, engine in engines().items():
-                before = step.state.marker.versions.get(name)
-                if before and before != engine:
-                    raise OtherCodeError(
-                        f"stage {step.number} ({step.title}) was run with {before} for {name},"
-                        f" here it is {engine}: results of both are not to be mixed. Set"
-                        f" {VARIABLES[name]}={before}, take another run directory, or mix them"
-                        " knowingly with --accept-code-change"
-                    )
-
-    def _check(self) -> None:
-        """Call the checks of the stages that will run, before hours are spent on earlier ones."""
-        first, last = self.request.first, self.request.last
-        chosen = [stage for stage in self.stages if first <= stage.number <= last]
-        if not any(stage.check for stage in chosen):
-            return
-        states = [(s.number, s.title, self._state(s)) for s in chosen]
-        for stage, step in zip(chosen, plan(states, self.request.forced), strict=True):
-            if stage.check and step.action != "skip":
-                stage.check(self.request.config)
-
-    def _state(self, stage: Stage) -> State:
-        off = not stage.asked_for(self.request.config)
-        return settled(self.inspector.state(stage.number), off)
-
-    def _attempt(self, stage: Stage, state: State) -> None:
-        self.stage_log.write(f"== {stage.number} {stage.title} (--stage {stage.number})")
-        number = stage.number
-        forced = number in self.request.forced
+        number, options = stage.number, self.options
+        self.stage_log.write(f"== {number} {stage.title} (--stage {number})")
+        state = self.planner.state(stage)
         if state.kind in ("stale", "failed"):
             earlier = "the last time it " if state.kind == "failed" else ""
             self.stage_log.write(f"   {earlier}{state}")
-        record, seconds_before = self._resumable(number, forced)
+        provenance, seconds_before = self._resume(number)
         self.directory.failure(number).unlink(missing_ok=True)
         started = _now()
-        record.attempts.append(Attempt(started, self.code, numeric_environment()))
+        provenance.attempts.append(Attempt(started, self.code, numeric_environment()))
         run = Run(
             number,
-            self.inspector,
-            record,
+            self.planner,
+            provenance,
             self._other_stages(number),
-            self.request.device,
-            self.request.jobs - (self._beside.jobs if self._beside is not None else 0),
-            self.request.command,
+            options.device,
+            options.jobs - (self._background.jobs if self._background is not None else 0),
+            options.command,
             seconds_before,
-            self._settle,
+            self._wait_for_output,
         )
         try:
-            with (
-                joined_by_followers(stage, self.request.config),
-                MemoryWatch() as memory,
-                profiled(self.directory, number, stage.title, self.request.profiled),
-            ):
-                numbers = plain_headline(stage.body(run) if stage.asked_for(run.config) else None)
-            if stop := interruption():  # that was taken for a fault of the data
-                raise stop
-            run.record.update_numeric()
-            self._note_edits(stage, run.record)
+            with in_stage(number), broadcast_stage(stage, options.config), MemoryWatch() as memory:
+                # The recorded configuration is asked, so that what enables a stage is a parameter.
+                enabled = stage.is_enabled(run.config)
+                numbers = plain_headline(stage.function(run) if enabled else None)
+            provenance.update_numeric()
             marker = Marker(
                 stage=number,
                 title=stage.title,
-                parameters=run.record.parameters,
-                inputs=run.record.inputs,
+                provenance=provenance,
                 outputs=self._outputs(run),
-                versions=self.code.versions,
-                git=self.code.git,
-                command=self.request.command,
+                command=options.command,
                 started=started,
                 ended=_now(),
                 seconds=round(run.seconds, 3),
                 headline=numbers,
                 peak_bytes=memory.peak_bytes,
-                attempts=run.record.attempts,
-                stage_code=self._stage_code(stage, run.record.attempts),
             )
-            publish(self.directory, marker, self.digests)
-        except BesideError:  # of a stage for whose output this one has waited
+            self.directory.publish(marker, self.digests)
+        except BackgroundError:  # of a stage for whose output this one has waited
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            raise self._ended(stage, interruption() or error) from error
+        except (Exception, SystemExit) as error:
+            raise self._failure(stage, error) from error
         results = headline(numbers)
         self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
-        if self.request.profiled:
-            self.stage_log.write(
-                f"   where the time went: {self.directory.profile(number, '.svg')}"
-            )
 
-    def _resumable(self, number: int, forced: bool) -> tuple[Record, float]:
-        """Discard partial outputs of other parameters or inputs.
+    def _resume(self, number: int) -> tuple[Provenance, float]:
+        """Discard partial outputs of other parameters, inputs or code.
 
         Returns:
-          The record of those that are kept, or a new one, and the seconds spent on them.
+          The provenance of those that are resumed, or a new one, and the seconds spent on them.
 
         Raises:
-          OtherCodeError: other code made those that would be kept.
+          OtherCodeError: other code made those that would be resumed.
           LinkError: there is a link among them.
         """
-        record = read_record(self.directory, number)
-        changes = self.inspector.record_changes(record) if record else []
-        other = record.code_changes(self.code) if record else []
-        accepted = self.request.accept_code_change
-        if record and forced and (not record.forced or (other and not accepted)):
+        forced, accepted = number in self.options.forced, self.options.accept_code_change
+        provenance = Provenance.read(self.directory.provenance(number))
+        changes = self.planner.changes(provenance) if provenance else []
+        code_changes = provenance.code_changes(self.code) if provenance else []
+        if provenance and forced and (not provenance.forced or (code_changes and not accepted)):
             changes = [f"--force {number}"]
-        if record and not changes:
-            if other and not accepted:
-                raise OtherCodeError(refusal(number, other))
+        if provenance and not changes:
+            if code_changes and not accepted:
+                raise OtherCodeError(refusal(number, code_changes))
             refuse_links_below(self.directory.root, self.directory.partial(number))
             # Inputs that this attempt no longer reads stay recorded: partial outputs may use them.
-            with_other = f", with other code: {'; '.join(map(str, other))}" if other else ""
-            self.stage_log.write(f"   continues where the last attempt stopped{with_other}")
-            progress = read_progress(self.directory, number)
-            return record, progress.seconds if progress else 0.0
-        if record:
+            with_other = f", with other code: {'; '.join(code_changes)}" if code_changes else ""
+            self.stage_log.write(f"   resuming the interrupted attempt{with_other}")
+            progress = Progress.read(self.directory.progress(number))
+            return provenance, progress.seconds if progress else 0.0
+        if provenance:
             self.stage_log.write(f"   starts over: {join_reasons(changes)}")
         self.directory.discard_partial(number)
-        return Record(forced=forced), 0.0
-
-    def _note_edits(self, stage: Stage, record: Record) -> None:
-        """Add the code on disk to a stage's attempts, and say so, if it was edited meanwhile.
-
-        Processes that the stage has started may have imported either.
-        """
-        if not (changes := self.sources.changes(stage.body)):
-            return
-        now = code_on_disk(self.request.source)
-        record.attempts.append(Attempt(_now(), now, numeric_environment()))
-        self.stage_log.write(
-            f"   warning: while stage {stage.number} ran, {join_reasons(changes)}: its worker "
-            "processes may have used the old code and the new. Its marker names both; "
-            f"--force {stage.number} makes it again",
-            urgent=True,
-        )
-
-    def _stage_code(self, stage: Stage, attempts: Sequence[Attempt | None]) -> StageCode | None:
-        if any(a is None or differences(a.code, self.code) for a in attempts):
-            return None
-        return self.sources.stage(stage.body)
+        return Provenance(forced=forced), 0.0
 
     def _outputs(self, run: Run) -> dict[str, Content]:
         outputs = {}
@@ -324,21 +185,12 @@ class Runner:
             outputs[name] = content
         return outputs
 
-    def _other_stages(self, number: int) -> list[OtherStage]:
-        other_stages = []
-        for other in self.stages:
-            if other.number != number:
-                outputs = tuple(self.inspector.outputs(other.number))
-                other_stages.append(OtherStage(other.number, other.title, outputs))
-        return other_stages
-
-    def _ended(self, stage: Stage, error: BaseException) -> BaseException:
-        """Return what to raise after a stage has ended with an error or was interrupted."""
-        if isinstance(error, TerminatedError):
-            return TerminatedError(f"stopped by SIGTERM in stage {stage.number}")
-        if isinstance(error, KeyboardInterrupt):
-            return KeyboardInterrupt(f"interrupted in stage {stage.number}")
-        return self._failure(stage, error)
+    def _other_stages(self, number: int) -> list[StageOutputs]:
+        return [
+            StageOutputs(other.number, other.title, tuple(self.planner.outputs(other.number)))
+            for other in self.stages
+            if other.number != number
+        ]
 
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
         """Write the traceback beside the markers and return the error to raise."""
@@ -354,36 +206,136 @@ class Runner:
         except (OSError, LinkError):
             where = ""
         if not user_error:
-            self.stage_log.write(text.rstrip(), urgent=True)
+            self.stage_log.write(text.rstrip(), always=True)
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
+
+    def _start_in_background(self, stage: Stage) -> bool:
+        """Start a stage, and those after it that may too, in a process of their own, if that helps.
+
+        There is one such process at a time, with half of the jobs. There is none on a GPU, which
+        one stage fills, nor under torchrun.
+
+        Returns:
+          Whether it was started.
+        """
+        options = self.options
+        later = [s for s in self.chosen if s.number >= stage.number]
+        background_stages = list(
+            itertools.takewhile(lambda s: s.runs_in_background(options.config), later)
+        )
+        if len(background_stages) in (0, len(later)) or self._background is not None:
+            return False
+        if options.jobs == 1 or ranks.world_size() > 1 or choose_device(options.device) != "cpu":
+            return False
+        for each in background_stages:
+            self.stage_log.write(f"=> {each.number} {each.title}: in the background")
+        numbers = [each.number for each in background_stages]
+        background_options = replace(options, first=numbers[0], last=numbers[-1])
+        background_jobs = options.jobs // 2
+        outputs = [name for number in numbers for name in self.planner.outputs(number)]
+        work = partial(
+            _run_stages, self.stages, self.directory.root, background_options, background_jobs
+        )
+        self._background = BackgroundStages(numbers, outputs, background_jobs, work, self.stage_log)
+        return True
+
+    def _wait_for_background(self) -> None:
+        """Wait for the stages in the background; raises a `BackgroundError` if one failed."""
+        if self._background is not None:
+            self._background.wait()
+            self._background = None
+
+    def _wait_for_inputs(self, stage: Stage) -> None:
+        """Wait for what a stage read the last time, if it is made anew: its state depends on it."""
+        if self._background is None or not self._background.running:
+            self._wait_for_background()
+            return
+        marker = self.planner.marker(stage.number)
+        for name in marker.provenance.inputs if marker is not None else ():
+            self._wait_for_output(name, missing=False)
+
+    def _wait_for_output(self, name: str, missing: bool = True) -> None:
+        """Wait for an input that a background stage is making.
+
+        Args:
+          name: of the input.
+          missing: whether one that does not exist may be such an input.
+        """
+        if self._background is None or is_outside(name):
+            return
+        is_output = any(overlap(name, output) for output in self._background.outputs)
+        if is_output or (missing and not (self.directory.root / name).exists()):
+            self._wait_for_background()
+
+    def _check_engines(self) -> None:
+        """Refuse to run stages beside others that stay and were run with another engine.
+
+        Raises:
+          OtherCodeError: there is such a stage.
+        """
+        numbers = [stage.number for stage in self.stages]
+        planned = self.planner.plan(numbers[0], numbers[-1], self.options.forced)
+        if self.options.accept_code_change or not any(
+            p.action == "run" and p.stage in self.chosen for p in planned
+        ):
+            return
+        for each in planned:
+            stage, marker = each.stage, each.state.marker
+            if each.action != "skip" or marker is None:
+                continue
+            if not stage.is_enabled(self.options.config):
+                continue
+            for name, engine in engines().items():
+                before = marker.code.versions.get(name)
+                if before and before != engine:
+                    raise OtherCodeError(
+                        f"stage {stage.number} ({stage.title}) was run with {before} for {name},"
+                        f" here it is {engine}: results of both are not to be mixed. Set"
+                        f" {VARIABLES[name]}={before}, take another run directory, or mix them"
+                        " knowingly with --accept-code-change"
+                    )
+
+    def _check_stages(self) -> None:
+        """Call the checks of the stages that will run, before hours are spent on earlier ones."""
+        if any(stage.check for stage in self.chosen):
+            options = self.options
+            for planned in self.planner.plan(options.first, options.last, options.forced):
+                if planned.stage.check and planned.action != "skip":
+                    planned.stage.check(options.config)
 
 
 def _run_stages(
     stages: Sequence[Stage],
     root: Path,
-    request: Request,
+    options: RunOptions,
     jobs: int,
-    log: HeldLog,
-    awaited: Callable[[], bool],
+    log: BufferedLog,
+    is_awaited: Callable[[], bool],
 ) -> None:
-    """Run the stages of a request beside those of the process that holds the run's lock.
+    """Run stages in the background of the process that holds the run's lock.
 
-    With `jobs`, or with all of the request's where that process waits.
+    Args:
+      stages: of the recipe.
+      root: the run directory.
+      options: which stages, and how.
+      jobs: worker processes while the other process runs stages; `options.jobs` when it waits.
+      log: gets the lines of each stage.
+      is_awaited: whether the other process waits.
     """
     with toolkit_logs(log):
-        runner = Runner(stages, RunDirectory(root, TRASHES[1]), request, log)
-        for stage in runner._chosen():
-            runner.request = replace(request, jobs=request.jobs if awaited() else jobs)
-            runner.run_stage(stage)
-            log.release()
+        runner = Runner(stages, RunDirectory(root, TRASHES[1]), options, log)
+        for stage in runner.chosen:
+            runner.options = replace(options, jobs=options.jobs if is_awaited() else jobs)
+            if not runner.skips(stage):
+                runner.run_stage(stage)
+            log.send()
         runner.digests.save()
 
 
-def refusal(number: int, changes: Sequence[Difference]) -> str:
+def refusal(number: int, changes: Sequence[str]) -> str:
     """Return why a stage is not continued with other code, and the two ways out."""
     return (
-        f"stage {number} was begun with other code or packages: "
-        f"{'; '.join(map(str, changes))}. To "
+        f"stage {number} was begun with other code or packages: {'; '.join(changes)}. To "
         "continue it with the present ones, which its marker will then list beside the earlier "
         f"ones, add --accept-code-change; to start the stage over, --force {number}"
     )

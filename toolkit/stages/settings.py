@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.documentation import settings
-from toolkit.config.settings import ConfigError, apply_overrides, resolve_paths
+from toolkit.config.settings import ConfigError, apply_overrides, list_settings, resolve_paths
 from toolkit.stages.command_line import chosen_profile
 from toolkit.stages.declaration import Declaration
 
@@ -46,9 +45,9 @@ def recipe_settings(
     name = chosen_profile(recipe, profile)
     before = resolve_paths(recipe.profiles[name](), recipe.folder)
     changed = apply_overrides(before, overrides, Path.cwd())
-    values = {one.key: one.value for one in settings(before)}
+    values = {one.key: one.value for one in list_settings(before)}
     rows = []
-    for one in settings(changed):
+    for one in list_settings(changed):
         if key is not None and one.key != key and not one.key.startswith(f"{key}."):
             continue
         source = "default" if one.value == one.default else f"profile {name}"

@@ -1,17 +1,24 @@
-"""Atomic writing of files: a file exists complete or not at all."""
+"""Atomic writing, refusal of symbolic links, and walks of folders.
+
+A file exists complete or not at all. What is written, moved and deleted below a run directory goes
+nowhere else through links.
+"""
 
 import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from toolkit.errors import ToolkitError
+
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
-LONGEST = 240
+LONGEST_NAME = 240
 """Bytes of a file's name that its temporary file has too; file systems allow 255 in all."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """How a file system without hard links answers."""
@@ -130,7 +137,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    name = os.fsdecode(os.fsencode(path.name)[:LONGEST])
+    name = os.fsdecode(os.fsencode(path.name)[:LONGEST_NAME])
     return path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
@@ -151,3 +158,111 @@ def _write_new(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+class LinkError(ToolkitError):
+    """A link, or something that is no file, stands where a file or folder of ours should be."""
+
+
+def refuse_links(root: Path, path: Path) -> Path:
+    """Return `path` if neither it nor a folder between `root` and it is a symbolic link.
+
+    `root` itself, and what is above it, may be links. Parts that do not exist are no links.
+
+    Raises:
+      LinkError: a part is a link, or `path` is not below `root`; the message names it.
+    """
+    parts = Path(path).parts[len(Path(root).parts) :]
+    if not Path(path).is_relative_to(root) or ".." in parts:
+        raise LinkError(f"`{path}` is outside of the run directory `{root}`")
+    part = Path(root)
+    for name in parts:
+        part = part / name
+        if part.is_symlink():
+            raise LinkError(_link_message(part))
+    return path
+
+
+def refuse_links_below(root: Path, folder: Path) -> None:
+    """Refuse `folder` as `refuse_links` does, and any symbolic link in it, however deep.
+
+    Raises:
+      LinkError: there is one; the message names it.
+    """
+    refuse_links(root, folder)
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (path := Path(parent, name)).is_symlink():
+                raise LinkError(_link_message(path))
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a file, which is made if it is missing, unless a link or no regular file is there.
+
+    Args:
+      path: of the file.
+      flags: `os.open`'s, such as `os.O_RDWR`.
+
+    Returns:
+      The descriptor, which the caller closes.
+
+    Raises:
+      LinkError: a link, a pipe or a device has its name.
+      OSError: it cannot be opened for another reason.
+    """
+    if path.is_symlink():  # O_NOFOLLOW alone refuses as well, with an error that says less
+        raise LinkError(_link_message(path))
+    # O_NONBLOCK: to open a pipe would wait for its other end
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    if path.exists() and not path.is_file():
+        raise LinkError(_special_message(path))
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise LinkError(_special_message(path))
+    return descriptor
+
+
+def _special_message(path: Path) -> str:
+    return f"`{path}` is not a regular file; remove it, or choose another directory with --exp DIR"
+
+
+def _link_message(link: Path) -> str:
+    return (
+        f"`{link}` is a link (to `{os.readlink(link)}`), and nothing in a run directory is "
+        "written, moved or deleted through a link: what it points at may not be the run's. Remove "
+        "the link (and move what it points at to its place, to keep it), or choose another "
+        "directory with --exp DIR; the run directory itself may be a link"
+    )
+
+
+_Identity = tuple[int, int]
+"""Device and inode."""
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files of a folder, at any depth, that are not hidden, sorted.
+
+    Links to folders are followed, but those to a folder that they are in: what is there would come
+    again and again.
+    """
+    found: list[Path] = []
+    above: dict[str, frozenset[_Identity]] = {os.fspath(folder): frozenset()}
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        here = above.pop(parent) | {_identity(parent)}
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and _identity(os.path.join(parent, name)) not in here
+        )
+        above |= {os.path.join(parent, name): here for name in folders}
+        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _identity(folder: str) -> _Identity:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return -1, -1
+    return status.st_dev, status.st_ino

@@ -15,7 +15,7 @@ from io import BufferedIOBase
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.encoding import printable
+from toolkit.storage.paths import printable
 from toolkit.storage.reading import DAMAGE_ERRORS, reason, regular
 
 logger = logging.getLogger(__name__)

@@ -2,14 +2,18 @@
 
 Readers check parsed data with `validated`, inside a `with reading(...)` block, which adds the name
 of the file to errors. Nothing here can run code, and no memory is allocated for a size that a file
-only claims to have.
+only claims to have. So arrays in NumPy's format are not read by `numpy.load`, which allocates an
+array as large as its header claims and supports pickles: the header must match the bytes that
+follow it.
 """
 
 import errno
+import io
 import json
 import lzma
 import math
 import os
+import re
 import stat
 import struct
 import sys
@@ -20,11 +24,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
 from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 NATURAL = "a whole number from 0 on"
 """A schema for `validated`: an integer from 0 to 2^63 - 1."""
@@ -254,3 +262,59 @@ def check_tensor(file: Any, name: str, shape: tuple[str, int] | None) -> None:
             f"the tensor {name!r} is {kind} of {dimensions} dimensions, "
             f"not {shape[0]} of {shape[1]}"
         )
+
+
+LARGEST_ARRAY = 1 << 28
+"""Maximum size of an array in an archive, in bytes after decompression."""
+_NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|>][fiub][1248])', 'fortran_order': False, "
+    rb"'shape': \(([\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
+
+
+def parse_array(content: bytes | bytearray) -> "np.ndarray":
+    """Return the array of numbers in the bytes of a `.npy` file in C order; shares their memory.
+
+    Raises:
+      ValueError: the content is no such array, or its size differs from that in the header.
+    """
+    import numpy as np
+
+    header = _NPY_HEADER.match(content)
+    if header is None:
+        raise ValueError("no array of numbers in NumPy's format")
+    kind = np.dtype(header[1].decode())
+    shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
+    if math.prod(shape) * kind.itemsize != len(content) - header.end():
+        raise ValueError(f"an array of shape {shape} with {len(content) - header.end()} bytes")
+    return np.frombuffer(content, kind, offset=header.end()).reshape(shape)
+
+
+def read_archive(path: Path) -> dict[str, "np.ndarray"]:
+    """Read a `.npz` file of arrays of numbers or text, by name.
+
+    Raises:
+      OSError, ValueError, BadZipFile, zlib.error, ...: to be caught by `reading`.
+    """
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as file:
+                content = file.read(LARGEST_ARRAY + 1)
+            arrays[info.filename.removesuffix(".npy")] = _parse_any_array(content)
+    return arrays
+
+
+def _parse_any_array(content: bytes) -> "np.ndarray":
+    """Like `parse_array`, but for arrays of text too."""
+    import numpy as np
+
+    stream = io.BytesIO(content)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("an array of a newer version of NumPy's format")
+    shape, fortran_order, kind = np.lib.format.read_array_header_1_0(stream)
+    size = math.prod(shape) * kind.itemsize
+    if kind.kind not in "fiubU" or fortran_order or size != len(content) - stream.tell():
+        raise ValueError(f"no array of {kind} and shape {shape}, as its header says")
+    return np.frombuffer(content, kind, offset=stream.tell()).reshape(shape)

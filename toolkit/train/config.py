@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.parallel.config import ParallelConfig
 
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
@@ -50,17 +50,17 @@ class TrainerConfig:
     """Precision: float32; autocast to bfloat16 (`bf16`), up to twice as fast, while weights,
     optimizer and loss stay float32; to float16 with a scaled loss (`fp16`), for GPUs without
     bfloat16 (capability 7). `auto`: what the device is fastest in, which the log names."""
-    tf32: bool | None = field(default=None, metadata=older_runs(None))
+    tf32: bool | None = None
     """Whether a GPU's products of float32 have 10 bits (TF32), faster from capability 8 on. None:
     torch's own choice, TF32 in LSTMs and convolutions alone."""
     threads: int | None = None
-    """CPU threads; None: one per core, see `toolkit.processes.threads`. Networks of a few million
+    """CPU threads; None: one per core, see `toolkit.processes.devices`. Networks of a few million
     weights train fastest with one, especially beside other programs. The last bits of results
     depend on it."""
     average_epochs: int = 1
     """Number of last epochs whose weights are averaged; the average is kept if it scores
     better than the best epoch. 1: no averaging."""
-    prefer_average: bool = field(default=False, metadata=older_runs(False))
+    prefer_average: bool = False
     """Keep the average unless it scores less than each of its epochs, though some may score better:
     of many scores on few held-out speakers the best is so by chance, too."""
     seed: int = 0
@@ -107,7 +107,7 @@ class CorpusTrainerConfig(TrainerConfig):
     tenth of the utterances. They are chosen by a checksum of their ids, so that every training
     holds out the same, and their augmented copies are left out. 0: none. Not used when validation
     data is given."""
-    valid_seed: int = field(default=0, metadata=older_runs(0))
+    valid_seed: int = 0
     """Seed of the choice of what is held out, to be the same in all trainings of a run."""
     max_excluded: float = 0.2
     """Largest share of unusable utterances; with more, training fails."""
@@ -162,7 +162,6 @@ def changed_settings(
     """Return the names of what differs between two descriptions of a training.
 
     Args:
-      config: settings at the value of `older_runs` are left out of a description.
       stored: the description in a checkpoint; what else is in it does not count.
       present: that of the training that is to go on.
     """

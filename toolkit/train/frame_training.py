@@ -15,7 +15,7 @@ from toolkit.models.priors import save_priors
 from toolkit.models.store import save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.strategy import Strategy
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.settings import parameters_of
+from toolkit.config.settings import result_parameters
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 from toolkit.train.config import TrainerConfig
@@ -16,7 +16,7 @@ HEADLINE = "headline.json"
 
 def settings_of(config: TrainerConfig, **more: Any) -> dict[str, Any]:
     """Return what a training depends on, its settings and `more`, after a JSON round trip."""
-    return json.loads(json.dumps({**parameters_of(config), **more}))
+    return json.loads(json.dumps({**result_parameters(config), **more}))
 
 
 def finished(out: Path, settings: dict[str, Any]) -> dict[str, float] | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from toolkit.features.augment import original_id
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digests import digest_bytes
 
 MIN_SPEAKERS = 8
 """Speakers from which on whole speakers are set aside. With fewer, each is too much of the data."""

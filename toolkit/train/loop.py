@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.config.settings import parameters_of
+from toolkit.config.settings import result_parameters
 from toolkit.models.semi_orthogonal import constrain
 from toolkit.parallel.batch import Batch, BatchesAhead, DataSource, Meeting
 from toolkit.parallel.strategy import SingleProcess, Strategy
@@ -392,7 +392,7 @@ class Trainer:
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that may not change when a training is resumed."""
-        described = parameters_of(self._config)
+        described = result_parameters(self._config)
         described["amp"] = self._precision.name  # resolves `auto`
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._batches, "model": shapes, **self._given}

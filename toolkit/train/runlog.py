@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.storage.reading import NATURAL, reading, validated
 from toolkit.train.errors import TrainingError
 

@@ -12,9 +12,9 @@ import torch
 from toolkit.align.gmm import training as em_training
 from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
 from toolkit.align.gmm.training import EmConfig, UnalignableError, training_data
-from toolkit.environment import BLAS_VARIABLE
 from toolkit.fsa.alignment import AlignConfig
 from toolkit.processes.workers import WorkerPool
+from toolkit.startup import BLAS_VARIABLE
 
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 TRAINED = {

@@ -14,7 +14,7 @@ from toolkit.bench.ctc.throughput import Measurement, Setting, measure
 from toolkit.bench.instruments.synthetic_records import write_synthetic_records
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc import objective
 from toolkit.train.ctc.objective import CtcObjective

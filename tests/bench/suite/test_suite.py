@@ -1,7 +1,10 @@
+import contextlib
 import importlib
 import inspect
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,8 +16,15 @@ from toolkit.bench.suite import command, measure, page, targets
 from toolkit.bench.suite.history import SuiteRun
 from toolkit.bench.suite.targets import TARGETS, Target
 from toolkit.commands.bench import bench
+from toolkit.processes.profiler import NoProfilerError, py_spy
 
 pytestmark = pytest.mark.long
+
+
+def py_spy_is_installed():
+    with contextlib.suppress(NoProfilerError):
+        return bool(py_spy(Path("x")))
+    return False
 
 
 def test_a_benchmark_runs_in_a_process_of_its_own():
@@ -119,6 +129,8 @@ def test_targets_name_rows_that_there_are():
 def test_what_misses_a_target_is_profiled(fake, tmp_path, monkeypatch):
     planted = Target("train", "a ratio", 0.9, lambda table: table.row("ours").ratio)
     monkeypatch.setattr(targets, "TARGETS", (planted,))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "py-spy").touch(0o755)
     call = ["all", "--only", "train", "--profile", "--out", str(tmp_path)]
     assert "where the time goes" not in CliRunner().invoke(bench, call).output
     assert not (tmp_path / "train.svg").exists()
@@ -128,8 +140,17 @@ def test_what_misses_a_target_is_profiled(fake, tmp_path, monkeypatch):
 
 
 def test_a_profile_names_what_was_run(tmp_path):
+    if not py_spy_is_installed():
+        pytest.skip("py-spy is not installed")
     measure.measure("compression", True, tmp_path / "compression.svg")
-    assert "benchmark (bench/compression.py:" in (tmp_path / "compression.svg").read_text()
+    assert "compression.py" in (tmp_path / "compression.svg").read_text()
+
+
+def test_a_failure_under_the_profiler_is_that_of_the_benchmark(tmp_path):
+    if not py_spy_is_installed():
+        pytest.skip("py-spy is not installed")
+    with pytest.raises(BenchmarkError, match=r"^missing: KeyError: 'missing'$"):
+        measure.measure("missing", profile=tmp_path / "missing.svg")
 
 
 def test_targets_are_met_from_either_side():

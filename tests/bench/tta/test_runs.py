@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from tests.markers import make_marker
 from toolkit.bench.instruments.platform import Price
 from toolkit.bench.tta.runs import BenchRunError, read_platforms, recipe_folder, stage_times
-from toolkit.stages.marker import Marker
 from toolkit.train.runlog import RUN_LOG
 
 EPOCH = 10 * 2.0 + 0.5 + 0.25 + 1 + 4 + 1  # seconds of a fake epoch, see FakeTraining
@@ -129,17 +129,4 @@ def test_a_running_training_can_be_looked_at(training):
 
 
 def _write_marker(path):
-    Marker(
-        stage=3,
-        title="Extract features",
-        parameters={},
-        inputs={},
-        outputs={},
-        versions={},
-        git={},
-        command="run.py",
-        started="",
-        ended="",
-        seconds=12.5,
-        headline={},
-    ).write(path)
+    make_marker(3, "Extract features", seconds=12.5).write(path)

@@ -17,7 +17,7 @@ from toolkit.features.multichannel.enhance import (
     enhance_utterance,
     enhanced_cuts,
 )
-from toolkit.storage.names import UnsafePathError
+from toolkit.storage.paths import UnsafePathError
 
 RATE, LENGTH = 16000, 24000
 QUICK = EnhanceConfig(

@@ -1,6 +1,3 @@
-import os
-import signal
-
 import numpy as np
 import pytest
 
@@ -8,7 +5,6 @@ pytest.importorskip("espeakng_loader")
 
 from local.synthetic import espeak
 from local.synthetic.espeak import SpeechSynthesisError, Voice, speak
-from toolkit.stages.termination import TerminatedError, terminable
 
 TEXT = "the weather was cold in the north."
 
@@ -129,25 +125,3 @@ def test_missing_data_is_an_error_and_no_exit(monkeypatch, tmp_path):
     monkeypatch.setattr(espeakng_loader, "get_data_path", lambda: tmp_path)
     with pytest.raises(SpeechSynthesisError, match="reinstall"):
         speak(TEXT, Voice("en-us"))
-
-
-def speak_until_terminated():
-    with terminable():
-        for _ in range(100):
-            speak(TEXT, Voice("en-us"))
-
-
-def test_a_signal_loses_no_piece_of_speech(monkeypatch):
-    """The callback of espeak-ng gets it piece by piece, and what is raised there is ignored."""
-    whole, copied, pieces = speak(TEXT, Voice("en-us")).samples, np.ctypeslib.as_array, []
-
-    def copy(*arguments):
-        if not pieces:
-            os.kill(os.getpid(), signal.SIGTERM)
-        pieces.append(copied(*arguments).copy())
-        return pieces[-1]
-
-    monkeypatch.setattr(np.ctypeslib, "as_array", copy)
-    with pytest.raises(TerminatedError):
-        speak_until_terminated()
-    assert np.array_equal(np.concatenate(pieces)[: len(whole)], whole)

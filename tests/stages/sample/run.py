@@ -1,9 +1,11 @@
 """A recipe of four small stages; the third is long and resumes inside."""
 
+import ctypes
 import hashlib
 import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +54,11 @@ def long():
 recipe = Recipe("sample", Path(__file__), {"demo": demo, "long": long}, "Four small stages.")
 
 
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
 def misbehave(stage, when):
     """Do what a test asks for in the environment, e.g. FAULT="3:middle:value"."""
     fault = os.environ.get("FAULT", "")
@@ -66,22 +73,20 @@ def misbehave(stage, when):
         if kind == "sleep":
             print("sleeping", flush=True)
             time.sleep(60)
+        if kind == "program":  # as lmplz, or git
+            with subprocess.Popen(["sleep", "60"]) as program:
+                print(program.pid, flush=True)
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "exit":
             raise SystemExit(0)
-        if kind in ("masked", "swallowed"):  # as by C code that calls back
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(60)
-            except KeyboardInterrupt as error:
-                if kind == "masked":
-                    raise ValueError("the file is damaged") from error
+        if kind == "callback":  # called by C code, which ignores exceptions
+            ctypes.CFUNCTYPE(None)(terminate)()
 
 
 @recipe.stage(1, "Prepare the corpus")
 def prepare(run):
-    root = run.need_outside(run.config.corpus.root)
+    root = run.need(run.config.corpus.root, compare="listing")
     data = run.make("data")
     data.mkdir(exist_ok=True)
     texts = {path.stem: path.read_text() for path in sorted(root.glob("*.txt"))}

@@ -27,7 +27,7 @@ from toolkit.align.recordings.confidence import (
 )
 from toolkit.align.recordings.joining import RecordingAlignment
 from toolkit.align.recordings.long import LongConfig, align_long
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file

@@ -11,10 +11,9 @@ from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.text import TextError
-from toolkit.storage.encoding import printable
-from toolkit.storage.folders import visible_files
+from toolkit.storage.files import visible_files
 from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_faulty
-from toolkit.storage.names import first_clash, safe_name
+from toolkit.storage.paths import first_clash, printable, safe_name
 from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import UnsafePathError, path_below, safe_name
+from toolkit.storage.paths import UnsafePathError, path_below, safe_name
 
 COLUMNS = ("utterance", "status", "seconds", "log_likelihood_per_frame", "confidence")
 

@@ -19,12 +19,12 @@ from toolkit.bench.instruments.harness import Case, compare
 from toolkit.bench.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE, CtcDecoderProcess
 from toolkit.bench.peers.flashlight_decoder import FlashlightDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
-from toolkit.config.parameters import JSON_OUT
+from toolkit.config.click_types import JSON_OUT
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 

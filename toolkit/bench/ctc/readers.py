@@ -12,7 +12,7 @@ import click
 
 from toolkit.bench.ctc.throughput import Measurement, Setting, measure
 from toolkit.bench.instruments.synthetic_records import write_synthetic_records
-from toolkit.config.parameters import JSON_OUT, Number
+from toolkit.config.click_types import JSON_OUT, Number
 from toolkit.environment import git_commit, machine, versions
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import Amp, OptimizerName, TrainerConfig

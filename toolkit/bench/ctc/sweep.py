@@ -13,8 +13,8 @@ from torch import Tensor
 
 from toolkit.bench.instruments.published import MARK, published
 from toolkit.bench.tta.runs import BenchRunError
-from toolkit.config.convert import from_plain
-from toolkit.config.parameters import JSON_OUT
+from toolkit.config.click_types import JSON_OUT
+from toolkit.config.fields import from_plain
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder

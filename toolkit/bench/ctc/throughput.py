@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter
 
 from toolkit.environment import peak_bytes
-from toolkit.processes.context import server_pid
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
+from toolkit.processes.memory import is_fork_server
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
@@ -156,6 +156,7 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 def _peak_with_children() -> int:
     import psutil
 
-    children = psutil.Process().children(recursive=True)
-    readers = (child.pid for child in children if child.pid != server_pid())
+    process = psutil.Process()
+    servers = {child.pid for child in process.children() if is_fork_server(child)}
+    readers = {child.pid for child in process.children(recursive=True)} - servers
     return peak_bytes() + sum(map(peak_bytes, readers))

@@ -19,7 +19,7 @@ from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
 from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 
 UTTERANCES = 128
 SECONDS = 10.0

@@ -13,8 +13,8 @@ from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.on_device import BATCH, features_on_device
 from toolkit.features.shards import write_shard
-from toolkit.processes.ahead import map_in_threads
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
+from toolkit.processes.workers import map_in_threads
 
 SECONDS = 10.0
 FILES = 256

@@ -9,7 +9,7 @@ import click
 from toolkit.bench.growth.measure import FACTORS, Growth, measure
 from toolkit.bench.growth.runs import growth_of_runs
 from toolkit.bench.instruments.harness import Table
-from toolkit.config.parameters import JSON_OUT, Number
+from toolkit.config.click_types import JSON_OUT, Number
 
 UNITS = {
     "extract": 12,

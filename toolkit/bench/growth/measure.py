@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.storage.files import write_atomically
 
 FACTORS = (1, 2, 4, 8)
@@ -76,8 +76,8 @@ def measure(stage: str, units: int) -> Growth:
 
 def _main(stage: str, units: int, out: Path) -> None:
     from toolkit.bench.growth.stages import STAGES
+    from toolkit.processes.devices import one_thread
     from toolkit.processes.memory import MemoryWatch
-    from toolkit.processes.threads import one_thread
 
     seconds, peaks = [math.inf] * len(FACTORS), []
     with one_thread(), tempfile.TemporaryDirectory() as folder:

@@ -39,10 +39,6 @@ def _marker(run: Path, stage: int) -> Marker:
         raise BenchmarkError(f"{path}: {error}") from error
     if marker is None:
         raise BenchmarkError(f"{path}: stage {stage} is not finished; {WAY_OUT}")
-    if not marker.peak_bytes:
-        raise BenchmarkError(
-            f"{path}: it is from before memory was recorded; repeat the stage with --force {stage}"
-        )
     return marker
 
 
@@ -51,5 +47,5 @@ def _growth(markers: Sequence[Marker]) -> Growth:
     if len(titles := {marker.title for marker in markers}) > 1:
         raise BenchmarkError(f"stage {first.stage} is {' and '.join(sorted(titles))} in these runs")
     seconds = tuple(max(marker.seconds, 0.001) for marker in markers)  # they are rounded to that
-    peaks = tuple(marker.peak_bytes or 0 for marker in markers)
+    peaks = tuple(marker.peak_bytes for marker in markers)
     return Growth(f"{first.stage} {first.title}", 1, seconds, peaks)

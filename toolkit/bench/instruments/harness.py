@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.instruments.accelerators import Accelerators
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
 

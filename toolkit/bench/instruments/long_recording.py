@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import process_time
 
 from toolkit.environment import peak_bytes
-from toolkit.processes.threads import one_thread
+from toolkit.processes.devices import one_thread
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.instruments.accelerators import Accelerators
-from toolkit.config.plain_yaml import read_yaml
+from toolkit.config.settings import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import reading, validated

@@ -5,7 +5,7 @@ from typing import get_args
 
 import click
 
-from toolkit.config.parameters import FILE, Number
+from toolkit.config.click_types import FILE, Number
 from toolkit.parallel.simulator.optimizer import OptimizerName
 
 TUNED = "Held-out loss with the best of as many rates for every method and batch"
@@ -179,7 +179,7 @@ def command(
     )
     from toolkit.bench.scaling.task import make_sequence_task, make_task, measured_shares
     from toolkit.bench.scaling.validate import HEADING, METHODS, note, table_rows, validate
-    from toolkit.processes.threads import one_thread
+    from toolkit.processes.devices import one_thread
 
     unknown = set(methods) - METHODS.keys()
     if unknown:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 
 INCLUDED = (
     "train",
@@ -37,7 +37,7 @@ HISTORY, PAGE = "history.jsonl", "bench.html"
     "--profile",
     "profiled",
     is_flag=True,
-    help="Run what misses a target once more, and draw where its time goes: OUT/NAME.svg.",
+    help="Run what misses a target once more under py-spy, which draws OUT/NAME.svg.",
 )
 @click.option(
     "--device",
@@ -64,12 +64,15 @@ def command(
     from toolkit.bench.suite.page import build_page, regressions_table, targets_table
     from toolkit.bench.suite.targets import missed
     from toolkit.processes.devices import choose_device
+    from toolkit.processes.profiler import py_spy
     from toolkit.storage.files import write_atomically
 
     if device is not None:
         device = choose_device(device)
         if others := [name for name in only if name not in ON_DEVICE]:
             raise click.UsageError(f"{others[0]} measures nothing on a device: leave out --device")
+    if profiled:
+        py_spy(out)  # a missing one is told before minutes of work
     earlier = read(out / HISTORY)
     out.mkdir(parents=True, exist_ok=True)  # what cannot be written is found before minutes of work
     now = datetime.now().astimezone().isoformat(timespec="seconds")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit.bench.instruments.harness import BenchmarkError, Table
 from toolkit.bench.suite.measure import Measured
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.storage.reading import reading
 
 TOLERANCE = 0.1

@@ -1,7 +1,7 @@
 """Runs one benchmark in a process of its own: `python -m toolkit.bench.suite.measure NAME FILE`.
 
-With the third argument `quick` it is as small as a smoke test. A fourth names a file for a flame
-graph, a fifth the device; `-` is neither.
+With the third argument `quick` it is as small as a smoke test. A fourth names the device; `-` is
+none.
 """
 
 import importlib
@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,8 +17,7 @@ from typing import Any
 from toolkit.bench import BENCHMARKS
 from toolkit.bench.instruments.harness import BenchmarkError, Table
 from toolkit.environment import peak_bytes
-from toolkit.processes.flame_graph import flame_graph
-from toolkit.processes.sampler import sampled
+from toolkit.processes.profiler import py_spy
 from toolkit.storage.files import write_atomically
 
 
@@ -47,32 +45,32 @@ def measure(
     Args:
       name: one of `BENCHMARKS` whose module defines `benchmark` and `QUICK`.
       quick: measure little, with the arguments `QUICK`: whether it works, not how fast it is.
-      profile: a file to draw a flame graph of the benchmark in, which costs some time.
+      profile: a file to draw a flame graph of the benchmark in, by py-spy.
       device: what to measure, for a benchmark that takes a device; None: as it does without.
 
     Raises:
       BenchmarkError: it failed; the message has the last line of its output.
+      NoProfilerError: py-spy, which `profile` needs, is not installed.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "measured.json"
-        command = [sys.executable, "-m", __name__, name, str(out), "quick" if quick else "full"]
-        command += [str(profile or "-"), device or "-"]
+        command = py_spy(profile) if profile else []
+        command += [sys.executable, "-m", __name__, name, str(out), "quick" if quick else "full"]
+        command += [device or "-"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
-            raise BenchmarkError(f"{name}: {last[0]}")
+        if not out.exists():
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            errors = [line for line in lines if line and not line.startswith("py-spy>")]
+            raise BenchmarkError(f"{name}: {errors[-1] if errors else 'no output'}")
         return Measured.from_json(json.loads(out.read_text(encoding="utf-8")))
 
 
-def _main(name: str, out: str, size: str, profile: str, device: str) -> None:
+def _main(name: str, out: str, size: str, device: str) -> None:
     module: Any = importlib.import_module(f"toolkit.bench.{BENCHMARKS[name]}")
     arguments = dict(module.QUICK if size == "quick" else {})
     arguments |= {"device": device} if device != "-" else {}
     before = perf_counter()
-    with sampled() if profile != "-" else nullcontext({}) as stacks:
-        table = module.benchmark(**arguments)
-    if profile != "-":
-        write_atomically(Path(profile), flame_graph(stacks, f"toolkit bench {name}"))
+    table = module.benchmark(**arguments)
     found = Measured(table, round(perf_counter() - before, 3), peak_bytes())
     write_atomically(Path(out), json.dumps(asdict(found)) + "\n")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.click_types import FILE
 from toolkit.environment import usable_cpus
 from toolkit.processes import ranks
 

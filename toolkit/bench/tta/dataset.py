@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.plain_yaml import read_yaml
+from toolkit.config.settings import read_yaml
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import reading, validated
 

@@ -13,7 +13,7 @@ import torch
 from toolkit.bench.instruments.platform import describe
 from toolkit.bench.instruments.utilisation import sampling
 from toolkit.bench.tta.runs import BenchRunError, log_folder, recipe_folder
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.features.normalise import Normaliser
@@ -21,7 +21,7 @@ from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading, validated
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource

@@ -11,7 +11,7 @@ from toolkit.corpus.audio_file import CHAINED, missing_samples, open_audio, rate
 from toolkit.corpus.audio_headers import ogg_end
 from toolkit.corpus.sample_scale import FLOATS, SampleScale
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.digest import FileDigest, file_digest
+from toolkit.storage.digests import FileDigest, file_digest
 from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16

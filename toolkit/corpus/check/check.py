@@ -15,8 +15,8 @@ from toolkit.corpus.check.utterances import FeatureFaults, SplitChecker, between
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import audio_of, has_audio, read_cuts, speaker_of, text_of
 from toolkit.errors import ToolkitError
-from toolkit.storage.digest import FileDigest
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.digests import FileDigest
+from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 MOST_KINDS = 6

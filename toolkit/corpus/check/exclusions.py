@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
-from toolkit.storage.places import places_of
+from toolkit.storage.paths import places_of
 from toolkit.storage.reading import reading
 
 HEADER = "split\tutterance\tcopy\treason\n"

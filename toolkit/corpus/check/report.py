@@ -10,7 +10,7 @@ from statistics import median
 from toolkit.corpus.check.findings import ERROR, KINDS, NOTE, WARNING, Finding
 from toolkit.corpus.config import CheckConfig
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.places import places_of
+from toolkit.storage.paths import places_of
 
 DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 """Seconds at which the histogram's bins begin."""

@@ -23,7 +23,7 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.corpus.tags import is_tag
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
 """(kind, detail) of what is wrong with features, by (split, utterance id, copy of the id)."""

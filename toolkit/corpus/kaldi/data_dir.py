@@ -33,12 +33,11 @@ from toolkit.corpus.pairing import (
     from_one,
     pair,
 )
-from toolkit.storage.encoding import printable
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
-from toolkit.storage.path_map import PathMap, map_path
+from toolkit.storage.paths import PathMap, map_path, printable
 from toolkit.storage.reading import reading
-from toolkit.storage.whitespace import key_and_rest
+from toolkit.storage.words import key_and_rest
 
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.decode.bundle.settings import ADVICE, BundleError
 from toolkit.storage.files import write_atomically
 

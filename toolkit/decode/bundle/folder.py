@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.decode.bundle.card import printable, read_card
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc
@@ -14,7 +14,7 @@ from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.settings import ADVICE, SETTINGS, BundleError, read_settings
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import path_below
+from toolkit.storage.paths import path_below
 from toolkit.storage.reading import read_json, reading
 
 SYSTEMS = "systems.json"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.align.gmm.training import EmConfig
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam

@@ -43,7 +43,7 @@ from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.fmllr import MIN_FRAMES
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralModel, NeuralScorer
-from toolkit.processes.bars import without_bars
+from toolkit.processes.bars import hide_progress_bars
 
 SPEAKER = "speaker"
 CEPSTRA = "cepstra"
@@ -166,7 +166,7 @@ class SpeakerRecogniser:
             system = self._gmm.on(work / CEPSTRA)
             # Of fewer frames every estimate is the identity, whatever the first pass recognises.
             if sum(map(len, utterances)) >= MIN_FRAMES:
-                with without_bars():
+                with hide_progress_bars():
                     system = self._adapted(system, work)
             scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
             factor = LOW_RATE_FACTOR if self._network else 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.greedy import GreedyDecoder

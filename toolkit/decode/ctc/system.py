@@ -3,11 +3,10 @@
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from toolkit.config.convert import from_plain
-from toolkit.config.settings import older_runs
+from toolkit.config.fields import from_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, Decoder, LogProbs
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
@@ -44,7 +43,7 @@ class CtcDecodeConfig:
     """The weights to try on the development splits."""
     tune_width: int = 64
     """Beam width of the search over dictionary words while its weights are tuned."""
-    widest: int | None = field(default=None, metadata=older_runs(None))
+    widest: int | None = None
     """The search over dictionary words is widened up to this width, while twice the width finds
     better texts on the development splits, as it does with weak networks. None: it is not, and the
     log says where it should be."""

@@ -4,13 +4,12 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from toolkit.config.convert import read_plain
-from toolkit.config.settings import older_runs
+from toolkit.config.fields import read_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, LogProbs
 from toolkit.decode.tuning import FEWEST_WORDS, Count
 from toolkit.score.wer import score
@@ -57,7 +56,7 @@ class TuneConfig:
     """Factors on the language model's log-probability."""
     word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
     """Scores added per word; positive means more words."""
-    untuned_within: float | None = field(default=None, metadata=older_runs(None))
+    untuned_within: float | None = None
     """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
     standard errors of the difference; None: the fewest errors decide."""
 

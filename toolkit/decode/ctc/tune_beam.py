@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis, LogProbs
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.score.wer import score

@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.decode.calibrate import read_summaries
 from toolkit.decode.first_pass import Decoder, last_lattice, load_once
 from toolkit.errors import ToolkitError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.decode.confidence import word_confidences
 from toolkit.decode.rescoring.candidates import Candidates
 from toolkit.fsa.lattice import Weights, WeightsError

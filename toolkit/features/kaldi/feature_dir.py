@@ -25,7 +25,7 @@ from toolkit.features.kaldi.tables import (
     read_shape,
     scp_entry,
 )
-from toolkit.storage.path_map import PathMap
+from toolkit.storage.paths import PathMap
 from toolkit.storage.reading import NATURAL, validated
 
 HALF_MAX = 65504.0

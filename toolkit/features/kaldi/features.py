@@ -25,7 +25,7 @@ from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shar
 from toolkit.features.store import FeatureStore
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
-from toolkit.storage.path_map import PathMap
+from toolkit.storage.paths import PathMap
 from toolkit.storage.reading import reading
 
 

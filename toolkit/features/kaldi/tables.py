@@ -26,7 +26,7 @@ from toolkit.features.kaldi.text_objects import (
     scan,
     shape_of,
 )
-from toolkit.storage.path_map import PathMap, map_path, suggestion
+from toolkit.storage.paths import PathMap, map_path, suggestion
 from toolkit.storage.reading import quoted, reason, regular
 
 RANGE = re.compile(r"(\[[\d:,]*\])?")
@@ -82,7 +82,7 @@ def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> d
         looked for from the working directory, then from the file's folder and those above it.
       allow_pipes: run the commands of an scp file when its entries are read. They are the user's
         own and can do anything.
-      path_map: mappings of the paths in an scp file, see `toolkit.storage.path_map`.
+      path_map: mappings of the paths in an scp file, see `toolkit.storage.paths`.
 
     Raises:
       KaldiIoError: names the file and line; a key that occurs twice; a command that is not allowed.

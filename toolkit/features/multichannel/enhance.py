@@ -27,7 +27,7 @@ from toolkit.features.multichannel.echo import EchoConfig, estimate_echo
 from toolkit.features.multichannel.measures import ratio_db, snr_db
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
-from toolkit.storage.names import path_below
+from toolkit.storage.paths import path_below
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut, MultiCut

@@ -2,12 +2,11 @@
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from toolkit.config.settings import older_runs
 from toolkit.hmm.phone_sets import RootGroup, default_roots, read_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.clustering import agglomerate, log_likelihood, variance_floor
@@ -44,7 +43,7 @@ class TreeConfig:
     """The neighbours that questions are about; ("left",) ties left biphones."""
     questions: Path | None = None
     """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
-    extra_questions: Path | None = field(default=None, metadata=older_runs(None))
+    extra_questions: Path | None = None
     """Sets of phones that are asked besides those from the data (Kaldi's extra_questions.txt)."""
     roots: Path | None = None
     """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""

@@ -26,7 +26,7 @@ from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKN
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 SILENCE_WORD = "!SIL"
 WEIGHTED = "lexiconp.txt"

@@ -12,7 +12,7 @@ from toolkit.lang.tables import SILENCE, SPOKEN_NOISE, UNKNOWN, SymbolTable
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 _SILENCES = (SILENCE, SPOKEN_NOISE)
 _BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.text import in_upper_case
 from toolkit.lang.units.units import BLANK, UnitsError, check_labels, write_symbols
-from toolkit.storage.whitespace import WHITE_SPACE, split_words
+from toolkit.storage.words import WHITE_SPACE, split_words
 
 SPACE = " "
 SEPARATOR = "_"

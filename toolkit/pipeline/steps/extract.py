@@ -15,7 +15,7 @@ from toolkit.pipeline.lake import LakeError, Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 
 DURATION_TOLERANCE = 0.1
 """Largest difference in seconds between audio and record; more means that one is damaged."""

@@ -15,7 +15,7 @@ from toolkit.pipeline.normaliser_stats import NormaliserStats, NormaliserStatsEr
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import Shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 
 FEATURES = "features"
 

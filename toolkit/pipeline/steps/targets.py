@@ -20,9 +20,9 @@ from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 from toolkit.pipeline.steps.stats import read_utterances
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.ssl.targets import KBest, k_best
-from toolkit.storage.digest import file_digest
+from toolkit.storage.digests import file_digest
 from toolkit.storage.files import open_atomically
 from toolkit.train.prefetch import prefetched
 

@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 
 from toolkit.models.store import CONFIG, load_model, save_model
-from toolkit.processes.context import deaf_to_interrupts, worker_context
-from toolkit.processes.workers import start_worker
+from toolkit.processes.workers import block_sigint, start_worker, worker_context
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 from toolkit.train.ctc.evaluation import Evaluation
@@ -220,7 +219,7 @@ class BackgroundEvaluator:
             self._process.join()
         arguments = (self._out, self._evaluation, self._device, self._kind == "resident")
         process = worker_context().Process(target=_serve, args=(dict(os.environ), *arguments))
-        with deaf_to_interrupts():
+        with block_sigint():
             process.start()
         self._process = process
 

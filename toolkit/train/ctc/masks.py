@@ -1,11 +1,10 @@
 """SpecAugment and other vocal tracts, for batches of whole utterances at the full frame rate."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from toolkit.config.settings import older_runs
 from toolkit.parallel.batch import DataSource
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.vocal_tract import KNEE, warp_mel
@@ -23,9 +22,9 @@ class UtteranceMaskConfig(SpecAugmentConfig):
     mel_bins: int = 80
     """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
     masked, and tell what is under the masks."""
-    cepstra: float = field(default=0.0, metadata=older_runs(0.0))
+    cepstra: float = 0.0
     """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
-    warp: float = field(default=0.0, metadata=older_runs(0.0))
+    warp: float = 0.0
     """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
     from both directions; 0.1 is 10 %. Cepstra stay as they are."""
 

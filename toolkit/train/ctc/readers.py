@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
-from toolkit.processes.context import worker_context
-from toolkit.processes.workers import WorkerError
+from toolkit.processes.workers import WorkerError, worker_context
 from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.batch_reader import Arrays, BatchReader, read_batch, start_reader

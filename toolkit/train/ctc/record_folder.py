@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.config.convert import from_plain
+from toolkit.config.fields import from_plain
 from toolkit.features.frontend import FrontendConfig
 from toolkit.storage.reading import NATURAL, read_json, reading, validated
 from toolkit.train.ctc.record_file import (

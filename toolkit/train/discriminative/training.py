@@ -15,7 +15,7 @@ from toolkit.fsa.discriminative import Criterion, PdfClasses
 from toolkit.models.priors import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
 from toolkit.parallel.config import make_strategy
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (

@@ -10,7 +10,6 @@ from statistics import median_high
 import torch
 from torch import nn
 
-from toolkit.config.settings import older_runs
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.numerator import NumeratorMaker
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
@@ -22,7 +21,7 @@ from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.devices import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.consistency import check_consistency
 from toolkit.train.corpus import (
@@ -61,14 +60,12 @@ class LfmmiConfig(CorpusTrainerConfig):
     """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
     l2: float = 5e-5
     """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
-    boost: float = field(default=0.0, metadata=older_runs(0.0))
+    boost: float = 0.0
     """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
 
-    specaugment: SpecAugmentConfig = field(
-        default=SpecAugmentConfig(), metadata=older_runs(SpecAugmentConfig())
-    )
+    specaugment: SpecAugmentConfig = SpecAugmentConfig()
     """SpecAugment's masks on the training batches; none by default."""
-    consistency: float = field(default=0.0, metadata=older_runs(0.0))
+    consistency: float = 0.0
     """Weight of the divergence between the outputs for two differently masked views of each piece,
     see `LfmmiObjective`. It needs masks and doubles the computation of a step. 0: one view."""
 

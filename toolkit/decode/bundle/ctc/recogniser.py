@@ -24,7 +24,7 @@ from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import read_binary
-from toolkit.storage.whitespace import split_words
+from toolkit.storage.words import split_words
 
 
 class CtcRecogniser:

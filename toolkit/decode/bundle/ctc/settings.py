@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolkit.config.convert import read_plain
+from toolkit.config.fields import read_plain
 from toolkit.decode.bundle.settings import ADVICE, BundleError
 from toolkit.decode.ctc.words import WordsConfig
 from toolkit.features.frontend import FrontendConfig

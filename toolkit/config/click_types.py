@@ -1,0 +1,234 @@
+"""Click parameter types that the commands share."""
+
+import codecs
+import json
+import math
+import re
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+FILE = click.Path(path_type=Path)
+"""A path of a file or folder, passed as `pathlib.Path`."""
+
+_TIME = r"(\*|(?:&&)?-?\d*\.?\d+)"
+_CTM = re.compile(rf"\S+\s+\S+\s+{_TIME}\s+{_TIME}\s+\S.*")
+_LOOKED_AT = 20
+"""Lines by which a CTM is known."""
+_PRINTED = f"{__name__}.printed"
+"""Of each path that is printed when the command ends the name of its option."""
+_READ = f"{__name__}.read"
+"""The path of the file that stands for standard input."""
+_AS_JSON = f"{__name__}.json"
+
+
+class Number(click.FloatRange):
+    """A number in a range; nan, which is in every range, and infinities are refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
+class _NoText(click.Path):
+    """A path for which no `-` can stand, which is refused with the reason."""
+
+    def __init__(self, reason: str, exists: bool = False) -> None:
+        super().__init__(exists=exists, path_type=Path)
+        self._reason = reason
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; a folder called - can be given as ./-."""
+        if str(value) == "-":
+            self.fail(self._reason, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _TextIn(click.Path):
+    """A path to read; of `-` that of a file with what standard input holds.
+
+    The file is named `standard-input`, with the suffix by which readers know JSON and CTM.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; the file from standard input is removed when the command ends."""
+        if str(value) != "-" or ctx is None:
+            return super().convert(value, param, ctx)
+        meta = ctx.find_root().meta
+        if meta.get(__name__):
+            self.fail("standard input can be read only once", param, ctx)
+        meta[__name__] = True
+        if sys.stdin is None:
+            self.fail("standard input is closed", param, ctx)
+        try:
+            content = sys.stdin.buffer.read()
+        except OSError as error:
+            self.fail(f"standard input cannot be read: {error.strerror}", param, ctx)
+        path = _folder(ctx) / f"standard-input{_suffix(content)}"
+        path.write_bytes(content)
+        meta[_READ] = path
+        return path
+
+
+class _TextInOr(click.ParamType):
+    """One of a few words, or a path to read as `TEXT_IN`; passed as `str`."""
+
+    name = "path"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word, or the path."""
+        return value if value in self._words else str(TEXT_IN.convert(value, param, ctx))
+
+
+class _TextOut(click.Path):
+    """A path to write; what is written to `-` is printed when the command ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path, for `-` that of a file that is printed."""
+        if str(value) != "-" or ctx is None:
+            return super().convert(value, param, ctx)
+        path = _folder(ctx) / "standard-output"
+        name = param.opts[0] if param is not None else "the output"
+        ctx.find_root().meta.setdefault(_PRINTED, {})[path] = name
+        _refuse_both(ctx)
+        ctx.call_on_close(lambda: _print(path))
+        return path
+
+
+class _JsonOut(_TextOut):
+    """A path to write JSON to; of `-` all else that is printed goes to standard error."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; until the command ends, standard output is kept for its content."""
+        path = super().convert(value, param, ctx)
+        if ctx is not None and str(value) == "-":
+            ctx.with_resource(redirect_stdout(sys.stderr))
+        return path
+
+
+TEXT_IN = _TextIn(path_type=Path)
+"""As `FILE`, of a text to read; `-` is standard input."""
+TEXT_OUT = _TextOut(path_type=Path)
+"""As `FILE`, of a text to write; `-` is standard output."""
+JSON_OUT = _JsonOut(path_type=Path)
+"""As `TEXT_OUT`, of the JSON of a table; where it is printed, the table goes to standard error."""
+TEXT_IN_OR_ID = _TextInOr("id")
+"""The word `id`, or a path as of `TEXT_IN`."""
+FOLDER = _NoText("a folder cannot be standard output")
+"""As `FILE`, of a folder to write."""
+EXISTING_PATH = _NoText(
+    "it is read again later: give a file or folder, not standard input", exists=True
+)
+"""As `FILE`, of data that must exist and stay where it is."""
+
+
+def _one_object(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
+    """Note that JSON is printed."""
+    if wanted:
+        ctx.find_root().meta[_AS_JSON] = True
+        _refuse_both(ctx)
+    return wanted
+
+
+def _absolute_mappings(
+    ctx: click.Context, parameter: click.Parameter, mappings: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Check mappings `OLD=NEW`; make NEW absolute."""
+    absolute = []
+    for mapping in mappings:
+        old, _, new = mapping.partition("=")
+        if not (old and new):
+            raise click.BadParameter(f"{mapping!r} is not OLD=NEW", ctx, parameter)
+        absolute.append(f"{old}={Path(new).expanduser().absolute()}")
+    return tuple(absolute)
+
+
+MAP_PATH = click.option(
+    "--map-path",
+    "map_paths",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=_absolute_mappings,
+    help="Read files that are named below the folder OLD from the folder NEW; may be repeated, the "
+    "longest OLD counts.",
+)
+AS_JSON = click.option(
+    "--json", "as_json", is_flag=True, callback=_one_object, help="Print JSON instead of text."
+)
+"""The flag of commands that print a table or figures; no text may be printed besides."""
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document on standard output."""
+    click.echo(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def named(text: str) -> str:
+    """Return a message with the name of standard input for that of the file that stands for it."""
+    ctx = click.get_current_context(silent=True)
+    path = ctx.find_root().meta.get(_READ) if ctx else None
+    return text.replace(str(path), "standard input") if path else text
+
+
+def is_printed(path: Path | None) -> bool:
+    """Return whether a path of the current command stands for `-`, given to a `TEXT_OUT`."""
+    return path in click.get_current_context().find_root().meta.get(_PRINTED, ())
+
+
+def _refuse_both(ctx: click.Context) -> None:
+    """Refuse `--json` together with a text that is printed, in whichever order they are given."""
+    meta = ctx.find_root().meta
+    if meta.get(_AS_JSON) and meta.get(_PRINTED):
+        name = next(iter(meta[_PRINTED].values()))
+        raise click.UsageError(f"--json prints one object: give {name} a file, not -", ctx)
+
+
+def _folder(ctx: click.Context) -> Path:
+    """Make a folder that is removed when the command ends."""
+    folder = tempfile.TemporaryDirectory(prefix="toolkit-")
+    ctx.call_on_close(folder.cleanup)
+    return Path(folder.name)
+
+
+def _print(path: Path) -> None:
+    if path.exists():
+        click.echo(path.read_bytes(), nl=False)
+
+
+def _suffix(content: bytes) -> str:
+    """Return the suffix by which readers of transcripts tell the format; "" for plain text."""
+    content = content.removeprefix(codecs.BOM_UTF8)
+    lines = [line for line in content.splitlines() if line.strip()]
+    if lines and lines[0].lstrip()[:1] in (b"{", b"["):
+        first = _parsed(lines[0])
+        if isinstance(first, dict) and {"text", "supervisions", "error"} & first.keys():
+            return ".jsonl"
+        if _parsed(content) is not None:
+            return ".json"
+        return ".jsonl" if isinstance(first, dict) else ""
+    spoken = (line.strip() for line in lines if not line.startswith(b";;"))
+    found = [_CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _LOOKED_AT)]
+    # Kaldi's text may have two whole numbers in this place, on each of a few lines.
+    decimal = any("." in time for match in found if match for time in match.groups())
+    return ".ctm" if decimal and all(found) else ""
+
+
+def _parsed(text: bytes) -> Any:
+    """Return the content of a text in JSON, None for any other."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

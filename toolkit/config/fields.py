@@ -1,0 +1,256 @@
+"""Values of settings: converted to the annotated type of their field, and limited in size.
+
+Text comes from the command line, plain data from YAML and JSON. Limits concern settings by which
+memory is allocated, in configurations and in bundles. They are far above what anybody trains with:
+a larger value is a typing error, or a file that wants the machine's memory. Several settings that
+are large together may still need more than there is.
+"""
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from toolkit.errors import ToolkitError
+from toolkit.storage.reading import quoted, read_json, reading, reason
+
+LONGEST_INTEGER = 1 << 63
+MOST = {
+    **dict.fromkeys(
+        ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
+    ),
+    **dict.fromkeys(("layers", "lstm_layers", "order"), 100),
+    **dict.fromkeys(("kernels", "strides", "splice", "passes", "talkers"), 1000),
+    **dict.fromkeys(("num_mel_bins", "mel_bins", "num_ceps", "dimension"), 10_000),
+    **dict.fromkeys(("output_dim", "max_leaves", "pieces", "gaussians"), 10_000_000),
+    **dict.fromkeys(("batch", "left_context", "right_context"), 1_000_000),
+    **dict.fromkeys(("batch_frames", "max_frames", "pad_to"), 10_000_000),
+    **dict.fromkeys(("max_active", "min_active"), 10_000_000),
+    **dict.fromkeys(("width", "tune_width", "evaluation_width", "sweep", "symbols"), 1_000_000),
+    **dict.fromkeys(("nbest", "count", "samples", "k", "ks"), 1_000_000),
+    **dict.fromkeys(("taps", "block", "shift"), 1 << 24),
+    **dict.fromkeys(("readers", "buffer", "threads", "task_cpus", "executor_cores"), 100_000),
+    **dict.fromkeys(("epochs", "average_epochs", "iterations", "rounds"), 1_000_000),
+    "vocabulary_size": 100_000_000,
+    "sampling_rate": 1_000_000,
+}
+"""Largest values by the name of the field, wherever it is."""
+
+
+def check_size(name: str, value: Any) -> None:
+    """Check a setting, or each of a list.
+
+    Args:
+      name: of the field.
+      value: what it is to be; all but integers pass.
+
+    Raises:
+      ValueError: it is too large.
+    """
+    for item in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(item, int):
+            most = MOST.get(name, LONGEST_INTEGER - 1)
+            if abs(item) > most:
+                text = str(item) if abs(item) < LONGEST_INTEGER else "an integer of over 63 bits"
+                raise ValueError(f"{name} is {text}, may be at most {most:,}")
+
+
+T = TypeVar("T")
+
+_PLAIN = (str, int, float, bool)
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+class WrongTypeError(ValueError):
+    """A value that does not fit the annotation; its text, if any, is appended to the message."""
+
+
+def section_type(annotation: Any) -> type | None:
+    """Return the dataclass in `annotation`, itself or in a union, None when there is none."""
+    members = get_args(annotation) if _is_union(annotation) else (annotation,)
+    sections = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
+    return sections[0] if sections else None
+
+
+def describe(annotation: Any) -> str:
+    """Return the annotation in words for an error message."""
+    if _is_union(annotation):
+        return " or ".join(describe(member) for member in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(str(option) for option in get_args(annotation))
+    if get_origin(annotation) in (tuple, list):
+        inner = [describe(a) for a in get_args(annotation) if a is not Ellipsis]
+        kind = "a list of" if _is_variadic(annotation) else f"{len(inner)} values:"
+        return f"{kind} {', '.join(inner)}"
+    if annotation is type(None):
+        return "none"
+    if section_type(annotation):
+        names = ", ".join(field.name for field in dataclasses.fields(annotation))
+        return f"a section (set its fields: {names})"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def from_plain(kind: type[T], plain: Any) -> T:
+    """Make a dataclass from the output of `dataclasses.asdict` after a round trip through JSON.
+
+    Raises:
+      ValueError: a field is missing, unknown, of another type or refused by the class.
+    """
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{kind.__name__} is not a mapping")
+    hints = _hints(kind)
+    values = {}
+    for name, value in plain.items():
+        if name not in hints:
+            raise ValueError(f"{kind.__name__} has no field {quoted(str(name))}")
+        section = section_type(hints[name])
+        if section is not None and isinstance(value, Mapping):
+            values[name] = from_plain(section, value)
+            continue
+        try:
+            values[name] = convert(value, hints[name], Path())
+        except WrongTypeError as error:
+            raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
+        check_size(name, values[name])
+    try:
+        return kind(**values)
+    except (TypeError, ArithmeticError) as error:
+        raise ValueError(str(error)) from error
+
+
+def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str) -> T:
+    """Read a dataclass from a JSON file: see `from_plain`, and `reading` for the errors.
+
+    No setting is NaN, which JSON of Python can express and no comparison in a class refuses.
+    """
+    with reading(path, error, advice):
+        plain = read_json(path)
+        if _has_nan(plain):
+            raise ValueError("a value is no number (NaN)")
+        return from_plain(kind, plain)
+
+
+def _has_nan(plain: Any) -> bool:
+    if isinstance(plain, Mapping):
+        return any(map(_has_nan, plain.values()))
+    if isinstance(plain, list):
+        return any(map(_has_nan, plain))
+    return isinstance(plain, float) and math.isnan(plain)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def convert(value: Any, annotation: Any, base: Path) -> Any:
+    """Return `value` as the annotated type.
+
+    Args:
+      value: text from the command line, or plain data from YAML. Text is parsed ("1e-3" is also
+        text to YAML); other data must already be of the type, but for a list that becomes a
+        tuple, an integer that becomes a float and a string that becomes a path.
+      annotation: bool, int, float, str, Path, Literal, None, a union, tuple, list, dict or Any.
+      base: the folder that relative paths are relative to.
+
+    Raises:
+      WrongTypeError: when the value does not fit.
+    """
+    if annotation is Any or (annotation is type(value) and annotation in _PLAIN):
+        return value
+    if _is_union(annotation):
+        return _convert_union(value, annotation, base)
+    origin = get_origin(annotation) or annotation
+    if origin is Literal:
+        for option in get_args(annotation):
+            if value == option and type(value) is type(option):
+                return option
+            if isinstance(value, str) and value == str(option):
+                return option
+        raise WrongTypeError
+    if origin in (tuple, list):
+        return origin(_convert_items(value, annotation, base))
+    if origin in (dict, Mapping):
+        data = _json(value) if isinstance(value, str) else value
+        if not isinstance(data, Mapping):
+            raise WrongTypeError
+        key_type, item_type = get_args(annotation) or (Any, Any)
+        return {
+            convert(key, key_type, base): convert(item, item_type, base)
+            for key, item in data.items()
+        }
+    if annotation is type(None):
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
+            return None
+        raise WrongTypeError
+    return _convert_scalar(value, annotation, base)
+
+
+def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
+    if kind is Path and isinstance(value, str | Path) and str(value) and "\0" not in str(value):
+        try:
+            return base / Path(value).expanduser()
+        except RuntimeError as error:  # ~nobody
+            raise WrongTypeError(f" ({error})") from error
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is bool and isinstance(value, str) and value.lower() in TRUE + FALSE:
+        return value.lower() in TRUE
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind in (int, float) and type(value) in (str, int, kind):
+        try:
+            return kind(value)
+        except (ValueError, OverflowError) as error:
+            raise WrongTypeError from error
+    raise WrongTypeError
+
+
+def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
+    # `str` and `Path` accept any text, so they are tried last.
+    members = sorted(get_args(annotation), key=lambda m: (m in (str, Path), m is not type(None)))
+    for member in members:
+        try:
+            return convert(value, member, base)
+        except WrongTypeError:
+            continue
+    raise WrongTypeError
+
+
+def _convert_items(value: Any, annotation: Any, base: Path) -> list:
+    if isinstance(value, str):
+        text = value.strip()
+        is_json = text.startswith("[")
+        items = _json(text) if is_json else [item.strip() for item in text.split(",")]
+        items = [] if not text else items
+        if not is_json and "" in items:
+            raise WrongTypeError(" (an item between commas is empty)")
+    else:
+        items = value
+    if not isinstance(items, list | tuple):
+        raise WrongTypeError
+    inner = get_args(annotation) or (Any, Ellipsis)
+    if _is_variadic(annotation) or inner[-1] is Ellipsis:
+        inner = (inner[0],) * len(items)
+    if len(inner) != len(items):
+        raise WrongTypeError(f" ({len(items)} values)")
+    return [convert(item, kind, base) for item, kind in zip(items, inner, strict=True)]
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _is_variadic(annotation: Any) -> bool:
+    return get_origin(annotation) is list or get_args(annotation)[1:] == (Ellipsis,)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WrongTypeError(f" ({reason(error)})") from error

@@ -1,0 +1,137 @@
+"""Stages that run in the background, in a process of their own, while later stages start.
+
+As Kaldi's recipes decode in the background while they train the next system. Which process runs a
+stage changes nothing but the time: a stage waits for the outputs that it reads.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.processes.memory import excluded_pids
+from toolkit.processes.workers import block_sigint, exit_with_parent, worker_context
+from toolkit.stages.log import StageLog, Verbosity
+from toolkit.stages.signals import TERMINATED, exit_on_signals
+
+Work = Callable[["BufferedLog", Callable[[], bool]], None]
+"""Runs stages and writes to a log; the function says whether the main process waits for them."""
+
+
+class BackgroundError(ToolkitError):
+    """A stage that ran in the background failed."""
+
+
+class BackgroundStages:
+    """Stages that run in a process of their own, from now on.
+
+    Args:
+      numbers: of the stages.
+      outputs: names of their outputs when they last finished.
+      jobs: the worker processes that they use.
+      work: runs them; picklable.
+      log: gets the lines of a stage in one piece when it has ended.
+    """
+
+    def __init__(
+        self, numbers: Sequence[int], outputs: Sequence[str], jobs: int, work: Work, log: StageLog
+    ) -> None:
+        self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
+        self._log = log
+        self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        self._failure: str | None = (
+            f"the process of {self._which} was killed, perhaps because memory ran out: the same"
+            " command continues, with --jobs 1 one stage after the other"
+        )
+        context = worker_context()
+        self._lines, sender = context.Pipe(duplex=False)
+        self._awaited = context.Event()
+        arguments = (sender, work, self._awaited, log.verbosity, dict(os.environ))
+        with block_sigint():
+            self._process = context.Process(target=_run_stages, args=arguments)
+            self._process.start()
+        sender.close()
+        excluded_pids.add(self._process.pid)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether they are still running."""
+        return self._process.is_alive()
+
+    def wait(self) -> None:
+        """Wait until all of them are done.
+
+        Raises:
+          BackgroundError: one of them failed; the message is its own.
+        """
+        self._awaited.set()
+        self._join()
+        if self._process.exitcode == TERMINATED:
+            raise BackgroundError(f"the process of {self._which} was stopped by SIGTERM")
+        if self._failure is not None:
+            raise BackgroundError(self._failure)
+
+    def stop(self) -> None:
+        """End them with SIGTERM; unfinished outputs stay for the next run."""
+        self._process.terminate()
+        self._join()
+
+    def _join(self) -> None:
+        self._process.join()
+        self._listener.join()
+        excluded_pids.discard(self._process.pid)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                kind, value = self._lines.recv()
+            except EOFError:
+                return
+            if kind == "ended":
+                self._failure = value
+            else:
+                for line, always in value:
+                    self._log.write(line, always)
+
+
+class BufferedLog(StageLog):
+    """Buffers the lines of a stage, and sends them to the main process when it has ended."""
+
+    def __init__(self, sender: Connection, verbosity: Verbosity) -> None:
+        super().__init__(Path(os.devnull), verbosity)
+        self._sender = sender
+        self._buffer: list[tuple[str, bool]] = []
+
+    def write(self, line: str, always: bool = False) -> None:
+        """Buffer one line."""
+        self._buffer.append((line, always))
+
+    def send(self) -> None:
+        """Send the buffered lines."""
+        self._sender.send(("lines", self._buffer))
+        self._buffer = []
+
+
+def _run_stages(
+    sender: Connection,
+    work: Work,
+    awaited: Event,
+    verbosity: Verbosity,
+    environment: dict[str, str],
+) -> None:
+    from toolkit.processes.bars import hide_progress_bars
+
+    exit_with_parent(environment)
+    log, failure = BufferedLog(sender, verbosity), None
+    try:
+        with exit_on_signals(message=False), hide_progress_bars():
+            work(log, awaited.is_set)
+    except ToolkitError as error:
+        failure = str(error)
+    log.send()
+    sender.send(("ended", failure))

@@ -1,0 +1,296 @@
+"""Content digests of files and folders, and what changed between two of them.
+
+A file is hashed again only if its size, times or inode differ from when it was last hashed. So
+touching a file makes no result stale, an edit is noticed whatever the clock says, and a finished
+recipe is checked without reading its data.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.storage.files import write_atomically
+from toolkit.storage.paths import Places
+from toolkit.storage.reading import DAMAGE_ERRORS, read_json
+
+CHUNK = 1 << 20  # bytes
+# A file changed this recently could change again, unnoticed, within one tick of the file system's
+# clock; its digest is not trusted later.
+RACY_AGE = 20_000_000  # ns
+AUDIO = "audio"
+
+
+@dataclass(frozen=True)
+class Content:
+    """Size and digest of a file or folder.
+
+    `files` maps the relative paths in a folder to their digests. It is empty for a file, and for
+    `kind` "listing", whose `digest` covers only names, sizes and modification times. That of `kind`
+    "audio" covers the contents of the audio files that a manifest names.
+    """
+
+    size: int
+    digest: str
+    count: int = 1
+    kind: str = "content"
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def combined(digests: Mapping[str, str]) -> str:
+    """Return a digest of names with their digests, in the order given."""
+    return digest_bytes(_encode("".join(f"{name}\0{digest}\n" for name, digest in digests.items())))
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return the BLAKE2b digest (16 bytes, in hexadecimal) of `data`."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class Digests:
+    """Digests of files, cached in a JSON file by path, size, times and inode.
+
+    Args:
+      root: the folder that cached paths are relative to.
+      file: the JSON file of the cache.
+      folders: of places outside `root`, by name: files in them stay known after a move.
+    """
+
+    def __init__(self, root: Path, file: Path, folders: Mapping[str, str] | None = None) -> None:
+        self._root, self._file, self._places = root, file, Places(folders or {})
+        self._known: dict[str, list] = _read_cache(file)
+        self._changed = False
+
+    def content(self, path: Path, sync: bool = False) -> Content | None:
+        """Return size and digest of `path`, None when it is missing.
+
+        Args:
+          path: a file or a folder; links are followed.
+          sync: also make sure that every file is on disk (fsync).
+        """
+        if path.is_dir():
+            found = list(_walk(path))
+            files = {name: self._digest(path / name, status, sync) for name, status in found}
+            size = sum(status.st_size for _, status in found)
+            return Content(size, combined(files), len(files), files=files)
+        if not path.is_file():
+            return None
+        status = path.stat()
+        return Content(status.st_size, self._digest(path, status, sync))
+
+    def moved(self, old: Path, new: Path) -> None:
+        """Keep the cached digests of `old` for `new` after a rename, which changes the ctime."""
+        for name in [name for name, _ in _walk(new)] if new.is_dir() else [""]:
+            known = self._known.pop(self._key(old / name), None)
+            status = (new / name).stat()
+            now = stamp(status)
+            if known and [*known[:2], known[3]] == [*now[:2], now[3]]:
+                self._known[self._key(new / name)] = [*now, *known[4:]]
+
+    def add(self, path: Path, digest: "FileDigest") -> None:
+        """Keep the digest of a file that another process has read."""
+        key, stamp = self._key(path), digest.stamp
+        recent = abs(time.time_ns() - stamp[2]) <= RACY_AGE
+        entry = [*stamp[:3], -1 if recent else stamp[3]]  # no file has that inode: it is read again
+        self._known[key] = [*entry, digest.digest, _since(digest, self._known.get(key))]
+        self._changed = True
+
+    def since(self, path: Path, status: os.stat_result) -> int:
+        """Return the modification time, in ns, that a file had when it first had its content.
+
+        That is the present one where the content is not known from before: the file is not read
+        for this alone. A file that was touched thus stays the same in a `listing`.
+        """
+        known = self._known.get(self._key(path))
+        if known is None or known[0] != status.st_size:
+            return status.st_mtime_ns
+        self._digest(path, status, sync=False)
+        return self._known[self._key(path)][5]
+
+    def save(self) -> None:
+        """Write the cache if that is possible; if not, files are merely hashed again."""
+        if self._changed:
+            self._known = _read_cache(self._file) | self._known  # another stage's, run beside
+            lines = [
+                f"{json.dumps(key)}: {json.dumps(known)}"
+                for key, known in sorted(self._known.items())
+                if os.path.lexists(self._root / self._places.path(key))
+            ]
+            text = "{\n" + ",\n".join(lines) + "\n}\n"
+            with contextlib.suppress(OSError):
+                write_atomically(self._file, text)
+            self._changed = False
+
+    def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
+        key = self._key(path)
+        known = self._known.get(key)
+        if known and known[:4] == stamp(status) and not sync:
+            return known[4]
+        digest = FileDigest(stamp(status), _hash(path, sync))
+        self.add(path, digest)
+        return digest.digest
+
+    def _key(self, path: Path) -> str:
+        root = f"{self._root}{os.sep}"
+        text = str(path)
+        return text.removeprefix(root) if text.startswith(root) else self._places.name(text)
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """The digest of a file, and what told it from others before it was read."""
+
+    stamp: list[int]
+    """Size, modification time and change time in ns, inode."""
+    digest: str
+
+
+def file_digest(path: Path) -> FileDigest:
+    """Read a file to its end, for `Digests.add` in another process.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    return FileDigest(stamp(os.stat(path)), _hash(path))
+
+
+def _hash(path: Path, sync: bool = False) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            hasher.update(chunk)
+        if sync:
+            os.fsync(file.fileno())
+    return hasher.hexdigest()
+
+
+def listing(
+    path: Path, since: Callable[[Path, os.stat_result], int] | None = None
+) -> Content | None:
+    """Return a digest of the names, sizes and modification times in a folder, unlike `content`.
+
+    The files are not read. None when there is no such folder.
+
+    Args:
+      path: of the folder.
+      since: the modification time in ns that counts for a file, `Digests.since`; None: its own.
+    """
+    if not path.is_dir():
+        return None
+    found = list(_walk(path))
+    times = [since(path / name, s) if since else s.st_mtime_ns for name, s in found]
+    lines = "".join(
+        f"{name}\0{s.st_size}\0{t}\n" for (name, s), t in zip(found, times, strict=True)
+    )
+    size = sum(status.st_size for _, status in found)
+    return Content(size, digest_bytes(_encode(lines)), len(found), "listing")
+
+
+def difference(name: str, old: Content, new: Content | None) -> str | None:
+    """Return in words how `new` differs from `old`, None when it does not."""
+    if new is None:
+        return f"`{name}` is missing"
+    if old.digest == new.digest:
+        return None
+    if old.kind == AUDIO:
+        return f"audio that `{name}` names changed"
+    if old.kind == "listing":
+        before, after = (f"{c.count} files, {c.size} bytes" for c in (old, new))
+        detail = f"{before} -> {after}" if before != after else "modification times or names"
+        return f"the files in `{name}` changed ({detail})"
+    changes = [
+        f"`{name}/{file}` {_verb(old.files.get(file), new.files.get(file))}"
+        for file in sorted(old.files.keys() | new.files.keys())
+        if old.files.get(file) != new.files.get(file)
+    ]
+    if not changes:
+        return f"`{name}` changed"
+    return changes[0] + (f" (and {len(changes) - 1} more files)" if len(changes) > 1 else "")
+
+
+def _verb(old: str | None, new: str | None) -> str:
+    if old is None:
+        return "is new"
+    return "changed" if new else "is missing"
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield (relative path, status) of the regular files below `folder`, sorted by path."""
+    found = []
+
+    def visit(path: str, prefix: str, ancestors: tuple) -> None:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                # A file may vanish and a link may dangle: both count as not there.
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    here = (status.st_dev, status.st_ino)
+                    if stat.S_ISREG(status.st_mode):
+                        found.append((prefix + entry.name, status))
+                    elif stat.S_ISDIR(status.st_mode) and here not in ancestors:
+                        visit(entry.path, f"{prefix}{entry.name}/", (*ancestors, here))
+
+    status = folder.stat()
+    visit(str(folder), "", ((status.st_dev, status.st_ino),))
+    yield from sorted(found, key=lambda item: item[0])
+
+
+def stamp(status: os.stat_result) -> list[int]:
+    """Return what tells a changed file from an unchanged one."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _since(found: FileDigest, known: list | None) -> int:
+    """Return the time since when a file has its content, which `known` may hold already."""
+    if known is not None and known[4] == found.digest:
+        return known[5]
+    kept = known is not None and known[5] == found.stamp[1]  # by an edit that set the time back
+    return found.stamp[2] if kept else found.stamp[1]
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _read_cache(path: Path) -> dict[str, list]:
+    """Return the cache that `save` wrote, as far as it can be read; the rest is hashed again."""
+    try:
+        known = read_json(path, {str: [Any]})
+    except DAMAGE_ERRORS:
+        return {}
+    kinds = [int, int, int, int, str, int]
+    return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}
+
+
+def audio_names(manifest: Path) -> list[str]:
+    """Return the audio files that a manifest of cuts names, sorted, each once.
+
+    Args:
+      manifest: a cut in JSON per line, as `toolkit.corpus.manifest.write_cuts` writes them.
+
+    Returns:
+      Names as they stand there, see `toolkit.storage.paths`. What is no local file is left out,
+      and so are lines that are no cuts, of which the reader of the manifest tells.
+    """
+    names: set[str] = set()
+    with open(manifest, "rb") as file:
+        for line in file:
+            try:
+                names.update(_audio_of_cut(json.loads(line)))
+            except DAMAGE_ERRORS:
+                continue
+    return sorted(name for name in names if name.startswith(("/", "{")))
+
+
+def _audio_of_cut(cut: Any) -> Iterator[str]:
+    for source in cut["recording"]["sources"]:
+        if source["type"] == "file":
+            yield str(source["source"])
+    # The speech and the echo alone, of simulated array recordings.
+    yield from map(str, ((cut.get("custom") or {}).get("components") or {}).values())
