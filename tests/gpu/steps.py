@@ -10,7 +10,7 @@ from toolkit.fsa.discriminative import Criterion, PdfClasses
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcObjective
@@ -30,7 +30,7 @@ class Batches:
 
     given: list
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return len(self.given) // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.parallel.tiny import ASYNCHRONOUS, SYNCHRONOUS, Job, TinyData, TinyModel, train
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.strategy import Strategy
 from toolkit.train.loop import Trainer
 
 PATIENCE = 140
@@ -241,10 +241,10 @@ def test_what_one_process_began_several_go_on_with(method, tmp_path):
 
 
 def test_going_on_in_one_process_says_what_is_dropped(caplog):
-    strategy = SingleProcess()
-    strategy.load_state({"steps": 3, "ranks": 2}, [{"running": []}])
+    strategy = Strategy()
+    strategy.load_state_dict({"steps": 3, "ranks": 2}, [{"running": []}])
     assert not caplog.messages
-    strategy.load_state({"bmuf": {}}, [{"residual": 0}, {"residual": 1}])
+    strategy.load_state_dict({"bmuf": {}}, [{"residual": 0}, {"residual": 1}])
     assert [m.rpartition("without ")[2] for m in caplog.messages] == [
         "the block momentum",
         "the gradients that were not sent yet",

@@ -96,7 +96,7 @@ def test_a_restored_state_goes_on_as_the_original():
     a = BmufState(START, 4, BmufConfig())
     a.step(START + DRIFT)
     b = BmufState(torch.zeros(3, dtype=torch.float64), 4, BmufConfig())
-    b.load_state(a.state())
+    b.load_state_dict(a.state_dict())
     for mean in (DRIFT, START):
         assert torch.equal(a.step(mean), b.step(mean))
         assert torch.equal(a.model, b.model)

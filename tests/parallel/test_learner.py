@@ -113,7 +113,7 @@ def test_state_brings_momentum_back():
     for gradient in gradients[:2]:
         first.add(gradient, 0.1)
     second.set_weights(first.weights())
-    second.load_state(first.state())
+    second.load_state_dict(first.state_dict())
     for gradient in gradients[2:]:
         second.add(gradient, 0.1)
     assert torch.equal(second.weights(), whole.weights())

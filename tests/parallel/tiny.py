@@ -15,16 +15,10 @@ import torch
 import toolkit.parallel.bmuf
 import toolkit.parallel.gtc
 import toolkit.parallel.ssgd  # noqa: F401
-from toolkit.parallel.batch import Batch
-from toolkit.parallel.config import (
-    AdpsgdConfig,
-    BmufConfig,
-    GtcConfig,
-    ParallelConfig,
-    make_strategy,
-)
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.config import AdpsgdConfig, BmufConfig, GtcConfig, ParallelConfig
+from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.processes import ranks
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer
 from toolkit.train.objectives import CrossEntropy
@@ -88,11 +82,11 @@ class TinyData:
     seed: int = 1
     hook: object = None
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return self.number // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        for step in range(start, self.steps(epoch, world_size)):
+        for step in range(start, self.num_steps(epoch, world_size)):
             if self.hook is not None:
                 self.hook(rank, epoch, step)
             yield self.batch(epoch, step * world_size + rank)
@@ -122,7 +116,7 @@ def train(
     usual = {"epochs": 2, "optimizer": "sgd", "initial_rate": 0.2, "final_rate": 0.1}
     settings = usual | {"checkpoint_seconds": 0} | settings
     config = TrainerConfig(parallel=parallel or ParallelConfig(), **settings)
-    strategy = make_strategy(config.parallel) if parallel else SingleProcess()
+    strategy = make_strategy(config.parallel) if parallel else Strategy()
     model = model(seed)
     data = data or TinyData()
     valid = [TinyData(seed=1).batch(99, index) for index in range(4)]

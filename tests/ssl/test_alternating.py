@@ -9,17 +9,19 @@ class Numbers:
     def __init__(self, name, steps):
         self.name, self.count = name, steps
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return (self.count + epoch) // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        return ((self.name, epoch, s, rank) for s in range(start, self.steps(epoch, world_size)))
+        return (
+            (self.name, epoch, s, rank) for s in range(start, self.num_steps(epoch, world_size))
+        )
 
 
 def test_passes_take_turns():
     source = Alternating(Numbers("u", 4), Numbers("l", 2))
-    assert [source.steps(epoch) for epoch in range(4)] == [4, 2, 5, 3]
-    assert [source.steps(epoch, 2) for epoch in range(4)] == [2, 1, 2, 1]
+    assert [source.num_steps(epoch) for epoch in range(4)] == [4, 2, 5, 3]
+    assert [source.num_steps(epoch, 2) for epoch in range(4)] == [2, 1, 2, 1]
     assert list(source.batches(2, start=3)) == [("u", 1, 3, 0), ("u", 1, 4, 0)]
     assert list(source.batches(3, rank=1, world_size=2)) == [("l", 1, 0, 1)]
 

@@ -114,7 +114,7 @@ def batches_of(data, batching, **options):
     source = TeacherBatches(data, batching, seed=0)
     for epoch in range(data.count):
         made = list(source.batches(epoch, **options))
-        assert len(made) == source.steps(epoch, options.get("world_size", 1))
+        assert len(made) == source.num_steps(epoch, options.get("world_size", 1))
         yield from made
 
 
@@ -205,7 +205,7 @@ def test_only_needed_windows_are_read(source, normaliser):
     windows = data.windows(0)
     assert len(windows) > 1
     last = batching.count(windows[-1], 1)
-    list(source.batches(0, start=source.steps(0) - last))
+    list(source.batches(0, start=source.num_steps(0) - last))
     assert read == [windows[-1]]
 
 

@@ -205,12 +205,12 @@ class Spelling:
             noise = torch.from_numpy(chance.standard_normal(inputs.shape).astype(np.float32))
             self.items.append((f"utterance{number:03d}", inputs + 0.1 * noise, labels))
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return len(self.items) // self.batch // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
         order = np.random.default_rng([1, epoch]).permutation(len(self.items))
-        for step in range(start, self.steps(epoch, world_size)):
+        for step in range(start, self.num_steps(epoch, world_size)):
             place = step * world_size + rank
             yield self.made(order[place * self.batch : (place + 1) * self.batch])
 

@@ -7,8 +7,8 @@ from torch import nn
 import toolkit.train.batch_statistics as batch_statistics
 from toolkit.models.batch_norm import MaskedBatchNorm
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
-from toolkit.parallel.batch import Batch
 from toolkit.train.batch_statistics import estimate_statistics
+from toolkit.train.batches import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus

@@ -3,8 +3,8 @@ import torch
 from safetensors import safe_open
 from torch.nn import functional
 
-from toolkit.parallel.batch import Batch
 from toolkit.ssl.targets import k_best
+from toolkit.train.batches import Batch
 from toolkit.train.distillation import Distillation, HardOrSoft, KBestBatch, distillation_losses
 from toolkit.train.objectives import CrossEntropy
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from toolkit.environment import has_bf16
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.strategy import Strategy
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus
@@ -155,7 +155,7 @@ def test_other_settings_are_refused(make_trainer):
 
 
 def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
-    class Counting(SingleProcess):
+    class Counting(Strategy):
         def __init__(self):
             self.calls = []
             self.count = torch.zeros(())
@@ -178,14 +178,14 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
             self.calls.append("step")
             self.count += 1
 
-        def state(self):
+        def state_dict(self):
             return {"count": self.count}
 
-        def rank_state(self):
+        def rank_state_dict(self):
             return {"own": -self.count}
 
-        def load_state(self, state, own):
-            assert [-held["own"] for held in own] == [state["count"]]
+        def load_state_dict(self, state, rank_states):
+            assert [-own["own"] for own in rank_states] == [state["count"]]
             self.count = state["count"]
 
     strategy = Counting()
@@ -200,12 +200,11 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
 
 
 def test_each_rank_trains_on_its_part(make_trainer, corpus, tmp_path):
-    class Rank(SingleProcess):
+    class Rank(Strategy):
+        world_size = 2
+
         def __init__(self, rank):
             self.rank = rank
-
-        def rank_and_world_size(self):
-            return self.rank, 2
 
     seen = []
     for rank in range(2):
@@ -217,14 +216,13 @@ def test_each_rank_trains_on_its_part(make_trainer, corpus, tmp_path):
                 path.unlink()
         trainer.run()
         seen.append(objective.seen)
-    steps = [chunks_of(corpus).steps(epoch) for epoch in range(CONFIG.epochs)]
+    steps = [chunks_of(corpus).num_steps(epoch) for epoch in range(CONFIG.epochs)]
     assert seen[0] == seen[1] == sum(number // 2 for number in steps)
     written = {path.name for path in tmp_path.glob("rank1/*")}
     assert written == {"checkpoints"}
 
-    class TooMany(SingleProcess):
-        def rank_and_world_size(self):
-            return 0, 1000
+    class TooMany(Strategy):
+        world_size = 1000
 
     with pytest.raises(TrainingDataError, match="1000 processes"):
         make_trainer("many", strategy=TooMany())
@@ -244,9 +242,8 @@ def test_a_held_out_loss_that_is_no_number_is_an_error_that_names_its_batch(make
 def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_path):
     """Small windows have at least one batch for each rank, so that steps hardly fall with these."""
 
-    class Pair(SingleProcess):
-        def rank_and_world_size(self):
-            return 0, 2
+    class Pair(Strategy):
+        world_size = 2
 
     class Rounded:
         """An epoch of ten steps for one rank and of eight for each of two."""
@@ -254,13 +251,13 @@ def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_pat
         def __init__(self, chunks):
             self.chunks, self.asked = chunks, []
 
-        def steps(self, epoch, world_size=1):
+        def num_steps(self, epoch, world_size=1):
             return {1: 10, 2: 8}[world_size]
 
         def batches(self, epoch, start=0, rank=0, world_size=1):
             self.asked.append(start)
             batch = next(iter(self.chunks.batches(0)))
-            yield from [batch] * (self.steps(epoch, world_size) - start)
+            yield from [batch] * (self.num_steps(epoch, world_size) - start)
 
     def go(strategy, objective):
         model, data = LstmModel(LstmConfig(12, 5, hidden=8)), Rounded(chunks_of(corpus))
@@ -271,16 +268,15 @@ def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_pat
     stopped, _ = go(Pair(), StopAt(5, interrupt))
     with pytest.raises(KeyboardInterrupt):
         stopped.run()
-    resumed, data = go(SingleProcess(), StopAt())
+    resumed, data = go(Strategy(), StopAt())
     resumed.run()
     assert data.asked[0] == 5  # half of the ten, as four of the eight had been taken
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("root", 2)])
 def test_learning_rates_can_grow_with_the_number_of_workers(make_trainer, scaling, factor):
-    class OneOfFour(SingleProcess):
-        def rank_and_world_size(self):
-            return 0, 4
+    class OneOfFour(Strategy):
+        world_size = 4
 
     scaled = replace(CONFIG, parallel=ParallelConfig(rate_scaling=scaling))
     _, trainer = make_trainer("four", config=scaled, strategy=OneOfFour())
@@ -295,7 +291,7 @@ def test_learning_rates_can_grow_with_the_number_of_workers(make_trainer, scalin
 def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
     rates = []
 
-    class Watching(SingleProcess):
+    class Watching(Strategy):
         def after_step(self):
             norm = torch.stack([p.grad.norm() for p in self.model.parameters()]).norm()
             assert norm <= 1e-3 * 1.001
@@ -363,7 +359,7 @@ def test_without_held_out_data_the_last_weights_are_kept(make_trainer, caplog):
     caplog.set_level("INFO")
     last = {}
 
-    class Watching(SingleProcess):
+    class Watching(Strategy):
         def end_epoch(self):
             last.update(weights(self.model))
 

@@ -1,6 +1,6 @@
 import torch
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.objectives import CrossEntropy
 
 

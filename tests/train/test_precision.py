@@ -62,15 +62,15 @@ def test_a_factor_halves_at_an_overflow_and_doubles_after_many_steps(monkeypatch
     norm, usable = step(2.0**17)
     assert (norm.item(), usable) == (2.0, True)
     assert step(float("inf"))[1] is False
-    assert precision.state() == {"factor": 2.0**15, "since": 0}
+    assert precision.state_dict() == {"factor": 2.0**15, "since": 0}
     assert [step(1.0)[1] for _ in range(3)] == [True] * 3
-    assert precision.state() == {"factor": 2.0**16, "since": 0}
+    assert precision.state_dict() == {"factor": 2.0**16, "since": 0}
     other = Precision(TrainerConfig(amp="fp16"), GPU, 1)
-    other.load_state({"factor": 2.0, "since": 1})
+    other.load_state_dict({"factor": 2.0, "since": 1})
     assert other.scaled(torch.ones(())) == 2
     for _ in range(16):
         assert step(float("nan"))[1] is False
-    assert precision.state()["factor"] == 1
+    assert precision.state_dict()["factor"] == 1
     assert step(float("nan"))[1] is True  # for the loop to find
 
 

@@ -75,7 +75,7 @@ def test_a_run_with_other_things_given_is_not_resumed(train):
 
 def test_an_epoch_without_a_batch_is_an_error_that_says_why(tmp_path):
     class Nothing:
-        def steps(self, epoch, world_size=1):
+        def num_steps(self, epoch, world_size=1):
             return 0
 
     model = LstmModel(LstmConfig(12, 5, hidden=8, layers=1))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.corpus import Corpus
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, masked
@@ -98,7 +98,7 @@ def test_masks_follow_from_seed_epoch_and_step(data):
 
 def test_targets_and_weights_stay(data):
     source = SpecAugmented(data, BOTH, seed=0)
-    assert source.steps(0, 2) == data.steps(0, 2)
+    assert source.num_steps(0, 2) == data.num_steps(0, 2)
     for one, two in zip(source.batches(1), data.batches(1), strict=True):
         assert torch.equal(one.targets, two.targets)
         assert torch.equal(one.weights, two.weights)

@@ -94,7 +94,7 @@ def test_starting_late_and_sharing_out_follow_the_same_order(make_source, window
     _, source = make_source(window=window)
     for epoch in (0, 5):
         whole = signature(source.batches(epoch))
-        steps = source.steps(epoch, ranks)
+        steps = source.num_steps(epoch, ranks)
         assert steps == len(whole) // ranks
         for rank in range(ranks):
             for start in (0, 1, steps // 2, steps):
@@ -104,7 +104,7 @@ def test_starting_late_and_sharing_out_follow_the_same_order(make_source, window
 
 def test_windows_before_the_start_are_not_loaded(make_source):
     stores, source = make_source(window=50)
-    list(source.batches(0, start=source.steps(0) - 1))
+    list(source.batches(0, start=source.num_steps(0) - 1))
     assert sum(stores.features.loads.values()) <= 4
 
 
@@ -144,7 +144,7 @@ def test_padding_changes_neither_loss_nor_gradient(make_source, config):
         return total.item(), float(weight), [p.grad.clone() for p in model.parameters()]
 
     together, alone = sums(source), sums(single)
-    assert single.steps(0) > 1.5 * source.steps(0)
+    assert single.num_steps(0) > 1.5 * source.num_steps(0)
     assert together[1] == alone[1]
     assert together[0] == pytest.approx(alone[0], rel=1e-6)  # the loss is computed in float32
     for a, b in zip(together[2], alone[2], strict=True):

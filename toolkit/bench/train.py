@@ -17,8 +17,8 @@ from toolkit.bench.lattice_free import CriterionAlone, LatticeFreeSteps
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.parallel.batch import Batch
 from toolkit.processes.devices import choose_device
+from toolkit.train.batches import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.batch import BatchesAhead, DataSource
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.learner import Learner, delay_by_one_update
 from toolkit.parallel.point_to_point import Answer, PointToPoint
 from toolkit.parallel.process_group import Workers
+from toolkit.parallel.strategy import BatchSource, Prefetch
 from toolkit.parallel.streams import Channel, streams_of
 from toolkit.parallel.topology import Pattern, is_active, partner, partners
 
@@ -181,9 +181,16 @@ class Adpsgd(Asynchronous):
                 lambda: Channel(streams, len(self.flat), device),
             )
 
-    def share_batches(self, data: BatchesAhead) -> DataSource:
-        """See `Strategy`: with delay by one unchanged, since all workers keep in step."""
-        return data if self._delayed else super().share_batches(data)
+    def batches(
+        self,
+        data: BatchSource,
+        epoch: int,
+        start: int,
+        prefetch: Prefetch,
+        may_share: bool = True,
+    ) -> Iterator[Any]:
+        """See `Strategy`: with delay by one all workers keep in step, and share no batches."""
+        return super().batches(data, epoch, start, prefetch, may_share and not self._delayed)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
         """See `Strategy`: with delay by one, as in synchronous methods."""
@@ -222,7 +229,7 @@ class Adpsgd(Asynchronous):
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """See `Strategy`: the mean of all models."""
-        own = self.flat.weights()
+        local = self.flat.weights()
         with self._quiet():
             mean = self._average()
         self.flat.set_weights(mean)
@@ -230,35 +237,37 @@ class Adpsgd(Asynchronous):
             with super().consensus():
                 yield
         finally:
-            self.flat.set_weights(own)
+            self.flat.set_weights(local)
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: weights, optimizer state, numbers of averagings and of requests."""
         with self._quiet():
             alone = self._learner is None or len(self.learners()) == 1  # then nothing was mixed
             weights = self.flat.weights() if alone else self._learner.weights()
         optimizer = self.optimizer.state_dict()
-        own = {**super().rank_state(), "weights": weights, "optimizer": optimizer}
-        own["host_copies"] = self.host_copies
+        state = {**super().rank_state_dict(), "weights": weights, "optimizer": optimizer}
+        state["host_copies"] = self.host_copies
         if self._averager is not None:
             averagings = 0 if self._learner is None else self._learner.averagings
-            own["averagings"] = [averagings, self._averager.asked]
-        return own
+            state["averagings"] = [averagings, self._averager.asked]
+        return state
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`: takes the mean of the stored weights, and the first optimizer state."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         with self._quiet():
             weights = self.flat.weights()
-            if own:
-                self.optimizer.load_state_dict(own[0]["optimizer"])
-                self._copied = own[0].get("host_copies", 0)  # not in version 0.1
+            if rank_states:
+                self.optimizer.load_state_dict(rank_states[0]["optimizer"])
+                self._copied = rank_states[0].get("host_copies", 0)  # not in version 0.1
                 if self._averager is not None and self._learner is not None:
-                    self._learner.averagings, self._averager.asked = own[0]["averagings"]
-                weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
+                    self._learner.averagings, self._averager.asked = rank_states[0]["averagings"]
+                weights = torch.stack([rank_state["weights"] for rank_state in rank_states]).mean(
+                    dim=0
+                )
             self._take(weights)
-        if own:  # without what is sent to go on: a mean under way was counted before
-            self.workers.sent = own[0]["counts"]["sent"]
+        if rank_states:  # without what is sent to go on: a mean under way was counted before
+            self.workers.sent = rank_states[0]["counts"]["sent"]
 
     def report(self) -> dict[str, float]:
         """See `Strategy`; `averagings`: those with a neighbour, and `host_copies`, per step."""

@@ -23,7 +23,7 @@ class Asgd(Asynchronous):
     sends the weights to all workers. Semi-orthogonal matrices (TDNN-F) are kept so on the server.
     """
 
-    constrains = True
+    applies_constraints = True
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
@@ -99,9 +99,9 @@ class Asgd(Asynchronous):
             weights = self._channel.to_device(reply)
         self.flat.set_weights(weights)
 
-    def meet(self) -> None:
+    def wait_for_checkpoint(self) -> None:
         """See `Asynchronous`; all continue from the same weights."""
-        super().meet()
+        super().wait_for_checkpoint()
         self._broadcast_weights()
 
     def end_epoch(self) -> None:
@@ -111,17 +111,17 @@ class Asgd(Asynchronous):
             self.server.flush()
         self._broadcast_weights()
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: on worker 0, the parameter server's optimizer and pending gradients."""
-        own = super().rank_state()
-        return own if self.server is None else {**own, "accumulator": self.server.state()}
+        state = super().rank_state_dict()
+        return state if self.server is None else {**state, "accumulator": self.server.state_dict()}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         if self.server is not None:
             if state:
-                self.server.load_state(own[0]["accumulator"])
+                self.server.load_state_dict(rank_states[0]["accumulator"])
             self.server.set_weights(self.flat.weights())
         self._broadcast_weights()
 

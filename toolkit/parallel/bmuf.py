@@ -65,13 +65,13 @@ class BmufState:
             self.start = self.model = self.start + self.momentum + ahead
         return self.start
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         state = {"start": self.start, "momentum": self.momentum, "blocks": self.blocks}
         return state if self.model is self.start else {**state, "model": self.model}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         device = self.start.device
         self.start = state["start"].to(device)
         self.model = state["model"].to(device) if "model" in state else self.start
@@ -110,48 +110,48 @@ class Bmuf(Distributed):
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """See `Strategy`: the global model."""
-        own = self.flat.weights()
+        local = self.flat.weights()
         self.flat.set_weights(self._state.model)
         try:
             with super().consensus():
                 yield
         finally:
-            self.flat.set_weights(own)
+            self.flat.set_weights(local)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
         """See `Strategy`: between blocks, when all workers have the same weights."""
         return self._in_block == 0 and self.rank_zero_decides(due)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; between blocks the workers' weights are compared."""
         if self._in_block == 0:
             self.check_replicas()
-        return super().state() | {"bmuf": self._state.state(), "in_block": self._in_block}
+        return super().state_dict() | {"bmuf": self._state.state_dict(), "in_block": self._in_block}
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: within a block the worker's weights; and its optimizer state."""
-        own = super().rank_state()
+        state = super().rank_state_dict()
         if self._in_block:
-            own["weights"] = self.flat.weights()
+            state["weights"] = self.flat.weights()
         if self._in_block or self.config.bmuf.optimizer == "keep":
-            own["optimizer"] = self.optimizer.state_dict()
-        return own
+            state["optimizer"] = self.optimizer.state_dict()
+        return state
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; with another number of workers the block starts over."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         if not state:
             self._begin()
             return
-        self._state.load_state(state["bmuf"])
+        self._state.load_state_dict(state["bmuf"])
         self._in_block = state["in_block"]
         if self.world_size_changed(state):
             self._in_block = 0
             self.flat.set_weights(self._state.start)
         elif self._in_block:
-            self.flat.set_weights(own[0]["weights"])
-        if own and "optimizer" in own[0]:
-            self.optimizer.load_state_dict(own[0]["optimizer"])
+            self.flat.set_weights(rank_states[0]["weights"])
+        if rank_states and "optimizer" in rank_states[0]:
+            self.optimizer.load_state_dict(rank_states[0]["optimizer"])
 
     def _end_block(self) -> None:
         self._in_block = 0

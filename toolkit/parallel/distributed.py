@@ -13,7 +13,7 @@ from toolkit.errors import ToolkitError
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.flat_parameters import FlatParameters
 from toolkit.parallel.process_group import Workers
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.strategy import Strategy
 
 logger = logging.getLogger(__name__)
 STEPS_BETWEEN_AGREEMENTS = 10
@@ -23,7 +23,7 @@ class ReplicasDifferError(ToolkitError):
     """Replicas that should have equal weights differ."""
 
 
-class Distributed(SingleProcess):
+class Distributed(Strategy):
     """A strategy of several workers, all of which start from rank 0's weights.
 
     Running statistics in the model, such as those of batch normalisation, are local to each rank;
@@ -37,14 +37,11 @@ class Distributed(SingleProcess):
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__()
         self.config, self.workers = config, workers
+        self.rank, self.world_size = workers.rank, workers.world_size
         self.flat: FlatParameters
         """The model's parameters as one vector."""
         self.steps = 0
         """Optimizer steps since the start of the training."""
-
-    def rank_and_world_size(self) -> tuple[int, int]:
-        """See `Strategy`."""
-        return self.workers.rank, self.workers.world_size
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
@@ -63,13 +60,13 @@ class Distributed(SingleProcess):
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """See `Strategy`: weights are the same on every rank, running statistics are averaged."""
-        own = [buffer.clone() for buffer in self._running_statistics()]
+        local = [buffer.clone() for buffer in self._running_statistics()]
         for buffer in self._running_statistics():
             buffer.copy_(self.workers.all_reduce(buffer.clone()).wait() / self.workers.world_size)
         try:
             yield
         finally:
-            for buffer, value in zip(self._running_statistics(), own, strict=True):
+            for buffer, value in zip(self._running_statistics(), local, strict=True):
                 buffer.copy_(value)
 
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -89,16 +86,16 @@ class Distributed(SingleProcess):
         """Return rank 0's value of `due` (all)."""
         return bool(self.workers.all_gather_object(due)[0])
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`."""
         return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.world_size}
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: the running statistics, if there are any."""
         running = self._running_statistics()
         return {"running": [buffer.clone() for buffer in running]} if running else {}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
         if not state:
             logger.info(
@@ -107,7 +104,7 @@ class Distributed(SingleProcess):
             return
         self.steps, self.workers.sent = state["steps"], state["sent"]
         for index, buffer in enumerate(self._running_statistics()):
-            values = [held["running"][index] for held in own]
+            values = [rank_state["running"][index] for rank_state in rank_states]
             if values:
                 buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
 

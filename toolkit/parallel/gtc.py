@@ -138,23 +138,23 @@ class Gtc(Distributed):
         for parameter in self.flat.parameters:
             parameter.grad /= scale
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
-        return super().state() | {
+        return super().state_dict() | {
             "threshold": float(self._exchange.threshold),
             "weight": float(self._weight),
             "exchanges": self._exchanges,
             "density": float(self._density),
         }
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: the residual."""
-        return super().rank_state() | {"residual": self._exchange.residual()}
+        return super().rank_state_dict() | {"residual": self._exchange.residual()}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; residuals of removed workers are added to those that remain."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         if not state:
             return
         self._exchange.threshold = state["threshold"]
@@ -163,8 +163,8 @@ class Gtc(Distributed):
         if self.world_size_changed(state):  # from now on a step has another weight
             self._weight, self._exchanges = 0.0, 0
         residual = torch.zeros(len(self.flat))
-        for held in own:
-            residual += held["residual"]
+        for rank_state in rank_states:
+            residual += rank_state["residual"]
         self._exchange.set_residual(residual)
 
     def report(self) -> dict[str, float]:

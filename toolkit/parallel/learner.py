@@ -148,7 +148,7 @@ class ParameterServer:
         with self._turns.turn():
             self._weights.data.copy_(weights)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without weights."""
         with self._turns.turn():
             return {
@@ -158,8 +158,8 @@ class ParameterServer:
                 "rates": list(self._rates),
             }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         with self._turns.turn():
             self._optimizer.load_state_dict(state["optimizer"])
             self.updates = state["updates"]

@@ -1,18 +1,19 @@
-"""A data source whose nodes take as many batches as they can, and meet for checkpoints."""
+"""Batches of an epoch that nodes take as fast as they can, and checkpoints of all nodes."""
 
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
-from toolkit.parallel.batch import MEETING, Batch, BatchesAhead, Meeting
 from toolkit.parallel.process_group import Workers
+from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Prefetch
 from toolkit.parallel.work_sharing import Shares, Steps
 
 _made = itertools.count()  # all ranks construct theirs in the same order
-STEP, MEET, IDLE, END = range(4)  # what a node does next
+STEP, WRITE_CHECKPOINT, WAIT, END = range(4)  # what a node does next
 
 
 @dataclass(frozen=True)
@@ -35,30 +36,28 @@ class Node:
 
 
 class SharedBatches:
-    """A data source whose nodes take steps at their own pace, together one epoch (`Shares`).
+    """The batches of each epoch; nodes take steps at their own pace, together one epoch (`Shares`).
 
     A batch is taken when it is needed, so that nobody waits for one that a slow worker has only
     loaded. The first worker of a node decides what the node does next. When rank 0 requests a
-    checkpoint, every node comes to the end of its step, and the source yields `MEETING` on all
-    ranks; a node that has run out of steps waits for the others until then.
+    checkpoint, every node comes to the end of its step, and all ranks are given `CHECKPOINT`; a
+    node that has run out of steps waits for the others until then.
 
     Args:
-      data: the batches.
       workers: the process group.
       node: the node of this worker.
-      meet: called before `MEETING` (all); waits for the other ranks.
-      resumed: what `state` returned, if the epoch that is to go on was divided like that.
+      wait: called before `CHECKPOINT` (all); waits for the other ranks.
+      resumed: what `remaining` returned, if the epoch that is to go on was divided like that.
     """
 
     def __init__(
         self,
-        data: BatchesAhead,
         workers: Workers,
         node: Node,
-        meet: Callable[[], None],
+        wait: Callable[[], None],
         resumed: list[dict[str, Any]] | None = None,
     ) -> None:
-        self._data, self._workers, self._node, self._meet = data, workers, node, meet
+        self._workers, self._node, self._wait = workers, node, wait
         self._resumed = resumed
         self._counters = f"batches/{next(_made)}"
         self._shares: Shares
@@ -66,27 +65,23 @@ class SharedBatches:
         self.position: int | None = None
         """Steps taken in the current epoch, as the mean over the nodes; None between epochs."""
 
-    def request_meeting(self) -> None:
-        """Let all ranks meet after their steps; for rank 0."""
+    def request_checkpoint(self) -> None:
+        """Let all ranks write a checkpoint after their steps; for rank 0."""
         self._due = True
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return what is left of the epoch, by node (all); at a meeting, when no step is taken."""
+    def remaining(self) -> list[dict[str, Any]]:
+        """Return the remaining steps of the epoch by node (all), while no step is taken."""
         leads = self._workers.rank == self._node.leader
-        mine = [[s.owner, s.first, s.end] for s in self._shares.remaining()] if leads else []
-        found = self._workers.all_gather_object(mine)[:: self._node.size]
-        return [{"part": part, "taken": taken} for part, taken in found]
-
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`: the mean over the ranks."""
-        return self._data.steps(epoch, world_size)
+        steps = [[s.owner, s.first, s.end] for s in self._shares.remaining()] if leads else []
+        by_node = self._workers.all_gather_object(steps)[:: self._node.size]
+        return [{"part": part, "taken": taken} for part, taken in by_node]
 
     def batches(
-        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
-    ) -> Iterator[Batch | Meeting]:
-        """See `DataSource`."""
-        node = self._node
-        steps = self._data.steps(epoch, world_size)
+        self, data: BatchSource, epoch: int, start: int, prefetch: Prefetch
+    ) -> Iterator[Any]:
+        """Yield this rank's batches of an epoch, and `CHECKPOINT`; see `Strategy.batches`."""
+        node, rank, world_size = self._node, self._workers.rank, self._workers.world_size
+        steps = data.num_steps(epoch, world_size)
         parts = [Steps(i, start, steps) for i in range(node.count)]
         taken = None
         if self._resumed is not None:
@@ -100,19 +95,21 @@ class SharedBatches:
             return self._workers.count(f"{self._counters}/{epoch}/{name}", number)
 
         self._shares = Shares(add, node.number, parts, taken and taken[node.number])
-        loaded: Iterator[Batch] = iter(())
+        loaded: Iterator[Any] = iter(())
         following = None  # the step that `loaded` yields next
         try:
             for kind, owner, step, end, number in self._turns(add):
-                if kind == MEET:
-                    self._meet()
+                if kind == WRITE_CHECKPOINT:
+                    self._wait()
                     self.position = (before + add("taken", 0)) // node.count
-                    yield MEETING
+                    yield CHECKPOINT
                 elif kind == STEP:
                     if (owner, step) != following:
                         _close(loaded)
-                        of = owner * node.size + rank - node.leader
-                        loaded = self._data.batches(epoch, step, of, world_size, end - step)
+                        # Within the node that owns the steps, the worker in this one's place.
+                        owner_rank = owner * node.size + rank - node.leader
+                        batches = data.batches(epoch, step, owner_rank, world_size)
+                        loaded = prefetch(islice(batches, end - step))
                     following = owner, step + 1
                     self.position = (before + number) // node.count
                     yield next(loaded)
@@ -132,28 +129,28 @@ class SharedBatches:
                 turn = tuple(told.tolist())
             if turn[0] == END:
                 return
-            if turn[0] == IDLE:
+            if turn[0] == WAIT:
                 self._workers.wait_for_steps()
             yield turn
 
     def _decisions(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
         """Decide for the node, at its first worker."""
-        met, finished = 0, False
+        written, finished = 0, False
         while True:
             if self._due and not self._asked:
-                add("meetings", 1)
+                add("checkpoints", 1)
                 self._asked = True
-            # Read before the meetings: no rank asks for one after it has finished.
+            # Read before the checkpoints: no rank asks for one after it has finished.
             all_finished = finished and add("finished", 0) == self._node.count
-            if add("meetings", 0) > met:
-                met += 1
+            if add("checkpoints", 0) > written:
+                written += 1
                 self._due = self._asked = False
-                yield MEET, 0, 0, 0, 0
+                yield WRITE_CHECKPOINT, 0, 0, 0, 0
             elif all_finished:
                 yield END, 0, 0, 0, 0
             elif finished:
                 self._workers.pause()
-                yield IDLE, 0, 0, 0, 0
+                yield WAIT, 0, 0, 0, 0
             elif (found := self._shares.take()) is not None:
                 yield STEP, found.owner, found.first, found.end, add("taken", 1) - 1
             else:
@@ -161,7 +158,7 @@ class SharedBatches:
                 add("finished", 1)
 
 
-def _close(batches: Iterator[Batch]) -> None:
+def _close(batches: Iterator[Any]) -> None:
     """Stop loading."""
     close = getattr(batches, "close", None)
     if close is not None:

@@ -32,10 +32,10 @@ class Ssgd(Distributed):
         """See `Strategy`."""
         self._buckets.backward(loss, weight)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
-        return super().state()
+        return super().state_dict()
 
 
 class GradientBuckets:
@@ -88,17 +88,17 @@ class Scpsgd(Distributed):
         summed = self.workers.all_reduce(self.flat.weights()).wait()
         self.flat.set_weights(summed / self.workers.world_size)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
-        return super().state()
+        return super().state_dict()
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: the optimizer state, which comes from this worker's gradients."""
-        return super().rank_state() | {"optimizer": self.optimizer.state_dict()}
+        return super().rank_state_dict() | {"optimizer": self.optimizer.state_dict()}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; additional workers start from the optimizer state of rank 0."""
-        super().load_state(state, own)
-        if own:
-            self.optimizer.load_state_dict(own[0]["optimizer"])
+        super().load_state_dict(state, rank_states)
+        if rank_states:
+            self.optimizer.load_state_dict(rank_states[0]["optimizer"])

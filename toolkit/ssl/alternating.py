@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from toolkit.parallel.batch import Batch, DataSource
+from toolkit.parallel.strategy import BatchSource
+from toolkit.train.batches import Batch
 from toolkit.train.schedule import exponential_rate
 
 
@@ -15,18 +16,18 @@ class Alternating:
       labelled: source whose epoch s follows sub-epoch s.
     """
 
-    def __init__(self, unlabelled: DataSource, labelled: DataSource) -> None:
+    def __init__(self, unlabelled: BatchSource, labelled: BatchSource) -> None:
         self._sources = unlabelled, labelled
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         number, kind = divmod(epoch, 2)
-        return self._sources[kind].steps(number, world_size)
+        return self._sources[kind].num_steps(number, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         number, kind = divmod(epoch, 2)
         return self._sources[kind].batches(number, start, rank, world_size)
 

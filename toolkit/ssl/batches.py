@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from toolkit.parallel.batch import Batch
 from toolkit.ssl.sub_epochs import SubEpochs, TeacherWindow, Window
+from toolkit.train.batches import Batch
 from toolkit.train.chunks import ChunkConfig, chunk_batch
 from toolkit.train.prefetch import prefetched
 from toolkit.train.whole_utterances import (
@@ -99,7 +99,7 @@ class UtteranceBatching:
 class TeacherBatches:
     """The batches of sub-epochs, in an order that is a function of (seed, sub-epoch, world_size).
 
-    See `DataSource`, with one difference: ranks do not take turns in a common order, for which
+    See `BatchSource`, with one difference: ranks do not take turns in a common order, for which
     every rank would have to read all data. A rank reads and shuffles its share of each window's
     utterances.
 
@@ -116,15 +116,15 @@ class TeacherBatches:
         self._seed = seed
         self._first = first
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         windows = self._data.windows(self._first + epoch)
         return sum(self._batching.count(window, world_size) for window in windows)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`; skips windows before `start`, loads one ahead and expects two."""
+        """See `BatchSource`; skips windows before `start`, loads one ahead and expects two."""
         number = self._first + epoch
         windows = self._data.windows(number)
         counts = [self._batching.count(window, world_size) for window in windows]

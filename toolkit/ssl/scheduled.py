@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model
-from toolkit.parallel.batch import DataSource
-from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.ranks import on_rank_zero
 from toolkit.ssl.alternating import Alternating, AlternatingRate
 from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching
@@ -221,7 +220,7 @@ def _phases(data: SubEpochs, corpus: Corpus, config: ScheduledConfig, out: Path)
 
 
 def _phase(
-    taught: DataSource, labelled: DataSource, config: CorpusTrainerConfig, out: Path
+    taught: BatchSource, labelled: BatchSource, config: CorpusTrainerConfig, out: Path
 ) -> Phase:
     """A sub-epoch is two passes to the training loop; averages begin with a labelled one."""
     rates = *config.rates(), config.warmup_steps, config.labelled_factor

@@ -1,14 +1,13 @@
 """Statistics of batch normalisation for weights that no training step had."""
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 import torch
 from torch import nn
 
 from toolkit.models.batch_norm import MaskedBatchNorm
-from toolkit.parallel.batch import Batch, DataSource
+from toolkit.train.batches import Batch
 
 ENOUGH = 200
 """Batches from which the statistics are estimated, at most."""
@@ -16,8 +15,7 @@ ENOUGH = 200
 
 def estimate_statistics(
     model: nn.Module,
-    data: DataSource,
-    epoch: int,
+    batches: Iterable[Batch],
     device: torch.device,
     compute: Callable[[Batch], object],
 ) -> None:
@@ -30,8 +28,8 @@ def estimate_statistics(
 
     Args:
       model: in evaluation mode afterwards.
-      data: training batches, of which no more than needed are loaded.
-      epoch: whose batches; not the first, where that begins with the shortest utterances.
+      batches: of training data, of which no more than needed are taken; not of the first epoch,
+        where that begins with the shortest utterances.
       device: of the model.
       compute: runs the model on a batch.
     """
@@ -43,7 +41,7 @@ def estimate_statistics(
     try:
         for norm in norms:
             norm.train()
-        with torch.no_grad(), closing(data.batches(epoch)) as batches:
+        with torch.no_grad():
             for number, batch in enumerate(islice(batches, ENOUGH), 1):
                 for norm in norms:
                     norm.momentum = 1 / number  # the mean of all so far

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.corpus import Corpus, Utterance
 from toolkit.train.prefetch import prefetched
 from toolkit.train.windows import OFFSETS, Stacked, Windows, low_rate_lengths, pieces
@@ -55,14 +55,14 @@ class Chunks:
         self._lookahead = lookahead
         self._seed = seed
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         return sum(self._sizes(epoch, self.windows.of(epoch))) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`; skips windows before `start`, prefetches later ones."""
+        """See `BatchSource`; skips windows before `start`, prefetches later ones."""
         windows = self.windows.of(epoch)
         ends = np.cumsum(self._sizes(epoch, windows)).tolist()
         begins = [0, *ends[:-1]]

@@ -9,7 +9,7 @@ from statistics import median_high
 import torch
 
 from toolkit.models.store import make_model
-from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import make_strategy
 from toolkit.train.chunks import Chunks
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features
 from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases

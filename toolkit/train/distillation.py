@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.objectives import CrossEntropy
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 
 STEPS_BEHIND = 8
 """Steps that may be under way on a GPU before their numbers are waited for."""

@@ -4,6 +4,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,10 @@ from torch.optim import Optimizer
 
 from toolkit.config.settings import parameters_of
 from toolkit.models.semi_orthogonal import constrain
-from toolkit.parallel.batch import Batch, BatchesAhead, DataSource, Meeting
-from toolkit.parallel.strategy import SingleProcess, Strategy
+from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.batch_statistics import estimate_statistics
+from toolkit.train.batches import Batch
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError, no_step
@@ -53,7 +54,7 @@ class Trainer:
         self,
         model: nn.Module,
         objective: Objective,
-        data: DataSource,
+        data: BatchSource,
         config: TrainerConfig,
         out: Path,
         *,
@@ -87,20 +88,19 @@ class Trainer:
         self._model = model.to(self._device)
         self._objective = objective
         self._ahead = partial(batches_ahead, device=self._device)
-        self._data: DataSource = BatchesAhead(data, self._ahead)
-        self._source = self._data
+        self._data = data
         self._config, self._given = config, given or {}
         self._out = Path(out)
         self._valid = valid
-        self._strategy = SingleProcess() if strategy is None else strategy
+        self._strategy = Strategy() if strategy is None else strategy
         self._observer = DefaultObserver() if observer is None else observer
         own = decaying(*config.rates(), config.warmup_steps)
         self._schedule = own if schedule is None else schedule
-        self._rank, self._world_size = self._strategy.rank_and_world_size()
+        self._rank, self._world_size = self._strategy.rank, self._strategy.world_size
         self._precision = Precision(config, self._device, self._world_size)
         self._optimizer = make_optimizer(model, config)
-        self._batches = [data.steps(epoch) for epoch in range(config.epochs)]
-        self._steps = [data.steps(epoch, self._world_size) for epoch in range(config.epochs)]
+        self._batches = [data.num_steps(epoch) for epoch in range(config.epochs)]
+        self._steps = [data.num_steps(epoch, self._world_size) for epoch in range(config.epochs)]
         if min(self._steps) == 0:
             raise TrainingDataError(no_step(self._world_size))
         self._checkpoints = Checkpoints(self._out / "checkpoints")
@@ -132,9 +132,6 @@ class Trainer:
             self._resume()
             self._monitor.start(self.steps_done())
             self._observer.begin(self)
-            # Other observers need equal numbers of steps on all ranks.
-            if isinstance(self._observer, DefaultObserver):
-                self._source = self._strategy.share_batches(self._source)
             with self._precision.used():
                 while self._epoch < self._config.epochs:
                     self._train_epoch()
@@ -209,7 +206,7 @@ class Trainer:
         if usable:
             self._optimizer.step()
             self._strategy.after_step()
-            if not self._strategy.constrains:
+            if not self._strategy.applies_constraints:
                 constrain(self._model, self.steps_done())
         self._check(self._finite.known())
         self._finite.add(loss.detach() + (norm if usable else 0), batch)
@@ -234,7 +231,8 @@ class Trainer:
 
     def _measure_average(self) -> float:
         last = self._config.epochs - 1
-        estimate_statistics(self._model, self._data, last, self._device, self._compute)
+        with closing(self._ahead(self._data.batches(last))) as batches:
+            estimate_statistics(self._model, batches, self._device, self._compute)
         return score_of(self._observer.measure(self))
 
     def _train_epoch(self) -> None:
@@ -242,11 +240,13 @@ class Trainer:
         title = f"epoch {epoch + 1}/{config.epochs}"
         before = sum(self._steps[:epoch])
         monitor = self._monitor.epoch(title, self._steps[epoch], self._step, before)
-        batches = self._source.batches(epoch, self._step, self._rank, self._world_size)
+        # Other observers need equal numbers of steps on all ranks.
+        may_share = isinstance(self._observer, DefaultObserver)
+        batches = self._strategy.batches(self._data, epoch, self._step, self._ahead, may_share)
         self._model.train()
         try:
             for batch in monitor.timed(batches):
-                if isinstance(batch, Meeting):
+                if batch is CHECKPOINT:
                     self.checkpoint()
                     continue
                 stats = self.update(batch.to(self._device))
@@ -330,7 +330,7 @@ class Trainer:
             return
         self._check(self._finite.all())
         self._saved = monotonic()
-        own = self._strategy.rank_state()
+        own = self._strategy.rank_state_dict()
         wrote = self._strategy.sum_over_ranks({str(self._rank): torch.ones(())} if own else {})
         position = self._epoch, self._strategy.position(self._step)
         state = {
@@ -343,9 +343,9 @@ class Trainer:
             "history": self.history,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "strategy": self._strategy.state(),
-            "precision": self._precision.state(),
-            "observer": self._observer.state(),
+            "strategy": self._strategy.state_dict(),
+            "precision": self._precision.state_dict(),
+            "observer": self._observer.state_dict(),
         }
         if own:
             self._checkpoints.save_rank_state(*position, self._rank, own)
@@ -370,21 +370,21 @@ class Trainer:
         position, old_size = (state["epoch"], state["step"]), state["ranks"]
         self._epoch, self._step = position
         if self._step and old_size != self._world_size:  # no more of the epoch than was seen
-            before = self._source.steps(self._epoch, old_size)
+            before = self._data.num_steps(self._epoch, old_size)
             self._step = self._step * self._steps[self._epoch] // before
         self._sums = {
             name: value.to(self._device) * (self._rank == 0)
             for name, value in state["sums"].items()
         }
         self.history = state["history"]
-        self._observer.load_state(state["observer"])
+        self._observer.load_state_dict(state["observer"])
         self._model.load_state_dict(state["model"])
         load_optimizer(self._optimizer, state["optimizer"])
-        self._precision.load_state(state.get("precision", {}))
+        self._precision.load_state_dict(state.get("precision", {}))
         mine = range(self._rank, old_size, self._world_size)  # this rank alone for equal sizes
         wrote = state.get("own", range(old_size if old_size > 1 else 0))  # not in version 0.1
         own = [self._checkpoints.load_rank_state(*position, rank) for rank in mine if rank in wrote]
-        self._strategy.load_state(state["strategy"], own)
+        self._strategy.load_state_dict(state["strategy"], own)
         self._strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
         logger.info("continuing at epoch %d, step %d", self._epoch + 1, self._step)
         if old_size != self._world_size:

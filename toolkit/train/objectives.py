@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 
 
 class Objective(Protocol):

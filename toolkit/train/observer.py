@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 
 
 class Training(Protocol):
@@ -48,7 +48,7 @@ class Observer(Protocol):
     """Hooks that the training loop calls, on every rank in the same order."""
 
     def begin(self, trainer: Training) -> None:
-        """Training begins or resumes; in the latter case `load_state` was called before."""
+        """Training begins or resumes; in the latter case `load_state_dict` was called before."""
 
     def after_step(
         self, trainer: Training, batch: Any, stats: dict[str, Tensor], overdue: bool
@@ -81,11 +81,11 @@ class Observer(Protocol):
     def stop(self) -> None:
         """Training has ended, successfully or not."""
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
 
 
 class DefaultObserver:
@@ -118,9 +118,9 @@ class DefaultObserver:
     def stop(self) -> None:
         """Nothing to stop."""
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """No state."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """No state to restore."""

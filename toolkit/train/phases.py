@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from toolkit.parallel.batch import Batch, DataSource
-from toolkit.parallel.strategy import SingleProcess, Strategy
+from toolkit.parallel.strategy import BatchSource, Strategy
 from toolkit.storage.files import write_atomically
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class Phase:
     """One phase."""
 
-    data: DataSource
+    data: BatchSource
     """Its training data."""
     config: TrainerConfig
     """Its epochs and learning rates."""
@@ -70,7 +70,7 @@ class Phases:
         self._valid = valid
         self._device = device
         self._progress = progress
-        self._strategy = SingleProcess() if strategy is None else strategy
+        self._strategy = Strategy() if strategy is None else strategy
         self._given = given
         self._trainers: list[Trainer] = []
         self.history: list[dict[str, float]] = []
@@ -78,9 +78,10 @@ class Phases:
 
     def run(self) -> list[dict[str, float]]:
         """Train to the end; return the last record of each phase, see `Trainer.run`."""
-        _, world_size = self._strategy.rank_and_world_size()
+        world_size = self._strategy.world_size
         steps = [
-            sum(p.data.steps(e, world_size) for e in range(p.config.epochs)) for p in self._phases
+            sum(p.data.num_steps(e, world_size) for e in range(p.config.epochs))
+            for p in self._phases
         ]
         records: list[dict[str, float]] = []
         for number, phase in enumerate(self._phases):

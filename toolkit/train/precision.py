@@ -115,11 +115,11 @@ class Precision:
             self._factor, self._since = 2 * self._factor, 0
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint; empty without scaling."""
         return {"factor": self._factor, "since": self._since} if self._scaling else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         if state:
             self._factor, self._since = state["factor"], state["since"]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 
 T = TypeVar("T")
 BATCHES = 4

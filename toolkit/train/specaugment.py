@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.parallel.batch import Batch, DataSource
+from toolkit.parallel.strategy import BatchSource
+from toolkit.train.batches import Batch
 
 _SUBSTREAM = 0x5BEC
 """Separates the masks' random stream from that of the data order, which has the same seed."""
@@ -59,21 +60,21 @@ class SpecAugmented:
     """
 
     def __init__(
-        self, data: DataSource, config: SpecAugmentConfig, seed: int, views: int = 1
+        self, data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1
     ) -> None:
         self._data = data
         self._config = config
         self._seed = seed
         self._views = views
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
-        return self._data.steps(epoch, world_size)
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
+        return self._data.num_steps(epoch, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         source = self._data.batches(epoch, start, rank, world_size)
         for step, batch in enumerate(source, start):
             key = [self._seed, _SUBSTREAM, epoch, step * world_size + rank]

@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
 from toolkit.models.lstm import with_lookahead
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.corpus import Corpus, Utterance
 
 FRAMES_PER_BATCH = 16_384

@@ -6,8 +6,8 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from toolkit.parallel.batch import Batch
 from toolkit.parallel.strategy import Strategy
+from toolkit.train.batches import Batch
 from toolkit.train.errors import TrainingError
 from toolkit.train.metrics import accumulate, means
 

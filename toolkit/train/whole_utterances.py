@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Utterance
 from toolkit.train.prefetch import prefetched
@@ -59,7 +59,7 @@ class WholeUtteranceConfig:
 class ShuffledUtterances:
     """Batches of whole utterances in an order that is a function of (seed, epoch).
 
-    See `DataSource`. As in `Chunks`, no batch spans two windows. A window's utterances are
+    See `BatchSource`. As in `Chunks`, no batch spans two windows. A window's utterances are
     permuted, buckets of them sorted by length so that batches need little padding, and the batches
     permuted.
     Padding repeats valid frames with weight 0.
@@ -86,8 +86,8 @@ class ShuffledUtterances:
         self._seed = seed
         self._first_epoch = first_epoch
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         epoch += self._first_epoch
         windows = enumerate(self._windows.of(epoch))
         return sum(len(self._groups(epoch, i, window)) for i, window in windows) // world_size
@@ -95,7 +95,7 @@ class ShuffledUtterances:
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`; skips windows before `start`, prefetches later ones."""
+        """See `BatchSource`; skips windows before `start`, prefetches later ones."""
         epoch += self._first_epoch
         windows = self._windows.of(epoch)
         groups = [self._groups(epoch, i, window) for i, window in enumerate(windows)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.corpus import Corpus, Utterance
 
 OFFSETS = LOW_RATE_FACTOR

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from toolkit.models.store import load_model
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.strategy import Strategy
 from toolkit.train.ctc import masks
 from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
@@ -92,11 +92,10 @@ def test_the_log_has_the_last_iterations_of_an_epoch(ctc_toy, tmp_path):
     assert ctc_toy.train(tmp_path / "all", config)["examples_per_second"] > 0
 
 
-class OneOfTwo(SingleProcess):
+class OneOfTwo(Strategy):
     """A process that trains on half of the batches."""
 
-    def rank_and_world_size(self):
-        return 0, 2
+    world_size = 2
 
 
 def test_the_batch_in_the_log_is_that_of_all_processes(ctc_toy, tmp_path):

@@ -69,7 +69,7 @@ def test_the_order_follows_from_seed_and_epoch(make_data):
     ranks = [order(0, 1, rank=r, world_size=2) for r in range(2)]
     assert [len(rank) for rank in ranks] == [len(whole) // 2] * 2
     assert [ids for pair in zip(*ranks, strict=True) for ids in pair] == whole[:4]
-    assert make_data()[1].steps(1, 2) == 2
+    assert make_data()[1].num_steps(1, 2) == 2
 
 
 def test_only_some_shards_are_in_use_at_a_time(make_stores, make_trellises):
@@ -136,7 +136,7 @@ def test_nothing_is_read_before_the_first_batch(make_data):
 
     _, data = make_data(change=change)
     assert len(data.corpus.utterances) == 10
-    assert data.steps(0) == 4
+    assert data.num_steps(0) == 4
 
 
 def test_targets_that_the_network_lacks_are_told_when_they_are_read(make_data):

@@ -99,7 +99,7 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
     times = {n: PhoneTimes.of(x, found.topology) for n, x in found.states.targets.items()}
     _, some = make(times={**times, "utt001": lost}, batch_frames=1)
     batches = list(some.batches(0))
-    assert len(batches) == whole.steps(0) == len(list(whole.batches(0)))
+    assert len(batches) == whole.num_steps(0) == len(list(whole.batches(0)))
     empty = [batch for batch in batches if not batch.numerators]
     assert empty
     assert {name for batch in empty for name in batch.lost} == {"utt001"}

@@ -134,7 +134,7 @@ class _Endless:
     def __init__(self, batch: CtcBatch) -> None:
         self._batch = batch
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
         return 1
 
     def batches(self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1) -> Iterator:

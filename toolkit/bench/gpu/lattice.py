@@ -182,7 +182,7 @@ class _Task:
         references, scores = [one.pdfs for one in sentences], [one.scores for one in sentences]
         return _Prepared(lattices, references, scores, self.network)
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
         return len(self.batches) // world_size
 
 

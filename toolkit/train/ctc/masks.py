@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from toolkit.config.settings import older_runs
-from toolkit.parallel.batch import DataSource
+from toolkit.parallel.strategy import BatchSource
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.vocal_tract import KNEE, warp_mel
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, draw_masks
@@ -61,7 +61,7 @@ class MaskedUtterances(SpecAugmented):
 
     def __init__(
         self,
-        data: DataSource,
+        data: BatchSource,
         config: UtteranceMaskConfig,
         seed: int,
         views: int = 1,

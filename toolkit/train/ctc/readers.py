@@ -60,7 +60,7 @@ class ReaderConfig:
 class RecordSource:
     """Batches of whole utterances, in an order that is a function of (seed, epoch).
 
-    See `DataSource`. Reader processes start at the first batch and stay until `close`. Batches are
+    See `BatchSource`. Reader processes start at the first batch and stay until `close`. Batches are
     composed before they are assigned to readers, so that the number of readers has no influence on
     them. Utterances are read individually: the whole split is permuted at once.
 
@@ -96,14 +96,14 @@ class RecordSource:
                 "records with a lower max_seconds, or set pad_to to none"
             )
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         return -(-len(self.records) // self._config.batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[CtcBatch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         groups = self._part(epoch, rank, world_size)[start:]
         return self._batches_of(groups, lambda: self._part(epoch + 1, rank, world_size))
 

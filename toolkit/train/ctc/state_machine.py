@@ -124,15 +124,15 @@ class Machine:
         elif self._config.evaluator == "in_place":
             yield from self._visit(State.EVALUATING)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
         Whichever state the machine is in, a resumed training continues in Training after it.
         """
         return {"step": self.step, "saved": self._saved}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         self.step, self._saved = state["step"], state["saved"]
 
     def _visit(self, *states: State) -> Iterator[State]:

@@ -164,18 +164,18 @@ class CtcStates:
         """See `Observer`."""
         self._running.close()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Observer`."""
         return {
-            "machine": self.machine.state(),
+            "machine": self.machine.state_dict(),
             "log": self._log.position() if self._rank == 0 else None,
             "interval": {name: float(value) for name, value in self._interval.items()},
             "pending": self._pending,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Observer`."""
-        self.machine.load_state(state["machine"])
+        self.machine.load_state_dict(state["machine"])
         self._position, self._interval = state["log"], state["interval"]
         pending = state["pending"]  # version 0.1 has no "logged": not logged
         self._pending = pending and {"logged": False, **pending}

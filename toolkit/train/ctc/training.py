@@ -11,9 +11,7 @@ import torch
 from toolkit.config.settings import older_runs
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import make_model, save_model
-from toolkit.parallel.batch import DataSource
-from toolkit.parallel.config import make_strategy
-from toolkit.parallel.strategy import Strategy
+from toolkit.parallel.strategy import BatchSource, Strategy, make_strategy
 from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import OptimizerName, TrainerConfig
@@ -73,7 +71,7 @@ class CtcTrainingConfig(TrainerConfig):
 
 
 def train_ctc(
-    data: DataSource,
+    data: BatchSource,
     valid: Iterable[CtcBatch],
     recognition: Recognition,
     config: CtcTrainingConfig,
@@ -124,7 +122,7 @@ def train_ctc(
     if earlier is not None:
         return earlier
     strategy = make_strategy(config.parallel, str(device)) if strategy is None else strategy
-    rank, world_size = strategy.rank_and_world_size()
+    rank, world_size = strategy.rank, strategy.world_size
     first = next(iter(valid), None)
     if first is None:
         raise TrainingDataError("there is no held-out data: every epoch is evaluated on some")

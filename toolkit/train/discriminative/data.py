@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
 from toolkit.fsa.fst import Lattice
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, Utterance
 from toolkit.train.utterances import by_length, padded
 
@@ -76,7 +76,7 @@ class Source:
 
 
 class SequenceData:
-    """Batches of whole utterances at offset 0, see `DataSource`.
+    """Batches of whole utterances at offset 0, see `BatchSource`.
 
     The order is a function of (seed, epoch): shards are permuted, then the utterances of groups of
     shards; buckets of these are sorted by length, so that batches need little padding, and the
@@ -123,16 +123,16 @@ class SequenceData:
     def __iter__(self) -> Iterator[SequenceBatch]:
         return map(self._batch, self._groups(by_length(self._utterances)))
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         return -(-len(self._utterances) // self._config.batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[SequenceBatch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         groups = self._order(epoch)
-        for step in range(start, self.steps(epoch, world_size)):
+        for step in range(start, self.num_steps(epoch, world_size)):
             yield self._batch(groups[step * world_size + rank])
 
     def _order(self, epoch: int) -> list[list[Utterance]]:

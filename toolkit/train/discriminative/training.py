@@ -14,7 +14,7 @@ import torch
 from toolkit.fsa.discriminative import Criterion, PdfClasses
 from toolkit.models.priors import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
-from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import CorpusTrainerConfig

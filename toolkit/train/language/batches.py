@@ -7,14 +7,14 @@ import torch
 
 from toolkit.lang.shortlist import SPECIAL
 from toolkit.lang.tables import END, START
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.language.text import Sentences
 
 FIRST, LAST = SPECIAL.index(START), SPECIAL.index(END)
 
 
 class SentenceBatches:
-    """A `DataSource` of sentences: `inputs` [N, T] begin with <s>, `targets` end with </s>.
+    """A `BatchSource` of sentences: `inputs` [N, T] begin with <s>, `targets` end with </s>.
 
     Sentences are sorted by length, those of one length anew in every epoch, and cut into batches
     that are read in another order in every epoch.
@@ -31,18 +31,18 @@ class SentenceBatches:
         self._lengths = sentences.lengths
         self._cuts = _cuts(np.sort(self._lengths) + 1, words)
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`; all epochs have as many."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`; all epochs have as many."""
         return (len(self._cuts) - 1) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         random = np.random.default_rng([self._seed, epoch])
         order = np.lexsort((random.random(len(self._lengths)), self._lengths))
         turns = random.permutation(len(self._cuts) - 1)
-        for step in range(start, self.steps(epoch, world_size)):
+        for step in range(start, self.num_steps(epoch, world_size)):
             number = turns[step * world_size + rank]
             yield self._batch(order[self._cuts[number] : self._cuts[number + 1]])
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from toolkit.models.word_lstm import WordLstm
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 
 SMOOTHING = 0.75
 """Exponent of the counts with which words are drawn: rare words are drawn more often than they

@@ -10,7 +10,7 @@ import torch
 
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
-from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import TrainerConfig
 from toolkit.train.headline import finished, settings_of, write_headline

@@ -9,7 +9,7 @@ import torch
 
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.numerator import NumeratorMaker, Piece, Spoken
-from toolkit.parallel.batch import Batch
+from toolkit.train.batches import Batch
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
 from toolkit.train.windows import Stacked, Windows
@@ -119,7 +119,7 @@ class Pieces(ShuffledUtterances):
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[PieceBatch]:
-        """See `DataSource`.
+        """See `BatchSource`.
 
         Raises:
           TrainingDataError: no piece so far has a numerator, after an epoch or many pieces.

@@ -20,8 +20,7 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.parallel.batch import DataSource
-from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.consistency import check_consistency
@@ -159,7 +158,7 @@ def train_lfmmi(
         *(len(corpus.utterances), len(held_out.utterances), senones.num_pdfs),
         *(denominator.num_states, len(denominator.source)),
     )
-    data: DataSource = pieces(corpus)
+    data: BatchSource = pieces(corpus)
     if config.specaugment.active:
         views = 2 if config.consistency else 1
         data = SpecAugmented(data, config.specaugment, config.seed, views)

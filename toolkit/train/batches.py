@@ -1,11 +1,10 @@
-"""Batches, and the protocol of the data sources that the training loop reads them from."""
+"""The batch of a hybrid acoustic model."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from safetensors.torch import save
@@ -58,56 +57,3 @@ class Batch:
         }
         content = save(tensors, metadata={"ids": json.dumps(self.ids)})
         write_atomically(path, content, own=True)
-
-
-class DataSource(Protocol):
-    """Training data: batches in an order that is a pure function of (seed, epoch)."""
-
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """Count the batches that each of `world_size` processes gets in an epoch (from 0)."""
-
-    def batches(
-        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
-    ) -> Iterator[Batch]:
-        """Yield the batches of one process from its step `start` on; earlier ones are not computed.
-
-        Step s of rank r is batch s * world_size + r of the epoch's order.
-        """
-
-
-class BatchesAhead:
-    """A data source that loads batches before they are needed.
-
-    Args:
-      data: the batches.
-      ahead: returns the items of an iterator in their order, but computes them earlier.
-    """
-
-    def __init__(
-        self, data: DataSource, ahead: Callable[[Iterator[Batch]], Iterator[Batch]]
-    ) -> None:
-        self._data, self._ahead = data, ahead
-
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
-        return self._data.steps(epoch, world_size)
-
-    def batches(
-        self,
-        epoch: int,
-        start: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        number: int | None = None,
-    ) -> Iterator[Batch]:
-        """See `DataSource`; at most `number` batches."""
-        batches = self._data.batches(epoch, start, rank, world_size)
-        return self._ahead(islice(batches, number))
-
-
-class Meeting:
-    """Comes in place of a batch where all ranks write a checkpoint, see `MEETING`."""
-
-
-MEETING = Meeting()
-"""The only one of its kind."""
