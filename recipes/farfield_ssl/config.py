@@ -38,11 +38,10 @@ from toolkit.ssl.choice_of_k import ChoiceConfig
 from toolkit.ssl.recognised_phones import RecognisedPhonesConfig
 from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.discriminative.training import SequenceConfig
 from toolkit.train.lfmmi.training import LfmmiConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"
 """The GMM system whose alignments are the targets of baseline and teacher."""

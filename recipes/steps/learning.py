@@ -8,6 +8,7 @@ from recipes.steps.network import network_decoder, targets
 from recipes.steps.unlabelled import training_shards
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.store import AlignmentStore, OffsetAlignments
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -19,7 +20,6 @@ from toolkit.ssl.self_training import recognise_and_align, self_labelled
 from toolkit.stages.run import Run
 from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import train_cross_entropy
-from toolkit.train.windows import OFFSETS
 
 
 def student_normaliser(run: Run) -> Path:
@@ -66,7 +66,7 @@ def labelled_speech(
     found, rounds = targets(run, aligner), run.setting("align.rounds")
     if rounds:
         last = run.need(f"{baseline}/rounds/{rounds - 1}")
-        stores = [AlignmentStore(last / f"ali.{offset}") for offset in range(OFFSETS)]
+        stores = [AlignmentStore(last / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
         found = OffsetAlignments(stores, Senones.load(run.need("senones")))
     train = FeatureStore(run.need("fbank/train"))
     if not has_copies(run):

@@ -17,7 +17,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 
 BASELINE = CrossEntropyConfig(

@@ -10,10 +10,9 @@ from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import BmufConfig
 from toolkit.ssl.scheduled import ScheduledConfig, train_student
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.distillation import HardOrSoft, KBestBatch
 from toolkit.train.loop import Trainer
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 CONFIG = ScheduledConfig(
     epochs=2,

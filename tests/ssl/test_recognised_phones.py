@@ -26,7 +26,7 @@ from toolkit.ssl.recognised_phones import (
     RecognisedPhonesConfig,
 )
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import PieceConfig
+from toolkit.train.lfmmi.data import LfmmiChunkConfig
 from toolkit.train.lfmmi.spoken import AlignedPhones
 from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
 
@@ -147,7 +147,7 @@ def test_a_network_learns_from_both_kinds_of_speech(
         valid_utterances=0,
         threads=1,
         model=LstmConfig(hidden=16, layers=1, lookahead=1),
-        pieces=PieceConfig(max_frames=20, left_context=2, batch_frames=200),
+        pieces=LfmmiChunkConfig(max_frames=20, left_context=2, batch_frames=200),
     )
     found = train_lfmmi(
         [FeatureStore(speech.cepstra), renamed(unlabelled.cepstra, tmp_path / "lake")],

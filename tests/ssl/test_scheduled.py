@@ -15,12 +15,11 @@ from toolkit.models.store import KINDS, ModelError, load_model, make_model, save
 from toolkit.ssl.scheduled import ScheduledConfig, train_student
 from toolkit.ssl.selection import SelectionConfig
 from toolkit.ssl.targets import TargetError
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.distillation import HardOrSoft
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.specaugment import SpecAugmentConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 CLASSES = 6
 CHUNKS = ChunkConfig(frames=16, batch=16)

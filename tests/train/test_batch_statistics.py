@@ -8,9 +8,8 @@ import toolkit.train.batch_statistics as batch_statistics
 from toolkit.models.batch_norm import MaskedBatchNorm
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.train.batch_statistics import estimate_statistics
-from toolkit.train.batches import Batch
-from toolkit.train.chunks import ChunkConfig, Chunks
-from toolkit.train.config import TrainerConfig
+from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.config import ChunkConfig, TrainerConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.loop import Trainer
 from toolkit.train.objectives import CrossEntropy
@@ -111,7 +110,8 @@ def test_momenta_are_restored_after_a_fault():
 def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_path, average_epochs):
     stores = make_stores([90, 40, 70, 100])
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-    data = Chunks(corpus, ChunkConfig(frames=8, batch=4), 0, seed=0)
+    sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 0)
+    data = CorpusBatches(ShardGroups(corpus, 10_000, 0), sampler, seed=0)
     torch.manual_seed(0)
     model = TdnnfModel(
         TdnnfConfig(12, 5, hidden=8, bottleneck=4, final=4, strides=(1, 0, 3), dropout=0.5)

@@ -5,7 +5,8 @@ import torch
 
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
-from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import Corpus
 
 LENGTHS = [31, 2, 48, 1, 100, 17, 9, 64, 33]
@@ -16,7 +17,9 @@ def make_chunks(make_stores):
     def make(lengths=LENGTHS, lookahead=2, seed=3, shard_size=4, **config):
         stores = make_stores(lengths, shard_size=shard_size)
         corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-        return stores, Chunks(corpus, ChunkConfig(**config), lookahead, seed)
+        settings = ChunkConfig(**config)
+        groups = ShardGroups(corpus, settings.window, seed)
+        return stores, CorpusBatches(groups, ChunkSampler(settings, lookahead), seed)
 
     return make
 

@@ -9,7 +9,7 @@ from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
 

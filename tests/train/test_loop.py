@@ -11,14 +11,13 @@ from toolkit.environment import has_bf16
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.strategy import Strategy
-from toolkit.train.chunks import ChunkConfig, Chunks
-from toolkit.train.config import TrainerConfig
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, ValidationBatches
+from toolkit.train.config import ChunkConfig, TrainerConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import log_epoch
 from toolkit.train.objectives import CrossEntropy
-from toolkit.train.utterances import WholeUtterances
 
 CONFIG = TrainerConfig(epochs=3, initial_rate=1e-2, final_rate=1e-3, checkpoint_seconds=0)
 LENGTHS = [90, 40, 70, 100, 30, 60]
@@ -50,7 +49,8 @@ def corpus(make_stores):
 
 
 def chunks_of(corpus, window=10_000):
-    return Chunks(corpus, ChunkConfig(frames=8, batch=4, window=window), 3, seed=0)
+    sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 3)
+    return CorpusBatches(ShardGroups(corpus, window, 0), sampler, seed=0)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def make_trainer(corpus, tmp_path):
         torch.manual_seed(1)
         model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, dropout=dropout))
         chunks = chunks_of(corpus, window)
-        options.setdefault("valid", WholeUtterances(corpus, 3))
+        options.setdefault("valid", ValidationBatches(corpus, 3))
         objective = objective or CrossEntropy()
         return model, Trainer(model, objective, chunks, config, tmp_path / name, **options)
 

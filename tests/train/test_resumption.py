@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.train.chunks import ChunkConfig, Chunks
-from toolkit.train.config import TrainerConfig
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, ValidationBatches
+from toolkit.train.config import ChunkConfig, TrainerConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.loop import Trainer
 from toolkit.train.objectives import CrossEntropy
 from toolkit.train.phases import Phase, Phases
-from toolkit.train.utterances import WholeUtterances
 
 CONFIG = TrainerConfig(epochs=2, initial_rate=1e-2, checkpoint_seconds=0, average_epochs=2)
 
@@ -44,9 +43,10 @@ def train(make_stores, tmp_path):
         model = LstmModel(LstmConfig(12, 5, hidden=8, layers=1, lookahead=3))
         if shared:
             model.also = model.output
-        chunks = Chunks(corpus, ChunkConfig(frames=8, batch=4), 3, seed=0)
+        sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 3)
+        chunks = CorpusBatches(ShardGroups(corpus, 10_000, 0), sampler, seed=0)
         phases = [Phase(chunks, CONFIG, tmp_path / name / number) for number in "12"]
-        valid = WholeUtterances(corpus, 3)
+        valid = ValidationBatches(corpus, 3)
         Phases(model, StopAt(stop), phases, valid, "cpu", None, given=given).run()
         return model
 

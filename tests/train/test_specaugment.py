@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.train.batches import Batch
-from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, masked
 
@@ -71,7 +71,8 @@ def test_padding_does_not_change_the_masks():
 def data(make_stores):
     stores = make_stores([60] * 12)
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-    return Chunks(corpus, ChunkConfig(frames=8, batch=3), 2, seed=1)
+    sampler = ChunkSampler(ChunkConfig(frames=8, batch=3), 2)
+    return CorpusBatches(ShardGroups(corpus, 10_000, 1), sampler, seed=1)
 
 
 def test_masks_follow_from_seed_epoch_and_step(data):

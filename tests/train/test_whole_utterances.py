@@ -8,14 +8,10 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig, with_lookahead
 from toolkit.models.store import make_model
+from toolkit.train.batches import BUCKET_BATCHES, CorpusBatches, ShardGroups, UtteranceSampler
+from toolkit.train.config import WholeUtteranceConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.objectives import CrossEntropy
-from toolkit.train.whole_utterances import (
-    SORTED_BATCHES,
-    ShuffledUtterances,
-    WholeUtteranceConfig,
-)
-from toolkit.train.windows import Windows
 
 LENGTHS = [31, 2, 48, 1, 100, 17, 9, 64, 33, 50, 51, 52, 12, 70]
 
@@ -26,8 +22,9 @@ def make_source(make_stores):
         stores = make_stores(lengths)
         corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
         settings = WholeUtteranceConfig(**{"batch_frames": 40, **config})
-        windows = Windows(corpus, window, seed)
-        return stores, ShuffledUtterances(windows, settings, lookahead, seed, first_epoch)
+        groups = ShardGroups(corpus, window, seed)
+        sampler = UtteranceSampler(settings, lookahead)
+        return stores, CorpusBatches(groups, sampler, seed, first_epoch)
 
     return make
 
@@ -120,7 +117,7 @@ def test_batches_are_of_similar_length(make_source):
 def test_no_batch_goes_on_from_short_rows_to_the_long_ones_of_the_next_stretch(make_source):
     lengths = [3 * (1 + 37 * i % 80) for i in range(400)]
     _, source = make_source(lengths=lengths, batch_frames=100)
-    assert sum(lengths) / 3 > 5 * SORTED_BATCHES * 100
+    assert sum(lengths) / 3 > 5 * BUCKET_BATCHES * 100
     for batch in source.batches(0):
         assert batch.targets.numel() <= 100
 

@@ -12,7 +12,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import batch_logits
 from toolkit.models.store import load_model
-from toolkit.train.utterances import grouped
+from toolkit.train.batches import slices_within
 
 FRAMES_PER_BATCH = 4096
 """Low-rate frames including padding."""
@@ -50,7 +50,7 @@ def compute_logits(
     """
     ordered = sorted(names, key=lambda name: (-store.num_frames(name), name))
     lengths = [low_rate_length(store.num_frames(name)) for name in ordered]
-    for group in grouped(lengths, FRAMES_PER_BATCH):
+    for group in slices_within(lengths, FRAMES_PER_BATCH):
         batch = ordered[group]
         raw = [(store.load(name), store.state(name)) for name in batch]
         found = [

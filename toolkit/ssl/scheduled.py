@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model
 from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.ranks import on_rank_zero
 from toolkit.ssl.alternating import Alternating, AlternatingRate
-from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching
+from toolkit.ssl.batches import TeacherBatches
 from toolkit.ssl.selection import Selection, SelectionConfig, select
 from toolkit.ssl.shards import ShardFiles, TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.train.chunks import Chunks
-from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, UtteranceSampler
+from toolkit.train.config import CorpusTrainerConfig, WholeUtteranceConfig
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, as_list
 from toolkit.train.distillation import HardOrSoft
 from toolkit.train.errors import TrainingDataError
@@ -28,8 +29,6 @@ from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, trai
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.monitor import Progress
 from toolkit.train.phases import Phase
-from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
-from toolkit.train.windows import OFFSETS
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def train_student(
     strategy = make_strategy(config.parallel, device)
     labelled, held_out = corpora.train.utterances, corpora.held_out.utterances
     data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
-    model = _student(config, OFFSETS * data.dimension, num_targets, start)
+    model = _student(config, LOW_RATE_FACTOR * data.dimension, num_targets, start)
     logger.info(
         "%d labelled utterances, %d held out; %.4g unlabelled hours in %d sub-epochs",
         *(len(labelled), len(held_out)),
@@ -171,8 +170,8 @@ def _unlabelled(
         else:
             sources.append(Source(shards, select(shards, config.select)))
     count = config.epochs + config.whole.epochs
-    room = config.chunks.window
-    return SubEpochs(sources, normaliser, config.hours, count, room, config.seed)
+    max_frames = config.chunks.window
+    return SubEpochs(sources, normaliser, config.hours, count, max_frames, config.seed)
 
 
 def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:
@@ -208,14 +207,15 @@ def _sizes(config: Any) -> tuple[type, dict[str, Any]]:
 def _phases(data: SubEpochs, corpus: Corpus, config: ScheduledConfig, out: Path) -> list[Phase]:
     """Sub-epochs on chunks, and on whole utterances where there are some (C12)."""
     lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
-    chunks = Chunks(corpus, config.chunks, lookahead, seed)
-    taught = TeacherBatches(data, ChunkBatching(config.chunks, lookahead), seed)
-    phases = [_phase(taught, chunks, config, out)]
+    groups = ShardGroups(corpus, config.chunks.window, seed)
+    chunks = ChunkSampler(config.chunks, lookahead)
+    teacher_batches = TeacherBatches(data, chunks, seed)
+    phases = [_phase(teacher_batches, CorpusBatches(groups, chunks, seed), config, out)]
     if whole.epochs:
-        batching = UtteranceBatching(whole, lookahead)
-        taught = TeacherBatches(data, batching, seed, config.epochs)
-        utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
-        phases.append(_phase(taught, utterances, whole.trainer(config), out / "whole"))
+        utterances = UtteranceSampler(whole, lookahead)
+        teacher_batches = TeacherBatches(data, utterances, seed, config.epochs)
+        labelled = CorpusBatches(groups, utterances, seed, config.epochs)
+        phases.append(_phase(teacher_batches, labelled, whole.trainer(config), out / "whole"))
     return phases
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +10,10 @@ import torch
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.ssl.selection import Selection
 from toolkit.ssl.shards import Example, TeacherShards
+from toolkit.train.batches import ShardGroup
 from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.distillation import KBestBatch
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.windows import Stacked
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Window:
+class ShardSet:
     """Shards of a sub-epoch that are shuffled together."""
 
     source: Source
@@ -43,22 +44,22 @@ class Window:
 
 
 @dataclass(frozen=True)
-class TeacherWindow(Stacked):
-    """The concatenated utterances of a window, stacked at the offset of their targets."""
+class TeacherShardGroup(ShardGroup):
+    """The concatenated utterances of some shards, stacked at the offset of their targets."""
 
     senones: np.ndarray
     """[sum of T', k] uint16: the k best senones."""
     logits: np.ndarray
     """[sum of T', k] float16: their log posteriors."""
 
-    def batch(self, rows: torch.Tensor, **given: object) -> KBestBatch:
-        """Make a batch with the targets of `rows` [N, T]; its other fields are given."""
-        where = rows.numpy()
+    def make_batch(self, frames: torch.Tensor, **fields: Any) -> KBestBatch:
+        """Make a batch with the targets of `frames` [N, T], and with other fields as they are."""
+        rows = frames.numpy()
         return KBestBatch(
-            targets=self.targets[rows].long(),
-            senones=torch.from_numpy(self.senones[where].astype(np.int64)),
-            logits=torch.from_numpy(self.logits[where].astype(np.float32)),
-            **given,
+            targets=self.targets[frames].long(),
+            senones=torch.from_numpy(self.senones[rows].astype(np.int64)),
+            logits=torch.from_numpy(self.logits[rows].astype(np.float32)),
+            **fields,
         )
 
 
@@ -74,7 +75,7 @@ class SubEpochs:
       normaliser: the student's normaliser of the raw features.
       hours: audio per sub-epoch, before selection; None: one pass makes `count` sub-epochs.
       count: number of sub-epochs.
-      room: raw frames per window; a shard with more is a window of its own.
+      max_frames: raw frames that are in memory together; a shard with more is alone.
       seed: of the order.
 
     Raises:
@@ -87,7 +88,7 @@ class SubEpochs:
         normaliser: FeatureNormaliser,
         hours: float | None,
         count: int,
-        room: int,
+        max_frames: int,
         seed: int,
     ) -> None:
         self._sources = sources
@@ -110,8 +111,8 @@ class SubEpochs:
             )
         self.length = self._total / count if hours is None else hours * first.frames_per_hour
         """Raw frames per sub-epoch, before selection."""
-        self._windows = [self._cut(number, room) for number in range(count)]
-        short = [n + 1 for n, windows in enumerate(self._windows) if not windows]
+        self._shard_sets = [self._cut(number, max_frames) for number in range(count)]
+        short = [n + 1 for n, shard_sets in enumerate(self._shard_sets) if not shard_sets]
         if short:
             longest = self.length / first.frames_per_hour
             raise TrainingDataError(
@@ -123,12 +124,12 @@ class SubEpochs:
     @property
     def hours(self) -> float:
         """Hours of selected audio in all sub-epochs."""
-        frames = sum(window.frames for windows in self._windows for window in windows)
+        frames = sum(shard_set.frames for sets in self._shard_sets for shard_set in sets)
         return frames * LOW_RATE_FACTOR / self._sources[0].shards.frames_per_hour
 
-    def windows(self, number: int) -> list[Window]:
-        """Return the windows of a sub-epoch (counted from 0)."""
-        return self._windows[number]
+    def shard_sets(self, number: int) -> list[ShardSet]:
+        """Return the sets of shards of a sub-epoch (counted from 0) that are in memory together."""
+        return self._shard_sets[number]
 
     def shards(self, number: int) -> Iterator[tuple[int, int]]:
         """Yield (pass, shard) of a sub-epoch, in order."""
@@ -141,33 +142,34 @@ class SubEpochs:
             for shard in order[(begin <= middles) & (middles < end)]:
                 yield pass_number, int(shard)
 
-    def load(self, window: Window, rank: int, world_size: int) -> TeacherWindow:
-        """Read a rank's share of a window: every `world_size`-th utterance of each shard.
+    def load(self, shard_set: ShardSet, rank: int, world_size: int) -> TeacherShardGroup:
+        """Read a rank's share of some shards: every `world_size`-th utterance of each shard.
 
         Raises:
           TrainingDataError: no utterance with frames is left.
         """
-        shards, taken = window.source.shards, window.source.selection.takes
+        shards, taken = shard_set.source.shards, shard_set.source.selection.takes
         found = [  # without the raw features, which are twice as large as the inputs
             (example.name, example.targets, self._inputs(example, shards.offset))
-            for shard in window.shards
+            for shard in shard_set.shards
             for example in shards.read(shard, rank, world_size)
             if len(example.targets) and taken(example)
         ]
         if not found:
             raise TrainingDataError(
-                f"shards {', '.join(map(str, window.shards))} of {shards.name} have no utterance "
-                f"for process {rank} of {world_size}: write longer shards"
+                f"shards {', '.join(map(str, shard_set.shards))} of {shards.name} have no"
+                f" utterance for process {rank} of {world_size}: write longer shards"
             )
         names, targets, inputs = zip(*found, strict=True)
         length = np.array([len(rows) for rows in inputs])
         senones = np.concatenate([best.ids for best in targets])
-        return TeacherWindow(
+        return TeacherShardGroup(
             names=list(names),
             inputs=torch.cat(inputs),
             targets=torch.from_numpy(senones[:, 0].astype(np.int32)),
             first=np.cumsum(length) - length,
             length=length,
+            offset=shards.offset,
             senones=senones,
             logits=np.concatenate([best.logits for best in targets]),
         )
@@ -177,9 +179,9 @@ class SubEpochs:
         normalised = self._normaliser.apply(example.features, example.state)
         return stack(normalised.half(), offset)
 
-    def _cut(self, number: int, room: int) -> list[Window]:
-        """Group consecutive shards of a pass into windows of at most `room` raw frames."""
-        made: list[Window] = []
+    def _cut(self, number: int, max_frames: int) -> list[ShardSet]:
+        """Group consecutive shards of a pass, in sets of at most `max_frames` raw frames."""
+        made: list[ShardSet] = []
         left, current = 0, None
         for pass_number, shard in self.shards(number):
             source = self._sources[pass_number % len(self._sources)]
@@ -187,8 +189,8 @@ class SubEpochs:
             if not source.selection.utterances[shard]:
                 continue
             if current != pass_number or frames > left:
-                made.append(Window(source, ()))
-                left, current = room, pass_number
-            made[-1] = Window(source, (*made[-1].shards, shard))
+                made.append(ShardSet(source, ()))
+                left, current = max_frames, pass_number
+            made[-1] = ShardSet(source, (*made[-1].shards, shard))
             left -= frames
         return made

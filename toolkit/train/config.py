@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -119,6 +119,72 @@ class CorpusTrainerConfig(TrainerConfig):
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if not 0 <= self.max_excluded <= 1:
             raise ValueError(f"max_excluded is {self.max_excluded}, needs to be in [0, 1]")
+
+
+@dataclass(frozen=True)
+class ChunkConfig:
+    """How utterances are cut and shuffled."""
+
+    frames: int = 32
+    """Scored low-rate frames (30 ms) per chunk; 32 (C7). The state is zero at its start."""
+    left_context: int = 0
+    """Low-rate frames before the chunk that are computed but not scored; none in the paper."""
+    right_context: int = 0
+    """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead;
+    for bidirectional models."""
+    batch: int = 64
+    """Chunks per batch."""
+    window: int = 4_000_000
+    """Raw frames (10 ms) of the shards that are loaded and shuffled together; with 64 values per
+    frame 4 million are 11 hours in 0.5 GB, and up to twice as many are in memory. A corpus with
+    fewer frames is loaded once and shuffled as a whole."""
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "batch", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("left_context", "right_context"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class WholeUtteranceConfig:
+    """The epochs on whole utterances, after those on chunks."""
+
+    epochs: int = 0
+    """Passes over the data; 2 in the paper (C7)."""
+    initial_rate: float = 1e-4
+    """Learning rate of the first step; it decays exponentially."""
+    final_rate: float = 5e-5
+    """Learning rate of the last step."""
+    batch_frames: int = 4096
+    """Low-rate frames (30 ms) per batch, padding included: two minutes, twice those of 64 chunks.
+    A longer utterance is a batch of its own."""
+    max_frames: int = 1000
+    """Low-rate frames above which an utterance is cut into pieces of about equal length, each of
+    which starts with a zero state like an utterance: 30 s."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0:
+            raise ValueError(f"epochs is {self.epochs}, needs to be 0 or more")
+        for name in ("batch_frames", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("initial_rate", "final_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+
+    def trainer(self, config: TrainerConfig) -> TrainerConfig:
+        """Return the trainer's settings of these epochs, given those of the epochs on chunks."""
+        return replace(
+            config,
+            epochs=self.epochs,
+            average_epochs=min(config.average_epochs, self.epochs),
+            initial_rate=self.initial_rate,
+            final_rate=self.final_rate,
+            warmup_steps=0,
+        )
 
 
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:

@@ -8,17 +8,16 @@ from statistics import median_high
 
 import torch
 
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.models.store import make_model
 from toolkit.parallel.strategy import make_strategy
-from toolkit.train.chunks import Chunks
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, UtteranceSampler
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features
 from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import CrossEntropy
 from toolkit.train.phases import Phase
-from toolkit.train.whole_utterances import ShuffledUtterances
-from toolkit.train.windows import OFFSETS
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ def train_cross_entropy(
     corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
     strategy = make_strategy(config.parallel, device)
     corpus, held_out = corpora.train.utterances, corpora.held_out.utterances
-    input_dim = OFFSETS * corpora.train.load(corpus[0])[0].shape[1]
+    input_dim = LOW_RATE_FACTOR * corpora.train.load(corpus[0])[0].shape[1]
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=num_targets))
     logger.info(
@@ -107,9 +106,11 @@ def train_cross_entropy(
 def _phases(corpus: Corpus, config: CrossEntropyConfig, out: Path) -> list[Phase]:
     """Chunks, and whole utterances where there are epochs for them (C7)."""
     lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
-    chunks = Chunks(corpus, config.chunks, lookahead, seed)
+    groups = ShardGroups(corpus, config.chunks.window, seed)
+    chunks = CorpusBatches(groups, ChunkSampler(config.chunks, lookahead), seed)
     phases = [Phase(chunks, config, out)]
     if whole.epochs:
-        utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
+        sampler = UtteranceSampler(whole, lookahead)
+        utterances = CorpusBatches(groups, sampler, seed, config.epochs)
         phases.append(Phase(utterances, whole.trainer(config), out / "whole"))
     return phases

@@ -16,8 +16,8 @@ from toolkit.models.store import save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.strategy import Strategy
 from toolkit.processes.threads import torch_threads
-from toolkit.train.chunks import ChunkConfig
-from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.batches import ValidationBatches
+from toolkit.train.config import ChunkConfig, CorpusTrainerConfig, WholeUtteranceConfig
 from toolkit.train.corpus import (
     Alignments,
     Corpus,
@@ -31,8 +31,6 @@ from toolkit.train.monitor import Progress
 from toolkit.train.objectives import Objective
 from toolkit.train.phases import Phase, Phases
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
-from toolkit.train.utterances import WholeUtterances
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +141,7 @@ def train_in_phases(
         model,
         objective,
         phases,
-        WholeUtterances(held_out, config.model.lookahead) if held_out.utterances else None,
+        ValidationBatches(held_out, config.model.lookahead) if held_out.utterances else None,
         device,
         progress,
         strategy,

@@ -20,7 +20,7 @@ from toolkit.models.semi_orthogonal import constrain
 from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.batch_statistics import estimate_statistics
-from toolkit.train.batches import Batch
+from toolkit.train.batches import Batch, load_ahead
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError, no_step
@@ -30,7 +30,6 @@ from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
 from toolkit.train.observer import DefaultObserver, Observer
 from toolkit.train.precision import Precision
-from toolkit.train.prefetch import batches_ahead
 from toolkit.train.schedule import Schedule, decaying
 from toolkit.train.selection import EpochModels, score_of
 from toolkit.train.validation import held_out_means
@@ -87,7 +86,7 @@ class Trainer:
         self._device = torch.device(device)
         self._model = model.to(self._device)
         self._objective = objective
-        self._ahead = partial(batches_ahead, device=self._device)
+        self._ahead = partial(load_ahead, device=self._device)
         self._data = data
         self._config, self._given = config, given or {}
         self._out = Path(out)

@@ -8,6 +8,7 @@ import torch
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.store import AlignmentStore, OffsetAlignments
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -16,7 +17,6 @@ from toolkit.processes.ranks import on_rank_zero
 from toolkit.train.corpus import Alignments, Features
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.monitor import Progress
-from toolkit.train.windows import OFFSETS
 
 
 def train_with_realignment(
@@ -80,8 +80,10 @@ def train_with_realignment(
                 scorer = NeuralScorer(folder, normaliser, features, offset, device=str(device))
                 align_corpus(scorer, senones, lang, align, aligned, jobs)
 
-            for offset in range(OFFSETS):
+            for offset in range(LOW_RATE_FACTOR):
                 on_rank_zero(partial(realign, offset))
-            aligned_at = [AlignmentStore(folder / f"ali.{offset}") for offset in range(OFFSETS)]
+            aligned_at = [
+                AlignmentStore(folder / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)
+            ]
             alignments = OffsetAlignments(aligned_at, senones)
     return headline

@@ -10,7 +10,7 @@ from toolkit.fsa.discriminative import Criterion, PdfClasses
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model, save_model
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.discriminative.data import SequenceDataConfig
 from toolkit.train.discriminative.training import SequenceConfig, train_sequence

@@ -12,10 +12,10 @@ from toolkit.models.lstm import LstmConfig, LstmModel, batch_logits
 from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingError
-from toolkit.train.lfmmi.data import PieceBatch
+from toolkit.train.lfmmi.data import LfmmiBatch
 from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.lfmmi.training import LfmmiConfig, first_head
 from toolkit.train.specaugment import SpecAugmentConfig
@@ -104,7 +104,7 @@ def test_the_loss_is_the_criterion_and_in_training_its_regularisers(planted):
     assert loss == -stats["objective"]
     training, _ = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7)(model.train(), batch)
     scores = first_head(model)(batch.inputs)[0][:, batch.left_context :]
-    squares = sum((scores[n, :t] ** 2).sum() for n, t in enumerate(batch.piece_lengths.tolist()))
+    squares = sum((scores[n, :t] ** 2).sum() for n, t in enumerate(batch.chunk_lengths.tolist()))
     expected = -stats["objective"] + 0.3 * stats["cross_entropy"] + 0.35 * squares
     torch.testing.assert_close(training.double(), expected.double())
     assert stats["weight"] == batch.frames
@@ -121,9 +121,9 @@ def test_two_views_have_a_loss_each_and_the_divergence_between_them(planted):
     other = replace(batch, inputs=batch.inputs.flip(2))
     one, _ = objective(model.train(), batch)
     two, _ = objective(model, other)
-    loss, stats = objective(model, PieceBatch.of_views([batch, other]))
+    loss, stats = objective(model, LfmmiBatch.of_views([batch, other]))
     divergence = 0.0
-    for n, length in enumerate(batch.piece_lengths.tolist()):
+    for n, length in enumerate(batch.chunk_lengths.tolist()):
         rows = slice(batch.left_context, batch.left_context + length)
         first, second = (
             model(x.inputs[n : n + 1])[0][0, rows, found.senones.num_pdfs :].log_softmax(1)
@@ -134,7 +134,7 @@ def test_two_views_have_a_loss_each_and_the_divergence_between_them(planted):
     torch.testing.assert_close(stats["divergence"].item(), divergence, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(loss.item(), (one + two).item() + 0.4 * divergence)
     assert stats["weight"] == 2 * batch.frames
-    same, stats = objective(model, PieceBatch.of_views([batch, batch]))
+    same, stats = objective(model, LfmmiBatch.of_views([batch, batch]))
     assert stats["divergence"] == 0
     torch.testing.assert_close(same, 2 * one)
 

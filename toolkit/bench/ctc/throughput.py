@@ -97,7 +97,7 @@ def _train(
     setting: Setting, source: RecordSource, step: Callable[[CtcBatch], None], device: object
 ) -> tuple[int, float, float]:
     """Return utterances, seconds of waiting and seconds in all, after the warm-up."""
-    from toolkit.train.prefetch import prefetched
+    from toolkit.train.batches import prefetched
 
     batches: Iterator[CtcBatch] = (b for e in range(1_000_000) for b in source.batches(e))
     if device.type == "cuda":

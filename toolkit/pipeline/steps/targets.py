@@ -24,7 +24,7 @@ from toolkit.processes.threads import torch_threads
 from toolkit.ssl.targets import KBest, k_best
 from toolkit.storage.digest import file_digest
 from toolkit.storage.files import open_atomically
-from toolkit.train.prefetch import prefetched
+from toolkit.train.batches import prefetched
 
 WINDOW = 256
 """Utterances sorted by length together, so that batches have little padding."""

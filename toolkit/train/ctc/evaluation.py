@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from toolkit.models.ctc import CtcModel
+from toolkit.train.batches import prefetched
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcObjective
-from toolkit.train.prefetch import prefetched
 
 BATCHES_AHEAD = 2
 

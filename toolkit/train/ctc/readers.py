@@ -20,7 +20,9 @@ from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.batch_reader import Arrays, BatchReader, read_batch, start_reader
 from toolkit.train.ctc.record_folder import Records
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.whole_utterances import SORTED_BATCHES
+
+BUCKET_BATCHES = 20
+"""Number of batches whose utterances are sorted by length together, with `buckets`."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,8 @@ class RecordSource:
         order = rng.permutation(len(frames))
         if config.order == "shuffled":
             return self._cut(order)
-        stretch = np.arange(len(order)) // (SORTED_BATCHES * config.batch)
-        groups = self._cut(order[np.lexsort((-frames[order], stretch))])
+        bucket = np.arange(len(order)) // (BUCKET_BATCHES * config.batch)
+        groups = self._cut(order[np.lexsort((-frames[order], bucket))])
         return [groups[i] for i in rng.permutation(len(groups))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
 from toolkit.fsa.fst import Lattice
-from toolkit.train.batches import Batch
+from toolkit.train.batches import Batch, by_length, whole_utterances
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, Utterance
-from toolkit.train.utterances import by_length, padded
 
 SHARDS_TOGETHER = 16
 """Number of shards shuffled together; a lattice store caches about as many."""
@@ -156,7 +155,7 @@ class SequenceData:
         return [utterances[i : i + batch] for i in range(0, len(utterances), batch)]
 
     def _batch(self, group: list[Utterance]) -> SequenceBatch:
-        batch = padded(self.corpus, group, self._lookahead)
+        batch = whole_utterances(self.corpus, group, self._lookahead)
         lattices = [self._lattices[u.source].load(u.name) for u in group]
         return SequenceBatch(**vars(batch), lattices=lattices)
 

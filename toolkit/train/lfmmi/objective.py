@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.train.consistency import view_divergence
-from toolkit.train.lfmmi.data import PieceBatch
+from toolkit.train.lfmmi.data import LfmmiBatch
 
 
 class LfmmiObjective:
@@ -27,7 +27,7 @@ class LfmmiObjective:
       leak: of the leaky HMM.
       cross_entropy: weight of the second head's cross entropy.
       l2: weight of half the squared norm of a frame's scores.
-      consistency: weight of the divergence between two views of a piece.
+      consistency: weight of the divergence between two views of a chunk.
       boost: of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
     """
 
@@ -47,17 +47,17 @@ class LfmmiObjective:
         self._consistency = consistency
         self._boost = boost
 
-    def __call__(self, model: nn.Module, batch: PieceBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, model: nn.Module, batch: LfmmiBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
         if not batch.numerators:
             return _nothing(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)
-        frames = int(batch.piece_lengths.max())
+        frames = int(batch.chunk_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
         scores, other = logits[:, scored].float().chunk(2, dim=2)
         graphs = batch.numerators, self._denominator
         boost = self._boost if model.training else 0.0
-        found = lfmmi(scores, batch.piece_lengths, *graphs, self._leak, boost)
+        found = lfmmi(scores, batch.chunk_lengths, *graphs, self._leak, boost)
         objective = found.objective.sum()
         log_probs = other.log_softmax(dim=2)
         entropy = -(found.numerator_posteriors * log_probs).sum()
@@ -71,7 +71,7 @@ class LfmmiObjective:
             "cross_entropy": entropy.detach(),
         }
         if model.training and batch.views == 2:
-            divergence = view_divergence(log_probs, batch.piece_lengths)
+            divergence = view_divergence(log_probs, batch.chunk_lengths)
             loss = loss + self._consistency * divergence
             stats["divergence"] = divergence.detach()
         return loss, stats

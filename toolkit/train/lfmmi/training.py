@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from toolkit.config.settings import older_runs
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.numerator import NumeratorMaker
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
@@ -22,6 +23,7 @@ from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.threads import torch_threads
+from toolkit.train.batches import ShardGroups
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.consistency import check_consistency
 from toolkit.train.corpus import (
@@ -31,13 +33,12 @@ from toolkit.train.corpus import (
     write_excluded,
 )
 from toolkit.train.headline import finished, settings_of, write_headline
-from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.lfmmi.data import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler
 from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.lfmmi.spoken import NumeratorsInstead, Phones, divide_spoken
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
-from toolkit.train.windows import OFFSETS, Windows
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class LfmmiConfig(CorpusTrainerConfig):
 
     model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
     """The network; its input and output sizes are taken from the data."""
-    pieces: PieceConfig = field(default_factory=PieceConfig)
+    pieces: LfmmiChunkConfig = field(default_factory=LfmmiChunkConfig)
     """How utterances are cut and batched."""
     ngram: PhoneNgramConfig = field(default_factory=PhoneNgramConfig)
     """The phone n-gram of the denominator."""
@@ -68,7 +69,7 @@ class LfmmiConfig(CorpusTrainerConfig):
     )
     """SpecAugment's masks on the training batches; none by default."""
     consistency: float = field(default=0.0, metadata=older_runs(0.0))
-    """Weight of the divergence between the outputs for two differently masked views of each piece,
+    """Weight of the divergence between the outputs for two differently masked views of each chunk,
     see `LfmmiObjective`. It needs masks and doubles the computation of a step. 0: one view."""
 
     def __post_init__(self) -> None:
@@ -144,11 +145,13 @@ def train_lfmmi(
     }
     maker = NumeratorMaker(senones, denominator, config.tolerance)
 
-    def pieces(part: Corpus) -> Pieces:
-        windows = Windows(part, config.pieces.window, config.seed)
-        return Pieces(windows, said, maker, config.pieces, config.model.lookahead, config.seed)
+    sampler = LfmmiChunkSampler(config.pieces, config.model.lookahead, said, maker)
 
-    input_dim = OFFSETS * corpus.load(corpus.utterances[0])[0].shape[1]
+    def chunks(part: Corpus) -> LfmmiBatches:
+        groups = ShardGroups(part, config.pieces.window, config.seed)
+        return LfmmiBatches(groups, sampler, config.seed)
+
+    input_dim = LOW_RATE_FACTOR * corpus.load(corpus.utterances[0])[0].shape[1]
     outputs = 2 * senones.num_pdfs
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
@@ -158,7 +161,7 @@ def train_lfmmi(
         *(len(corpus.utterances), len(held_out.utterances), senones.num_pdfs),
         *(denominator.num_states, len(denominator.source)),
     )
-    data: BatchSource = pieces(corpus)
+    data: BatchSource = chunks(corpus)
     if config.specaugment.active:
         views = 2 if config.consistency else 1
         data = SpecAugmented(data, config.specaugment, config.seed, views)
@@ -176,7 +179,7 @@ def train_lfmmi(
         config,
         out,
         device=device,
-        valid=pieces(held_out) if held_out.utterances else None,
+        valid=chunks(held_out) if held_out.utterances else None,
         strategy=make_strategy(config.parallel, device),
         progress=progress,
         given={"denominator": digest},
