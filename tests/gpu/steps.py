@@ -14,7 +14,7 @@ from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcObjective
-from toolkit.train.discriminative.data import SequenceBatch
+from toolkit.train.discriminative.data import LatticeBatch
 from toolkit.train.discriminative.objective import SequenceObjective
 from toolkit.train.distillation import Distillation, KBestBatch
 from toolkit.train.loop import Trainer
@@ -89,7 +89,7 @@ def _sequence(kind, device, language, pairs):
     plain = _batch(lengths, 2)
     targets = pad_sequence([sentence.pdfs for _, sentence in pairs], batch_first=True)
     lattices = [lattice for lattice, _ in pairs]
-    batch = SequenceBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
+    batch = LatticeBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
     classes = PdfClasses.of(language.senones).to(device)
     priors = torch.zeros(config.output_dim, device=device)
     objective = SequenceObjective(Criterion(kind), classes, priors, smoothing=0.1)

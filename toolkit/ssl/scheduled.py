@@ -22,10 +22,17 @@ from toolkit.ssl.shards import ShardFiles, TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
 from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, UtteranceSampler
 from toolkit.train.config import CorpusTrainerConfig, WholeUtteranceConfig
-from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, as_list
+from toolkit.train.corpus import (
+    Alignments,
+    Corpus,
+    FeatureNormaliser,
+    Features,
+    as_list,
+    open_corpora,
+)
 from toolkit.train.distillation import HardOrSoft
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases
+from toolkit.train.frame_training import FrameTrainingConfig, train_in_phases
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.monitor import Progress
 from toolkit.train.phases import Phase
@@ -117,9 +124,10 @@ def train_student(
     earlier = finished(out, settings)
     if earlier is not None:
         return earlier
-    corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
+    sources = list(zip(as_list(features), as_list(alignments), strict=True))
+    corpora = open_corpora(sources, normaliser, num_targets, config, out, valid)
     strategy = make_strategy(config.parallel, device)
-    labelled, held_out = corpora.train.utterances, corpora.held_out.utterances
+    labelled, held_out = corpora.train.utterances, corpora.valid.utterances
     data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
     model = _student(config, LOW_RATE_FACTOR * data.dimension, num_targets, start)
     logger.info(

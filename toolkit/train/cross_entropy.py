@@ -12,8 +12,15 @@ from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.models.store import make_model
 from toolkit.parallel.strategy import make_strategy
 from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, UtteranceSampler
-from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features
-from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases
+from toolkit.train.corpus import (
+    Alignments,
+    Corpus,
+    FeatureNormaliser,
+    Features,
+    as_list,
+    open_corpora,
+)
+from toolkit.train.frame_training import FrameTrainingConfig, train_in_phases
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import CrossEntropy
@@ -72,9 +79,10 @@ def train_cross_entropy(
     earlier = finished(out, settings)
     if earlier is not None:
         return earlier
-    corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
+    sources = list(zip(as_list(features), as_list(alignments), strict=True))
+    corpora = open_corpora(sources, normaliser, num_targets, config, out, valid)
     strategy = make_strategy(config.parallel, device)
-    corpus, held_out = corpora.train.utterances, corpora.held_out.utterances
+    corpus, held_out = corpora.train.utterances, corpora.valid.utterances
     input_dim = LOW_RATE_FACTOR * corpora.train.load(corpus[0])[0].shape[1]
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=num_targets))

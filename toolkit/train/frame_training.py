@@ -18,15 +18,7 @@ from toolkit.parallel.strategy import Strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.batches import ValidationBatches
 from toolkit.train.config import ChunkConfig, CorpusTrainerConfig, WholeUtteranceConfig
-from toolkit.train.corpus import (
-    Alignments,
-    Corpus,
-    FeatureNormaliser,
-    Features,
-    as_list,
-    split_stores,
-    write_excluded,
-)
+from toolkit.train.corpus import Corpora
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import Objective
 from toolkit.train.phases import Phase, Phases
@@ -59,64 +51,11 @@ class FrameTrainingConfig(CorpusTrainerConfig):
             )
 
 
-@dataclass(frozen=True)
-class FrameCorpora:
-    """Aligned utterances to train on, and others to validate on."""
-
-    train: Corpus
-    held_out: Corpus
-    """May be empty."""
-    held_out_speakers: int
-    """Number of speakers set aside of the training data; 0 if only utterances are, or none."""
-
-
-def open_corpora(
-    features: Features | Sequence[Features],
-    alignments: Alignments | Sequence[Alignments],
-    normaliser: FeatureNormaliser,
-    config: FrameTrainingConfig,
-    num_targets: int,
-    out: Path,
-    valid: tuple[Features, Alignments] | None = None,
-) -> FrameCorpora:
-    """Open stores of features and alignments, and write `excluded.tsv`.
-
-    Args:
-      features: one store or several.
-      alignments: as many, with targets of the raw frames of `features`.
-      normaliser: of the raw features.
-      config: how many utterances to hold out, and how many may be excluded.
-      num_targets: C, number of senones.
-      out: folder of the training.
-      valid: held-out stores; without them `config.valid_utterances` are held out.
-
-    Raises:
-      TrainingDataError: stores do not belong together, or too little is left of them.
-    """
-    sources = list(zip(as_list(features), as_list(alignments), strict=True))
-    stores = [store for store, _ in sources]
-    number = 0 if valid else config.valid_utterances
-    division = split_stores(stores, number, config.valid_seed)
-    held_sources, aside = ([valid], None) if valid else (sources, division.held_out)
-    corpora = FrameCorpora(
-        Corpus(sources, normaliser, num_targets, division.train),
-        Corpus(held_sources, normaliser, num_targets, aside),
-        len(division.speakers),
-    )
-    if not valid:
-        logger.info("%s", division.describe())
-    write_excluded(out / "excluded.tsv", {**corpora.train.excluded, **corpora.held_out.excluded})
-    corpora.train.require(config.max_excluded)
-    if valid:
-        corpora.held_out.require_held_out()
-    return corpora
-
-
 def train_in_phases(
     model: nn.Module,
     objective: Objective,
     phases: Sequence[Phase],
-    corpora: FrameCorpora,
+    corpora: Corpora,
     config: FrameTrainingConfig,
     out: Path,
     device: torch.device | str,
@@ -131,7 +70,7 @@ def train_in_phases(
     Returns:
       The finished phases, whose checkpoints are still there, and the last record of each.
     """
-    held_out, masks = corpora.held_out, config.specaugment
+    valid, masks = corpora.valid, config.specaugment
     if masks.active:
         phases = [
             replace(phase, data=SpecAugmented(phase.data, masks, config.seed + number))
@@ -141,7 +80,7 @@ def train_in_phases(
         model,
         objective,
         phases,
-        ValidationBatches(held_out, config.model.lookahead) if held_out.utterances else None,
+        ValidationBatches(valid, config.model.lookahead) if valid.utterances else None,
         device,
         progress,
         strategy,

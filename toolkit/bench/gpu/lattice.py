@@ -25,7 +25,7 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.train.config import TrainerConfig
-from toolkit.train.discriminative.data import SequenceBatch
+from toolkit.train.discriminative.data import LatticeBatch
 from toolkit.train.discriminative.objective import SequenceObjective
 from toolkit.train.loop import Trainer
 from toolkit.train.objectives import CrossEntropy
@@ -140,7 +140,7 @@ class _Prepared:
         ]
         self.lattices, self.references = lattices, references
         self.log_likelihoods = pad_sequence(scores, batch_first=True)
-        self.training = SequenceBatch(
+        self.training = LatticeBatch(
             ids=[str(n) for n in range(len(references))],
             inputs=pad_sequence(rows, batch_first=True),
             targets=pad_sequence(references, batch_first=True),

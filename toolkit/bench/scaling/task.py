@@ -25,7 +25,7 @@ from toolkit.parallel.simulator.task import (
     SyntheticConfig,
     synthetic_frames,
 )
-from toolkit.train.held_out import split_held_out
+from toolkit.train.corpus import split_held_out
 
 MOST_FRAMES = 500_000
 VALID_UTTERANCES = 100

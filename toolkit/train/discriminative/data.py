@@ -1,6 +1,6 @@
 """Data of sequence-discriminative training: whole utterances with their lattices."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
 from toolkit.fsa.fst import Lattice
 from toolkit.train.batches import Batch, by_length, whole_utterances
-from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, Utterance
+from toolkit.train.corpus import Alignments, Corpus, Features, Utterance
 
 SHARDS_TOGETHER = 16
 """Number of shards shuffled together; a lattice store caches about as many."""
-SORTED_BATCHES = 50
+BUCKET_BATCHES = 50
 """Number of batches whose utterances are sorted by length together, after shuffling."""
 
 
@@ -55,72 +55,46 @@ class SequenceDataConfig:
 
 
 @dataclass(frozen=True)
-class SequenceBatch(Batch):
+class LatticeBatch(Batch):
     """Whole utterances with their lattices."""
 
     lattices: Sequence[Lattice] = ()
     """One per row, in memory wherever the batch is."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The stores of one split."""
-
-    features: Features
-    """Raw features."""
-    references: References
-    """The reference pdf of every raw frame, or of every low-rate frame at offset 0."""
-    lattices: Lattices
-    """Lattices at offset 0."""
-
-
-class SequenceData:
-    """Batches of whole utterances at offset 0, see `BatchSource`.
+class LatticeBatches:
+    """Batches of whole utterances at offset 0 with their lattices, see `BatchSource`.
 
     The order is a function of (seed, epoch): shards are permuted, then the utterances of groups of
     shards; buckets of these are sorted by length, so that batches need little padding, and the
     batches of a bucket permuted. Iterating over the object itself goes from the longest utterance
-    to the shortest.
+    to the shortest, for validation.
+
+    Args:
+      corpus: the utterances; those of `unusable_lattices` are excluded.
+      lattices: the stores of lattices, one for each source of the corpus.
+      config: batch size.
+      lookahead: low-rate frames of input beyond the last output.
+      seed: of the order.
     """
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        normaliser: FeatureNormaliser,
-        num_targets: int,
+        corpus: Corpus,
+        lattices: Sequence[Lattices],
         config: SequenceDataConfig,
         lookahead: int,
         seed: int,
-        names: Iterable[str] | None = None,
     ) -> None:
-        """Select and check utterances by their lengths; no lattice and no reference is read.
-
-        Args:
-          sources: the stores of all splits.
-          normaliser: of the raw features.
-          num_targets: C; references hold 0 ... C - 1.
-          config: batches and limit.
-          lookahead: low-rate frames of input beyond the last output.
-          seed: of the order.
-          names: use only these utterances; None for all.
-        """
-        selected = {n for s in sources for shard in s.features.shards for n in shard}
-        selected = selected if names is None else selected & set(names)
-        excluded: dict[str, str] = {}
-        for source in sources:
-            excluded |= _unusable(source, selected, config.max_frames)
-        pairs = [(s.features, _AtRawRate(s.features, s.references)) for s in sources]
-        self.corpus = Corpus(pairs, normaliser, num_targets, selected - set(excluded), False)
-        """The usable utterances; its `excluded` lists all others with the reason."""
-        self.corpus.excluded.update(excluded)
-        self._lattices = [source.lattices for source in sources]
+        self._corpus = corpus
+        self._lattices = lattices
         self._config = config
         self._lookahead = lookahead
         self._seed = seed
-        self._utterances = self.corpus.utterances
+        self._utterances = corpus.utterances
 
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        return map(self._batch, self._groups(by_length(self._utterances)))
+    def __iter__(self) -> Iterator[LatticeBatch]:
+        return map(self._collate, self._cut(by_length(self._utterances)))
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
         """See `BatchSource`."""
@@ -128,72 +102,86 @@ class SequenceData:
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
-    ) -> Iterator[SequenceBatch]:
+    ) -> Iterator[LatticeBatch]:
         """See `BatchSource`."""
-        groups = self._order(epoch)
+        batches = self._order(epoch)
         for step in range(start, self.num_steps(epoch, world_size)):
-            yield self._batch(groups[step * world_size + rank])
+            yield self._collate(batches[step * world_size + rank])
 
     def _order(self, epoch: int) -> list[list[Utterance]]:
-        generator = np.random.default_rng([self._seed, epoch])
+        rng = np.random.default_rng([self._seed, epoch])
 
         def shuffled(items: list) -> list:
-            return [items[i] for i in generator.permutation(len(items))]
+            return [items[i] for i in rng.permutation(len(items))]
 
-        shards, utterances = shuffled(self.corpus.shards), []
+        shards, utterances = shuffled(self._corpus.shards), []
         for first in range(0, len(shards), SHARDS_TOGETHER):
-            together = shards[first : first + SHARDS_TOGETHER]
-            utterances += shuffled([u for shard in together for u in shard])
-        stretch = SORTED_BATCHES * self._config.batch
-        groups: list[list[Utterance]] = []
-        for first in range(0, len(utterances), stretch):
-            groups += shuffled(self._groups(by_length(utterances[first : first + stretch])))
-        return groups
+            group = shards[first : first + SHARDS_TOGETHER]
+            utterances += shuffled([u for shard in group for u in shard])
+        bucket = BUCKET_BATCHES * self._config.batch
+        batches: list[list[Utterance]] = []
+        for first in range(0, len(utterances), bucket):
+            batches += shuffled(self._cut(by_length(utterances[first : first + bucket])))
+        return batches
 
-    def _groups(self, utterances: list[Utterance]) -> list[list[Utterance]]:
-        batch = self._config.batch
-        return [utterances[i : i + batch] for i in range(0, len(utterances), batch)]
+    def _cut(self, utterances: list[Utterance]) -> list[list[Utterance]]:
+        size = self._config.batch
+        return [utterances[i : i + size] for i in range(0, len(utterances), size)]
 
-    def _batch(self, group: list[Utterance]) -> SequenceBatch:
-        batch = whole_utterances(self.corpus, group, self._lookahead)
-        lattices = [self._lattices[u.source].load(u.name) for u in group]
-        return SequenceBatch(**vars(batch), lattices=lattices)
+    def _collate(self, utterances: list[Utterance]) -> LatticeBatch:
+        batch = whole_utterances(self._corpus, utterances, self._lookahead)
+        lattices = [self._lattices[u.source].load(u.name) for u in utterances]
+        return LatticeBatch(**vars(batch), lattices=lattices)
 
 
-class _AtRawRate:
-    """References at either frame rate as targets of raw frames."""
+class UpsampledReferences:
+    """References at either frame rate as targets of raw frames.
+
+    Args:
+      features: raw features, for the lengths.
+      references: the reference pdf of every raw frame, or of every low-rate frame at offset 0.
+    """
 
     def __init__(self, features: Features, references: References) -> None:
         self._features = features
         self._references = references
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[str]:
+        """The utterances with a reference."""
         return self._references.ids
 
     def num_frames(self, name: str) -> int:
+        """Count the raw frames of an utterance, if its reference is of one of the two rates."""
         frames, raw = self._references.num_frames(name), self._features.num_frames(name)
         return raw if frames == low_rate_length(raw) else frames
 
     def load(self, name: str) -> Tensor:
+        """Read an utterance's reference: [T] integers."""
         reference, raw = self._references.load(name), self._features.num_frames(name)
         if len(reference) != raw and len(reference) == low_rate_length(raw):
             return reference.repeat_interleave(LOW_RATE_FACTOR)[:raw]
         return reference
 
 
-def _unusable(source: Source, selected: set[str], max_frames: int) -> dict[str, str]:
-    """Return utterance id -> reason, for unusable lengths and lattices."""
-    found = set(source.lattices.ids)
+def unusable_lattices(features: Features, lattices: Lattices, max_frames: int) -> dict[str, str]:
+    """Return utterance id -> reason, for unusable lengths and lattices; no lattice is read.
+
+    Args:
+      features: raw features.
+      lattices: of the same utterances at offset 0.
+      max_frames: low-rate frames above which an utterance is left out.
+    """
+    ids = set(lattices.ids)
     reasons = {}
-    for name in (n for shard in source.features.shards for n in shard if n in selected):
-        frames = low_rate_length(source.features.num_frames(name))
+    for name in (name for shard in features.shards for name in shard):
+        frames = low_rate_length(features.num_frames(name))
         if not frames:
             reasons[name] = "no frames"
         elif frames > max_frames:
             reasons[name] = f"{frames} frames of 30 ms, allowed are {max_frames}"
-        elif name not in found:
+        elif name not in ids:
             reasons[name] = "no lattice"
-        elif (length := source.lattices.num_frames(name)) != frames:
+        elif (length := lattices.num_frames(name)) != frames:
             reasons[name] = f"lattice of {length} frames, features of {frames}"
     return reasons

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
-from toolkit.train.discriminative.data import SequenceBatch
+from toolkit.train.discriminative.data import LatticeBatch
 
 
 class SequenceObjective:
@@ -30,7 +30,7 @@ class SequenceObjective:
         self._log_priors = log_priors
         self._smoothing = smoothing
 
-    def __call__(self, model: nn.Module, batch: SequenceBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, model: nn.Module, batch: LatticeBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
         logits, _ = model(batch.inputs, lengths=batch.lengths)
         log_posteriors = logits.float().log_softmax(dim=-1)

@@ -18,19 +18,14 @@ from toolkit.parallel.strategy import make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import CorpusTrainerConfig
-from toolkit.train.corpus import (
-    FeatureNormaliser,
-    Features,
-    as_list,
-    split_stores,
-    write_excluded,
-)
+from toolkit.train.corpus import FeatureNormaliser, Features, as_list, open_corpora
 from toolkit.train.discriminative.data import (
+    LatticeBatches,
     Lattices,
     References,
-    SequenceData,
     SequenceDataConfig,
-    Source,
+    UpsampledReferences,
+    unusable_lattices,
 )
 from toolkit.train.discriminative.objective import SequenceObjective
 from toolkit.train.headline import finished, settings_of, write_headline
@@ -117,23 +112,26 @@ def train_sequence(
     if earlier is not None:
         return earlier
     network = load_model(model)
-    stores = (as_list(features), as_list(references), as_list(lattices))
-    sources = held_sources = [Source(*of_split) for of_split in zip(*stores, strict=True)]
-    number = 0 if valid else config.valid_utterances
-    division = split_stores(stores[0], number, config.valid_seed)
-    aside = division.held_out
-    if valid:
-        held_sources, aside = [Source(valid[0], valid[2], valid[1])], None
-    else:
-        logger.info("%s", division.describe())
-    common = (normaliser, len(classes.phones), config.data, network.config.lookahead, config.seed)
-    data = SequenceData(sources, *common, division.train)
-    held = SequenceData(held_sources, *common, aside)
-    write_excluded(out / "excluded.tsv", {**data.corpus.excluded, **held.corpus.excluded})
-    data.corpus.require(config.max_excluded)
-    if valid:
-        held.corpus.require_held_out()
-    counts = len(data.corpus.utterances), len(held.corpus.utterances)
+    stores, lattice_stores = as_list(features), as_list(lattices)
+    max_frames = config.data.max_frames
+    excluded: dict[str, str] = {}
+    for store, of_store in zip(stores, lattice_stores, strict=True):
+        excluded |= unusable_lattices(store, of_store, max_frames)
+    corpora = open_corpora(
+        [(x, UpsampledReferences(x, y)) for x, y in zip(stores, as_list(references), strict=True)],
+        normaliser,
+        len(classes.phones),
+        config,
+        out,
+        (valid[0], UpsampledReferences(valid[0], valid[2])) if valid else None,
+        excluded=excluded,
+        valid_excluded=unusable_lattices(*valid[:2], max_frames) if valid else None,
+        count_targets=False,
+    )
+    common = config.data, network.config.lookahead, config.seed
+    data = LatticeBatches(corpora.train, lattice_stores, *common)
+    held = LatticeBatches(corpora.valid, [valid[1]] if valid else lattice_stores, *common)
+    counts = len(corpora.train.utterances), len(corpora.valid.utterances)
     logger.info("%d utterances, %d held out, %s", *counts, config.criterion)
     trainer = Trainer(
         network,
@@ -174,7 +172,7 @@ def train_sequence(
         "frames_per_second": median_high(speeds),
         "utterances": counts[0],
         "missing": record["missing"],
-        "held_out_speakers": len(division.speakers),
+        "held_out_speakers": corpora.held_out_speakers,
     }
     write_headline(out, settings, headline)
     trainer.clean()

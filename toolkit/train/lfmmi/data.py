@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from toolkit.fsa.fst import Lattice
-from toolkit.fsa.numerator import NumeratorMaker, Piece, Spoken
+from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, Piece
 from toolkit.train.batches import Batch, CorpusBatches, ShardGroup, UtteranceSampler, collate
 from toolkit.train.config import WholeUtteranceConfig
 from toolkit.train.errors import TrainingDataError
@@ -97,7 +97,7 @@ class LfmmiChunkSampler(UtteranceSampler):
         self,
         config: LfmmiChunkConfig,
         lookahead: int,
-        supervisions: Mapping[str, Spoken],
+        supervisions: Mapping[str, PhoneSupervision],
         maker: NumeratorMaker,
     ) -> None:
         cut = WholeUtteranceConfig(batch_frames=config.batch_frames, max_frames=config.max_frames)

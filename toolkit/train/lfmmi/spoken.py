@@ -1,18 +1,14 @@
-"""What was said in the training utterances: phones, as aligned or as recognised."""
+"""The phones of the training utterances, as aligned or as recognised."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from toolkit.fsa.numerator import PhoneTimes, Spoken
+from toolkit.fsa.numerator import PhoneSupervision, PhoneTimes
 from toolkit.hmm.topology import Topology
-from toolkit.train.corpus import Alignments, Features, split_stores
+from toolkit.train.corpus import Alignments, DataSplit, Features, split_by_speaker
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.held_out import Division
 
 
 class Phones(Protocol):
@@ -25,7 +21,7 @@ class Phones(Protocol):
     def ids(self) -> Sequence[str]:
         """The utterances whose phones are known."""
 
-    def load(self, name: str) -> Spoken:
+    def load(self, name: str) -> PhoneSupervision:
         """Read the phones of an utterance."""
 
 
@@ -53,9 +49,9 @@ class AlignedPhones:
         return PhoneTimes.of(self._states.load(name), self._topology)
 
 
-def divide_spoken(
+def split_transcribed(
     features: Sequence[Features], phones: Sequence[Phones], number: int, seed: int = 0
-) -> Division:
+) -> DataSplit:
     """Hold out transcribed utterances; of recognised ones, leave out those of the same speakers.
 
     How well a network does on recognised speech tells how much it agrees with the recogniser.
@@ -63,7 +59,7 @@ def divide_spoken(
     Args:
       features: stores of raw features.
       phones: as many, of what was said.
-      number: utterances to hold out, see `toolkit.train.held_out.divide`.
+      number: utterances to hold out, see `toolkit.train.corpus.split_by_speaker`.
       seed: of the choice.
 
     Raises:
@@ -76,36 +72,19 @@ def divide_spoken(
             " features: utterances that are trained on together need ids of their own"
         )
     pairs = list(zip(features, phones, strict=True))
-    division = split_stores([store for store, own in pairs if own.transcribed], number, seed)
+    speakers = {
+        name: store.speaker(name)
+        for store, of_store in pairs
+        if of_store.transcribed
+        for shard in store.shards
+        for name in shard
+    }
+    split = split_by_speaker(speakers, number, seed)
     recognised = {
         name
-        for store, own in pairs
-        if not own.transcribed
-        for name in own.ids
-        if store.speaker(name) not in division.speakers
+        for store, of_store in pairs
+        if not of_store.transcribed
+        for name in of_store.ids
+        if store.speaker(name) not in split.speakers
     }
-    return replace(division, train=division.train | recognised)
-
-
-class NumeratorsInstead:
-    """Stands for the targets of a `Corpus` whose utterances have numerators: as many, all 0.
-
-    Args:
-      spoken: phones by utterance.
-    """
-
-    def __init__(self, spoken: Mapping[str, Spoken]) -> None:
-        self._spoken = spoken
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The utterances whose phones are known."""
-        return list(self._spoken)
-
-    def num_frames(self, name: str) -> int:
-        """Count the raw frames that the phones are of."""
-        return self._spoken[name].frames
-
-    def load(self, name: str) -> Tensor:
-        """[T] zeros."""
-        return torch.zeros(self.num_frames(name), dtype=torch.int64)
+    return replace(split, train=split.train | recognised)

@@ -26,16 +26,11 @@ from toolkit.processes.threads import torch_threads
 from toolkit.train.batches import ShardGroups
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.consistency import check_consistency
-from toolkit.train.corpus import (
-    Corpus,
-    FeatureNormaliser,
-    Features,
-    write_excluded,
-)
+from toolkit.train.corpus import Corpus, FeatureNormaliser, Features, open_corpora
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.lfmmi.data import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler
 from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.lfmmi.spoken import NumeratorsInstead, Phones, divide_spoken
+from toolkit.train.lfmmi.spoken import Phones, split_transcribed
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
@@ -129,23 +124,16 @@ def train_lfmmi(
     earlier = finished(out, settings)
     if earlier is not None:
         return earlier
-    division = divide_spoken(features, phones, config.valid_utterances, config.valid_seed)
-    spoken = [{name: own.load(name) for name in own.ids} for own in phones]
-    sources = list(zip(features, map(NumeratorsInstead, spoken), strict=True))
-    corpus, held_out = (
-        Corpus(sources, normaliser, senones.num_pdfs, names, counted=False)
-        for names in (division.train, division.held_out)
+    split = split_transcribed(features, phones, config.valid_utterances, config.valid_seed)
+    sources = list(zip(features, phones, strict=True))
+    corpora = open_corpora(sources, normaliser, None, config, out, split=split)
+    corpus, held_out = corpora.train, corpora.valid
+    sampler = LfmmiChunkSampler(
+        config.pieces,
+        config.model.lookahead,
+        corpus.supervisions | held_out.supervisions,
+        NumeratorMaker(senones, denominator, config.tolerance),
     )
-    write_excluded(out / "excluded.tsv", {**corpus.excluded, **held_out.excluded})
-    corpus.require(config.max_excluded)
-    said = {
-        u.name: spoken[u.source][u.name]
-        for u in (*corpus.utterances, *held_out.utterances)
-        if u.frames
-    }
-    maker = NumeratorMaker(senones, denominator, config.tolerance)
-
-    sampler = LfmmiChunkSampler(config.pieces, config.model.lookahead, said, maker)
 
     def chunks(part: Corpus) -> LfmmiBatches:
         groups = ShardGroups(part, config.pieces.window, config.seed)
@@ -155,7 +143,6 @@ def train_lfmmi(
     outputs = 2 * senones.num_pdfs
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
-    logger.info("%s", division.describe())
     logger.info(
         "%d utterances, %d held out, %d targets, a denominator of %d states and %d transitions",
         *(len(corpus.utterances), len(held_out.utterances), senones.num_pdfs),
@@ -192,7 +179,7 @@ def train_lfmmi(
         "objective": record["score"] if held_out.utterances else record["objective"],
         "frames_per_second": median_high(r["frames_per_second"] for r in trainer.history),
         "utterances": len(corpus.utterances),
-        "held_out_speakers": len(division.speakers),
+        "held_out_speakers": corpora.held_out_speakers,
     }
     write_headline(out, settings, headline)
     trainer.clean()
