@@ -40,8 +40,8 @@ from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.discriminative.training import SequenceConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
+from toolkit.train.lfmmi import LfmmiConfig
+from toolkit.train.sequence import SequenceConfig
 
 ALIGNER = "lda_mllt"
 """The GMM system whose alignments are the targets of baseline and teacher."""

@@ -36,7 +36,7 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.language.training import NeuralLmConfig
+from toolkit.train.language_model import NeuralLmConfig
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
 """Learning rates chosen by the expected accuracy on held-out utterances. AN4: 0.837 before sMBR;

@@ -4,8 +4,7 @@ import math
 
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.lfmmi.data import LfmmiChunkConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
+from toolkit.train.lfmmi import LfmmiChunkConfig, LfmmiConfig
 
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""

@@ -14,7 +14,7 @@ from toolkit.hmm.senones import Senones
 from toolkit.processes import ranks
 from toolkit.ssl.recognised_phones import RecognisedPhones, recognise_phones
 from toolkit.stages.run import Run
-from toolkit.train.lfmmi.training import train_lfmmi
+from toolkit.train.lfmmi import train_lfmmi
 
 
 def recognise_for_chain(run: Run, teacher: str) -> dict[str, float]:

@@ -25,10 +25,9 @@ from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.discriminative.data import SequenceDataConfig
-from toolkit.train.discriminative.training import SequenceConfig
-from toolkit.train.language.training import NeuralLmConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
+from toolkit.train.language_model import NeuralLmConfig
+from toolkit.train.lfmmi import LfmmiConfig
+from toolkit.train.sequence import SequenceConfig, SequenceDataConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from toolkit.parallel.config import BmufConfig, GtcConfig, ParallelError
 from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.processes import watchdog
 from toolkit.train.batches import Batch
-from toolkit.train.observer import DefaultObserver
+from toolkit.train.trainer import Callback
 
 
 class Pairs(TinyData):
@@ -32,20 +32,15 @@ class Pairs(TinyData):
         return Batch(a.ids + b.ids, **joined, frames=a.frames + b.frames)
 
 
-class EveryStep(DefaultObserver):
-    """Stores a checkpoint after every step, whatever the strategy prefers."""
+class EveryStep(Callback):
+    """Saves a checkpoint after every step, whatever the strategy prefers."""
 
-    def after_step(self, trainer, batch, stats, overdue):
-        trainer.checkpoint()
+    def on_step(self, trainer, batch, stats, checkpoint_due):
+        trainer.save_checkpoint()
 
 
 def stored_every_step(out, parallel, data):
-    from toolkit.train.loop import Trainer
-
-    def trainer(*arguments, **options):
-        return Trainer(*arguments, **options, observer=EveryStep())
-
-    return train(out, parallel, data, trainer=trainer, momentum=0.9)
+    return train(out, parallel, data, callback=EveryStep(), momentum=0.9)
 
 
 def die(rank, epoch, step, victim=None):

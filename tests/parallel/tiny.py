@@ -20,8 +20,8 @@ from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.processes import ranks
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.trainer import fit
 
 CLASSES, DIMENSION = 5, 6
 context = multiprocessing.get_context("forkserver")
@@ -107,7 +107,7 @@ def train(
     parallel=None,
     data=None,
     seed=0,
-    trainer=Trainer,
+    callback=None,
     model=TinyModel,
     **settings,
 ):
@@ -120,13 +120,13 @@ def train(
     model = model(seed)
     data = data or TinyData()
     valid = [TinyData(seed=1).batch(99, index) for index in range(4)]
-    run = trainer(model, CrossEntropy(), data, config, Path(out), valid=valid, strategy=strategy)
-    record = run.run()
+    options = {"valid": valid, "strategy": strategy, "callback": callback}
+    result = fit(model, cross_entropy, data, config, Path(out), **options)
     sent = getattr(getattr(strategy, "workers", None), "sent", 0)
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     timed = ("seconds", "frames_per_second", "data_wait")
-    history = [{k: v for k, v in r.items() if k not in timed} for r in run.history]
-    return {"weights": weights, "score": record["score"], "history": history, "sent": sent}
+    history = [{k: v for k, v in r.items() if k not in timed} for r in result.history]
+    return {"weights": weights, "score": result.score, "history": history, "sent": sent}
 
 
 class Job:

@@ -26,9 +26,7 @@ from toolkit.ssl.recognised_phones import (
     RecognisedPhonesConfig,
 )
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import LfmmiChunkConfig
-from toolkit.train.lfmmi.spoken import AlignedPhones
-from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
+from toolkit.train.lfmmi import AlignedPhones, LfmmiChunkConfig, LfmmiConfig, train_lfmmi
 
 CONFIG = RecognisedPhonesConfig(samples=40, alternatives=5)
 

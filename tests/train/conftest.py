@@ -14,8 +14,8 @@ from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.cer import error_rates
 from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.evaluation import Evaluation, Recognition
-from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
+from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.state_machine import MachineConfig
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.runlog import Started, read_run_log
@@ -250,7 +250,7 @@ class CtcToy:
     )
     data = Spelling()
     valid = Spelling(10, seed=1).in_order()
-    evaluation = Evaluation(valid, recognition, CtcObjective(Characters().blank))
+    evaluation = HeldOutEvaluation(valid, recognition, CtcLoss(Characters().blank))
 
     def train(self, out, config=None, evaluator="in_place", **options):
         """Train, 6 iterations per epoch."""

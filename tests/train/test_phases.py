@@ -10,9 +10,8 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.store import load_model
-from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
+from toolkit.train.config import ChunkConfig, SpecAugmentConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
-from toolkit.train.specaugment import SpecAugmentConfig
 
 CONFIG = CrossEntropyConfig(
     epochs=2,

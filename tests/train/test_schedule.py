@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from toolkit.train.schedule import exponential_rate
+from toolkit.train.optimizer import exponential_rate
 
 
 def test_decay_is_exponential_from_initial_to_final():

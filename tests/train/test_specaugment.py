@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
-from toolkit.train.config import ChunkConfig
+from toolkit.train.config import ChunkConfig, SpecAugmentConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, masked
+from toolkit.train.specaugment import SpecAugmented, masked
 
 BINS, LOOKAHEAD = 10, 3
 BOTH = SpecAugmentConfig(frequency_masks=2, frequency_width=4, time_masks=2.0, time_width=6)

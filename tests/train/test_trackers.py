@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit.train.errors import TrainingError
-from toolkit.train.monitor import Monitor
-from toolkit.train.trackers import VARIABLE, open_tracker, run_name
+from toolkit.train.monitor import VARIABLE, Monitor, open_tracker, run_name
 
 
 class Runs:

@@ -18,9 +18,14 @@ from toolkit.processes.devices import to_device
 from toolkit.train.batches import ShardGroups, load_ahead
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.lfmmi.data import LfmmiBatch, LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler
-from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.loop import Trainer
+from toolkit.train.lfmmi import (
+    LfmmiBatch,
+    LfmmiBatches,
+    LfmmiChunkConfig,
+    LfmmiChunkSampler,
+    LfmmiLoss,
+)
+from toolkit.train.trainer import Trainer
 
 PHONES = 40
 FOLLOWERS = 6  # of each phone
@@ -89,7 +94,7 @@ class LatticeFreeSteps:
         source = LfmmiBatches(ShardGroups(corpus, cut.window, 0), sampler, seed=0)
         outputs = {"output_dim": 2 * senones.num_pdfs}
         model = TdnnfModel(TdnnfConfig(**{**vars(network), **outputs})).train()
-        objective = LfmmiObjective(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
+        objective = LfmmiLoss(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
         self._trainer = Trainer(model, objective, source, TrainerConfig(), out, device=device)
         self.model = self._trainer.model
         """The network that is trained."""
@@ -101,7 +106,7 @@ class LatticeFreeSteps:
         frames = 0
         for _ in range(self._steps):
             batch = self.next_batch()
-            self._trainer.update(batch)
+            self._trainer.train_step(batch)
             frames += batch.frames
         return float(frames)
 

@@ -28,8 +28,8 @@ from toolkit.train.batches import (
 )
 from toolkit.train.config import ChunkConfig, TrainerConfig, WholeUtteranceConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.trainer import Trainer
 
 UTTERANCE_FRAMES = 1200  # 12 s of 10 ms frames, about the mean of LibriSpeech
 UTTERANCES = 48
@@ -163,7 +163,7 @@ class _Steps:
         source = noise_batches(config, whole or cutting)
         model = LstmModel(config).train()
         settings = TrainerConfig(amp=amp)
-        self._trainer = Trainer(model, CrossEntropy(), source, settings, Path(out), device=device)
+        self._trainer = Trainer(model, cross_entropy, source, settings, Path(out), device=device)
         batches = _endless(source)
         if device.type == "cuda":
             batches = (batch.pin() for batch in batches)
@@ -177,7 +177,7 @@ class _Steps:
         frames = 0
         for _ in range(self._steps):
             batch = next(self._batches)
-            self._trainer.update(batch.to(self._device))
+            self._trainer.train_step(batch.to(self._device))
             frames += batch.frames
             self.scored += batch.frames
             self.computed += batch.inputs.shape[0] * batch.inputs.shape[1]

@@ -19,8 +19,8 @@ from toolkit.ssl.figures import choice_of_k_figure
 from toolkit.ssl.logits import TrainedModel, compute_logits, sample_utterances
 from toolkit.ssl.targets import KBest, TargetError, k_best
 from toolkit.storage.files import write_atomically
-from toolkit.train.distillation import distillation_losses
-from toolkit.train.schedule import exponential_rate
+from toolkit.train.cross_entropy import distillation_losses
+from toolkit.train.optimizer import exponential_rate
 
 TOLERANCE = 0.01
 """Relative change of the student's loss that is negligible."""

@@ -12,7 +12,7 @@ from toolkit.ssl.selection import Selection
 from toolkit.ssl.shards import Example, TeacherShards
 from toolkit.train.batches import ShardGroup
 from toolkit.train.corpus import FeatureNormaliser
-from toolkit.train.distillation import KBestBatch
+from toolkit.train.cross_entropy import KBestBatch
 from toolkit.train.errors import TrainingDataError
 
 

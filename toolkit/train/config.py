@@ -1,14 +1,7 @@
-"""Configuration of the trainer: optimizer, learning rates, epochs."""
+"""Settings of trainings: optimizer, learning rates, epochs, and how data are cut and batched."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from typing import Any, Literal, get_args
-
-import torch
-from torch import nn
-from torch.optim import Optimizer
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
 from toolkit.parallel.config import ParallelConfig
@@ -16,11 +9,6 @@ from toolkit.parallel.config import ParallelConfig
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
 """See `TrainerConfig.amp`."""
 OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
-ADADELTA = {
-    "adadelta": {"rho": 0.9, "eps": 1e-6},
-    "adadelta_tensorflow": {"rho": 0.95, "eps": 1e-8},
-}
-"""AdaDelta's decay and epsilon: torch's defaults and TensorFlow's."""
 LIBRARY_RATE = {"adam": 1e-3, "sgd": 1e-2, "adadelta": 1.0, "adadelta_tensorflow": 1e-3}
 """The libraries' default learning rates (for `sgd` that of Keras, as torch has none). With 1
 AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are a thousandth."""
@@ -175,77 +163,32 @@ class WholeUtteranceConfig:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
 
-    def trainer(self, config: TrainerConfig) -> TrainerConfig:
-        """Return the trainer's settings of these epochs, given those of the epochs on chunks."""
-        return replace(
-            config,
-            epochs=self.epochs,
-            average_epochs=min(config.average_epochs, self.epochs),
-            initial_rate=self.initial_rate,
-            final_rate=self.final_rate,
-            warmup_steps=0,
+
+@dataclass(frozen=True)
+class SpecAugmentConfig:
+    """SpecAugment masks; none by default, as in the paper.
+
+    Frequency masks are for spectra: in other features, such as those of speaker-adapted GMMs,
+    neighbouring dimensions have nothing in common.
+    """
+
+    frequency_masks: int = 0
+    """Number of frequency masks per row, the same for all its frames; 2 are common."""
+    frequency_width: int = 12
+    """Largest width of a frequency mask in mel bins; widths are drawn from 0 to this."""
+    time_masks: float = 0.0
+    """Mean number of time masks per second of a row; try 1 for chunks of a second."""
+    time_width: int = 5
+    """Largest width of a time mask in low-rate frames (30 ms); widths are drawn from 0 to this."""
+
+    def __post_init__(self) -> None:
+        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is masked."""
+        return self.frequency_masks * self.frequency_width > 0 or (
+            self.time_masks * self.time_width > 0
         )
-
-
-def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
-    """Construct the configured optimizer; the loop sets its learning rate before every step.
-
-    On a GPU a step of Adam and SGD is one kernel (torch's `fused`), where this torch has it.
-    """
-    rate, _ = config.rates()
-    if config.optimizer == "adam":
-        kind, constants = torch.optim.Adam, {}
-    elif config.optimizer in ADADELTA:
-        kind, constants = torch.optim.Adadelta, ADADELTA[config.optimizer]
-    else:
-        kind, constants = torch.optim.SGD, {"momentum": config.momentum}
-    return _uncompiled(kind)(model.parameters(), lr=rate, **constants, **_fused(kind, model))
-
-
-@cache
-def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
-    """Return a class that leaves torch's compiler alone.
-
-    When they are first called these methods load it, a second and 156 MB in each process, to say
-    that they are not to be compiled. Its objects cannot be pickled, their states can.
-    """
-    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
-    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
-    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
-    return type(kind.__name__, (kind,), methods)
-
-
-def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
-    on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-    # Torch 1.13 has it for Adam, but cannot go on from a checkpoint.
-    has_it = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
-    return {"fused": True} if on_gpu and has_it else {}
-
-
-def changed_settings(
-    config: TrainerConfig, stored: dict[str, Any], present: dict[str, Any]
-) -> list[str]:
-    """Return the names of what differs between two descriptions of a training.
-
-    Args:
-      config: settings at the value of `older_runs` are left out of a description.
-      stored: the description in a checkpoint; what else is in it does not count.
-      present: that of the training that is to go on.
-    """
-    settings = {field.name for field in fields(config)}
-    names = sorted(present.keys() | (settings & stored.keys()))
-    return [name for name in names if stored.get(name) != present.get(name)]
-
-
-def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore an optimizer's state on its own device, which may not be the one of the checkpoint.
-
-    Args:
-      optimizer: of `make_optimizer`.
-      state: what `state_dict` returned, perhaps elsewhere.
-    """
-    groups = [
-        {**saved, **{name: own[name] for name in ("fused", "foreach") if name in own}}
-        for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
-    ]
-    optimizer.load_state_dict({**state, "param_groups": groups})

@@ -1,48 +1,29 @@
-"""SpecAugment: time and frequency masks on training batches."""
+"""Masks on training batches (SpecAugment), other vocal tracts, and the agreement of two views."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from toolkit.config.settings import older_runs
+from toolkit.features.filterbank import hertz, mel, mel_points
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.parallel.strategy import BatchSource
+from toolkit.processes.devices import to_device
 from toolkit.train.batches import Batch
+from toolkit.train.config import SpecAugmentConfig
+from toolkit.train.ctc.batch import CtcBatch
 
 _SUBSTREAM = 0x5BEC
 """Separates the masks' random stream from that of the data order, which has the same seed."""
 
 
-@dataclass(frozen=True)
-class SpecAugmentConfig:
-    """SpecAugment masks; none by default, as in the paper.
-
-    Frequency masks are for spectra: in other features, such as those of speaker-adapted GMMs,
-    neighbouring dimensions have nothing in common.
-    """
-
-    frequency_masks: int = 0
-    """Number of frequency masks per row, the same for all its frames; 2 are common."""
-    frequency_width: int = 12
-    """Largest width of a frequency mask in mel bins; widths are drawn from 0 to this."""
-    time_masks: float = 0.0
-    """Mean number of time masks per second of a row; try 1 for chunks of a second."""
-    time_width: int = 5
-    """Largest width of a time mask in low-rate frames (30 ms); widths are drawn from 0 to this."""
-
-    def __post_init__(self) -> None:
-        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is masked."""
-        return self.frequency_masks * self.frequency_width > 0 or (
-            self.time_masks * self.time_width > 0
-        )
+def masked(data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1) -> BatchSource:
+    """Return the batches masked, or as they are where the configuration masks nothing."""
+    return SpecAugmented(data, config, seed, views) if config.active else data
 
 
 class SpecAugmented:
@@ -85,10 +66,10 @@ class SpecAugmented:
         return views[0] if len(views) == 1 else batch.of_views(views)
 
     def _view(self, batch: Any, rng: np.random.Generator) -> Any:
-        return masked(batch, self._config, rng)
+        return mask_batch(batch, self._config, rng)
 
 
-def masked(batch: Batch, config: SpecAugmentConfig, rng: np.random.Generator) -> Batch:
+def mask_batch(batch: Batch, config: SpecAugmentConfig, rng: np.random.Generator) -> Batch:
     """Mask a batch on the CPU."""
     _, frames, dimension = batch.inputs.shape
     bins = dimension // LOW_RATE_FACTOR
@@ -138,3 +119,154 @@ def _bands(room: np.ndarray, widest: int, size: int, rng: np.random.Generator) -
     position = np.arange(size)
     inside = (position >= start[..., None]) & (position < (start + width)[..., None])
     return torch.from_numpy(inside.any(axis=1))
+
+
+KNEE = 0.8
+"""Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
+straight line leads to the edge, as in Kaldi's VTLN."""
+
+
+def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, float]) -> Tensor:
+    """Move the spectrum of each row along the frequency axis, as another vocal tract would.
+
+    Filters are not computed again, as they are in the paper: a bin gets the value that lies at its
+    centre's new place, on a straight line between the centres of two others, or that of the first
+    or last beyond them.
+
+    Args:
+      inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order,
+        normalised or not: a mean and variance of each bin move with them.
+      factors: [N], where 1 changes nothing; below 1 / `KNEE`.
+      bins: number of filters.
+      edges: lower edge of the first and upper edge of the last filter in Hz.
+
+    Returns:
+      [N, T, D]; columns after `bins` are those of the inputs.
+    """
+    low, high = edges
+    points = mel_points(bins, low, high)
+    centres = hertz(points[1:-1])
+    factors = factors.double()[:, None]
+    upwards = (high - factors * KNEE * high) / (high - KNEE * high)
+    moved = torch.where(centres < KNEE * high, factors * centres, high - upwards * (high - centres))
+    place = (mel(moved) - points[1]) / (points[2] - points[1])
+    place = place.clamp(0, bins - 1)
+    left = place.long().clamp(max=bins - 2)
+    part = (place - left).to(inputs.dtype)[:, None]
+    left = left[:, None].expand(-1, inputs.shape[1], -1)
+    energies = inputs[..., :bins]
+    warped = torch.lerp(energies.gather(2, left), energies.gather(2, left + 1), part)
+    return torch.cat([warped, inputs[..., bins:]], dim=2)
+
+
+FRAME_SHIFT = 0.01  # seconds
+
+
+@dataclass(frozen=True)
+class UtteranceMaskConfig(SpecAugmentConfig):
+    """What batches are changed by, in frames of 10 ms; by nothing by default."""
+
+    time_width: int = 15
+    """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
+    mel_bins: int = 80
+    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
+    masked, and tell what is under the masks."""
+    cepstra: float = field(default=0.0, metadata=older_runs(0.0))
+    """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
+    warp: float = field(default=0.0, metadata=older_runs(0.0))
+    """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
+    from both directions; 0.1 is 10 %. Cepstra stay as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mel_bins < 1:
+            raise ValueError(f"mel_bins is {self.mel_bins}, needs to be at least 1")
+        if not 0 <= self.cepstra <= 1:
+            raise ValueError(f"cepstra is {self.cepstra}, needs to be in [0, 1]")
+        if not 0 <= self.warp < 1 / KNEE - 1:
+            raise ValueError(f"warp is {self.warp}, needs to be in [0, {1 / KNEE - 1:g})")
+        if self.warp and self.mel_bins < 2:
+            raise ValueError("warp needs at least 2 mel_bins")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is changed."""
+        return super().active or self.cepstra > 0 or self.warp > 0
+
+
+EDGES = (20.0, 8000.0)
+"""Lower edge of the first and upper edge of the last mel filter in Hz: those of the front end at
+16 kHz."""
+
+
+class MaskedUtterances(SpecAugmented):
+    """A source of `CtcBatch` whose batches are masked and warped, see `SpecAugmented`.
+
+    Args:
+      data, config, seed, views: see there.
+      edges: those of the mel filters, for `config.warp`.
+    """
+
+    def __init__(
+        self,
+        data: BatchSource,
+        config: UtteranceMaskConfig,
+        seed: int,
+        views: int = 1,
+        edges: tuple[float, float] = EDGES,
+    ) -> None:
+        super().__init__(data, config, seed, views)
+        self._edges = edges
+
+    def _view(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
+        config, frames = self._config, batch.inputs.shape[1]
+        bins = min(config.mel_bins, batch.inputs.shape[2])
+        lengths = batch.input_lengths.numpy()
+        masked_bins, masked_frames = draw_masks(
+            lengths, lengths * FRAME_SHIFT, frames, bins, config, rng
+        )
+        inputs, cepstra = batch.inputs, np.zeros(len(lengths), dtype=bool)
+        if config.cepstra:
+            cepstra = rng.random(len(lengths)) < config.cepstra
+        if config.warp:
+            factors = 1 + config.warp * rng.uniform(-1, 1, len(lengths))
+            inputs = warp_mel(inputs, torch.from_numpy(factors), bins, self._edges)
+        masked_cepstra = torch.from_numpy(cepstra)[:, None].expand(-1, inputs.shape[2] - bins)
+        columns = torch.cat([masked_bins, masked_cepstra], dim=1)
+        mask = columns[:, None, :] | masked_frames[:, :, None]
+        return replace(batch, inputs=inputs.masked_fill(mask, 0.0))
+
+
+def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
+    """Compute the divergence between the outputs for two views of each utterance.
+
+    Args:
+      log_probs: [2 N, T, C], rows n and n + N for the same utterance.
+      lengths: [2 N] int64 on the CPU, the same for both views.
+
+    Returns:
+      The sum over rows and valid frames of KL(other view || row), whose gradient goes into the row
+      alone, as if the other view's outputs were labels.
+    """
+    other = log_probs.detach().roll(len(log_probs) // 2, dims=0)
+    by_frame = (other.exp() * (other - log_probs)).sum(dim=2)
+    frames = torch.arange(log_probs.shape[1], device=log_probs.device)
+    valid = frames < to_device(lengths, log_probs.device)[:, None]
+    return by_frame.masked_fill(~valid, 0).sum()
+
+
+def check_consistency(consistency: float, masked: bool) -> None:
+    """Check the weight of the divergence.
+
+    Args:
+      consistency: the weight.
+      masked: whether the two views differ.
+
+    Raises:
+      ValueError: it is below 0, or the views are the same.
+    """
+    if consistency < 0 or (consistency > 0 and not masked):
+        raise ValueError(
+            f"consistency is {consistency}, needs to be 0 or more, and above 0 it needs masks, in"
+            " which the two views differ"
+        )

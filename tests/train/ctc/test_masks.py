@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
+from toolkit.train.specaugment import MaskedUtterances, UtteranceMaskConfig
 
 LENGTHS = torch.tensor([200, 400, 90])
 

@@ -5,7 +5,6 @@ import pytest
 from toolkit.models.store import load_model
 from toolkit.parallel.strategy import Strategy
 from toolkit.train.ctc import masks
-from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.runlog import (
@@ -19,6 +18,7 @@ from toolkit.train.runlog import (
     Utilisation,
     read_run_log,
 )
+from toolkit.train.specaugment import UtteranceMaskConfig
 
 
 def test_it_learns_to_spell(ctc_toy, tmp_path):

@@ -5,7 +5,8 @@ import torch
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.fsa.discriminative import lattice_frames
 from toolkit.train.corpus import Corpus
-from toolkit.train.discriminative.data import (
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.sequence import (
     BUCKET_BATCHES,
     SHARDS_TOGETHER,
     LatticeBatches,
@@ -13,7 +14,6 @@ from toolkit.train.discriminative.data import (
     UpsampledReferences,
     unusable_lattices,
 )
-from toolkit.train.errors import TrainingDataError
 
 LENGTHS = [30, 9, 61, 45, 1, 17, 90, 33, 52, 70, 24]
 CONFIG = SequenceDataConfig(batch=3, max_frames=25)

@@ -13,9 +13,8 @@ from toolkit.models.store import load_model, save_model
 from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import select_held_out
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
-from toolkit.train.discriminative.data import SequenceDataConfig
-from toolkit.train.discriminative.training import SequenceConfig, train_sequence
 from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.sequence import SequenceConfig, SequenceDataConfig, train_sequence
 
 # All pdfs of the toy are speech; its lattices allow everything, so that the expected accuracy is
 # the mean of softmax(kappa (log p(s|x) - log p(s))) at the right pdf.

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.train.language.batches import SentenceBatches
-from toolkit.train.language.text import Sentences
+from toolkit.train.language_model import SentenceBatches, Sentences
 
 ROWS = [[3 + n, *[3] * (n % 7)] for n in range(60)]
 

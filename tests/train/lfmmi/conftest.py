@@ -14,9 +14,14 @@ from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.batches import ShardGroups
 from toolkit.train.corpus import Corpus
-from toolkit.train.lfmmi.data import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler
-from toolkit.train.lfmmi.spoken import AlignedPhones
-from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
+from toolkit.train.lfmmi import (
+    AlignedPhones,
+    LfmmiBatches,
+    LfmmiChunkConfig,
+    LfmmiChunkSampler,
+    LfmmiConfig,
+    train_lfmmi,
+)
 
 CONFIG = LfmmiConfig(
     epochs=2,

@@ -9,11 +9,11 @@ from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.store import make_model
 from toolkit.train.batches import ShardGroups
+from toolkit.train.config import SpecAugmentConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler
-from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
+from toolkit.train.lfmmi import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler, LfmmiLoss
+from toolkit.train.specaugment import SpecAugmented
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
         layers=1,
         lookahead=2,
     )
-    model, objective = make_model(config), LfmmiObjective(found.denominator, 0.1, 0.1, 1e-4)
+    model, objective = make_model(config), LfmmiLoss(found.denominator, 0.1, 0.1, 1e-4)
     loss, stats = objective(model, empty[0])
     loss.backward()
     assert loss == 0

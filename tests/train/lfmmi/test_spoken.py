@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.spoken import split_transcribed
+from toolkit.train.lfmmi import split_transcribed
 
 
 def store(kind, speakers, each):

@@ -11,7 +11,7 @@ from time import perf_counter
 from toolkit.environment import peak_bytes
 from toolkit.processes.context import server_pid
 from toolkit.processes.threads import torch_threads
-from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.config import TrainerConfig
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 
@@ -129,26 +129,20 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 
     from toolkit.models.ctc import CtcConfig, CtcModel
     from toolkit.models.store import load_model
-    from toolkit.train.ctc.objective import CtcObjective
-    from toolkit.train.precision import Precision
+    from toolkit.train.ctc.objective import CtcLoss
+    from toolkit.train.trainer import Trainer
 
     if setting.model == "paper":
         config = CtcConfig(source.records.dimension, len(source.records.symbols))
         network = CtcModel(config)
     else:
         network = load_model(Path(setting.model))
-    network.to(device).train()
-    objective = CtcObjective(len(source.records.symbols) - 1)
-    optimizer = make_optimizer(network, setting.training)
-    precision = Precision(setting.training, device, world_size=1)
+    loss = CtcLoss(len(source.records.symbols) - 1)
+    out = setting.records / "unused"  # nothing is written
+    trainer = Trainer(network.train(), loss, source, setting.training, out, device=device)
 
     def step(batch: CtcBatch) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with precision.autocast():
-            loss, stats = objective(network, batch)
-        precision.scaled(loss / stats["weight"]).backward()
-        optimizer.step()
-        loss.item()
+        trainer.train_step(batch)["loss"].item()
 
     return step
 

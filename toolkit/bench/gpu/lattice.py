@@ -25,10 +25,9 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.train.config import TrainerConfig
-from toolkit.train.discriminative.data import LatticeBatch
-from toolkit.train.discriminative.objective import SequenceObjective
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.sequence import LatticeBatch, SequenceLoss
+from toolkit.train.trainer import Trainer
 
 UTTERANCES = 64
 SECONDS = 10.0
@@ -59,9 +58,9 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         gemm = Gemm(where, torch.bfloat16, per_frame)
         criterion = Criterion(acoustic_scale=CONFIG.acoustic_scale)
         classes, flat = task.classes.to(where), torch.zeros(config.output_dim, device=where)
-        objective = SequenceObjective(criterion, classes, flat, smoothing=0.1)
+        objective = SequenceLoss(criterion, classes, flat, smoothing=0.1)
         smbr = _trainer(config, objective, task, folder / "smbr", where)
-        entropy = _trainer(config, CrossEntropy(), task, folder / "ce", where)
+        entropy = _trainer(config, cross_entropy, task, folder / "ce", where)
         scores = [batch.log_likelihoods.to(where) for batch in task.batches]
 
         def criteria() -> None:
@@ -79,7 +78,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         def steps(trainer: Trainer) -> Callable[[], None]:
             def take() -> None:
                 for batch in training:
-                    trainer.update(batch.to(where))
+                    trainer.train_step(batch.to(where))
 
             return take
 

@@ -21,7 +21,7 @@ from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.processes.workers import start_worker
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
-from toolkit.train.loop import Trainer
+from toolkit.train.trainer import fit
 
 ALONE = "alone"
 """In place of a method: every process trains on its own, all at the same time."""
@@ -145,9 +145,8 @@ def _train(
     data = _Batches(load, world_size)
     slow = rank == int(os.environ["WORLD_SIZE"]) - 1
     objective = _Waiting(load, slow)
-    trainer = Trainer(model, objective, data, settings, out, strategy=strategy)
-    trainer.run()
-    return [record["seconds"] for record in trainer.history]
+    result = fit(model, objective, data, settings, out, strategy=strategy)
+    return [record["seconds"] for record in result.history]
 
 
 def _reduction(workers: Workers, weights: int) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.models.ctc import CtcModel
 from toolkit.train.batches import prefetched
 from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.ctc.objective import CtcLoss
 
 BATCHES_AHEAD = 2
 
@@ -73,7 +73,7 @@ class Recognition:
     """How many utterances an evaluation recognises; None: all."""
 
 
-class Evaluation:
+class HeldOutEvaluation:
     """Evaluates a model on held-out utterances.
 
     Args:
@@ -83,7 +83,7 @@ class Evaluation:
     """
 
     def __init__(
-        self, valid: Iterable[CtcBatch], recognition: Recognition, objective: CtcObjective
+        self, valid: Iterable[CtcBatch], recognition: Recognition, objective: CtcLoss
     ) -> None:
         self._valid = valid
         self._recognition = recognition
@@ -99,7 +99,7 @@ class Evaluation:
         model.eval()
         device = model.output.weight.device
         recognition = self._recognition
-        sample = _Sample(recognition.utterances)
+        sample = UtteranceSample(recognition.utterances)
         references: dict[str, str] = {}
         texts: list[str] = []
         loss = weight = 0.0
@@ -123,7 +123,7 @@ class Evaluation:
         return {"loss": loss / weight, **of_texts}
 
 
-class _Sample:
+class UtteranceSample:
     """The utterances whose ids have the lowest checksums, whatever the order of the batches."""
 
     def __init__(self, most: int | None) -> None:
@@ -131,6 +131,7 @@ class _Sample:
         self._kept: list[tuple[int, str, str, Tensor]] = []
 
     def add(self, references: Mapping[str, str], outputs: Sequence[Tensor]) -> None:
+        """Add the utterances of a batch."""
         for (name, text), output in zip(references.items(), outputs, strict=True):
             self._kept.append((zlib.crc32(name.encode()), name, text, output.clone()))
         self._kept = sorted(self._kept, key=lambda entry: entry[:2])[: self._most]

@@ -20,7 +20,7 @@ from toolkit.processes.context import deaf_to_interrupts, worker_context
 from toolkit.processes.workers import start_worker
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
-from toolkit.train.ctc.evaluation import Evaluation
+from toolkit.train.ctc.evaluation import HeldOutEvaluation
 from toolkit.train.ctc.state_machine import EvaluatorKind
 from toolkit.train.errors import TrainingError
 
@@ -105,7 +105,7 @@ class EvaluationFolder:
 
 def evaluate_elsewhere(
     out: Path,
-    evaluation: Evaluation,
+    evaluation: HeldOutEvaluation,
     device: str = "cpu",
     until_finished: bool = True,
     plan: str | None = None,
@@ -153,7 +153,9 @@ class BackgroundEvaluator:
       device: device of that process, which uses one thread on a CPU.
     """
 
-    def __init__(self, kind: EvaluatorKind, out: Path, evaluation: Evaluation, device: str) -> None:
+    def __init__(
+        self, kind: EvaluatorKind, out: Path, evaluation: HeldOutEvaluation, device: str
+    ) -> None:
         self._kind = kind
         self._out = Path(out)
         self._evaluation = evaluation
@@ -241,7 +243,7 @@ class BackgroundEvaluator:
 def _serve(
     environment: Mapping[str, str],
     out: Path,
-    evaluation: Evaluation,
+    evaluation: HeldOutEvaluation,
     device: str,
     until_finished: bool,
 ) -> None:

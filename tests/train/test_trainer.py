@@ -14,23 +14,23 @@ from toolkit.parallel.strategy import Strategy
 from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, ValidationBatches
 from toolkit.train.config import ChunkConfig, TrainerConfig
 from toolkit.train.corpus import Corpus
+from toolkit.train.cross_entropy import cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
-from toolkit.train.loop import Trainer
 from toolkit.train.monitor import log_epoch
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.trainer import fit
 
 CONFIG = TrainerConfig(epochs=3, initial_rate=1e-2, final_rate=1e-3, checkpoint_seconds=0)
 LENGTHS = [90, 40, 70, 100, 30, 60]
 
 
-class StopAt(CrossEntropy):
-    """The objective, with a fault in its n-th training batch."""
+class StopAt:
+    """Cross entropy, with a fault in its n-th training batch."""
 
     def __init__(self, n=None, fault=None):
         self.n, self.fault, self.seen = n, fault, 0
 
     def __call__(self, model, batch):
-        loss, stats = super().__call__(model, batch)
+        loss, stats = cross_entropy(model, batch)
         if model.training:
             self.seen += 1
             if self.seen == self.n:
@@ -54,16 +54,22 @@ def chunks_of(corpus, window=10_000):
 
 
 @pytest.fixture
-def make_trainer(corpus, tmp_path):
-    def make(name, objective=None, config=CONFIG, dropout=0.3, window=10_000, **options):
+def make_training(corpus, tmp_path):
+    """Make a model and its training: a call of `fit`."""
+
+    def make(name, objective=cross_entropy, config=CONFIG, dropout=0.3, window=10_000, **options):
         torch.manual_seed(1)
         model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, dropout=dropout))
         chunks = chunks_of(corpus, window)
         options.setdefault("valid", ValidationBatches(corpus, 3))
-        objective = objective or CrossEntropy()
-        return model, Trainer(model, objective, chunks, config, tmp_path / name, **options)
+        out = tmp_path / name
+        return model, lambda: fit(model, objective, chunks, config, out, **options)
 
     return make
+
+
+def num_steps(corpus, epochs=CONFIG.epochs, world_size=1):
+    return sum(chunks_of(corpus).num_steps(epoch, world_size) for epoch in range(epochs))
 
 
 def weights(model):
@@ -77,52 +83,55 @@ def without_times(history):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("window", [100, 10_000])
-def test_an_interrupted_run_ends_with_the_same_bits(make_trainer, optimizer, window):
+def test_an_interrupted_run_ends_with_the_same_bits(make_training, corpus, optimizer, window):
     config = replace(CONFIG, optimizer=optimizer, average_epochs=2)
-    model, trainer = make_trainer("whole", config=config, window=window)
-    record = trainer.run()
+    model, train = make_training("whole", config=config, window=window)
+    result = train()
+    steps = sum(chunks_of(corpus, window).num_steps(epoch) for epoch in range(config.epochs))
     for n in (1, 2, 7, 12):
         name = f"stopped{n}"
         objective = StopAt(n, interrupt)
-        _, stopped = make_trainer(name, objective, config=config, window=window)
+        _, train = make_training(name, objective, config=config, window=window)
         with pytest.raises(KeyboardInterrupt):
-            stopped.run()
+            train()
         objective = StopAt()
-        other, resumed = make_trainer(name, objective, config=config, window=window)
-        resumed_record = resumed.run()
-        assert without_times([resumed_record]) == without_times([record])
-        assert without_times(resumed.history) == without_times(trainer.history)
+        other, train = make_training(name, objective, config=config, window=window)
+        resumed = train()
+        assert (resumed.score, resumed.selected) == (result.score, result.selected)
+        assert without_times(resumed.history) == without_times(result.history)
         for key, value in weights(model).items():
             assert torch.equal(weights(other)[key], value), (n, key)
         # at most one step was done again
-        assert objective.seen <= trainer.steps_done() - (n - 1) + 1
+        assert objective.seen <= steps - (n - 1) + 1
 
 
-def test_a_finished_run_is_not_repeated(make_trainer):
-    model, trainer = make_trainer("run")
-    trainer.run()
+def test_a_finished_run_is_not_repeated(make_training):
+    model, train = make_training("run")
+    train()
     objective = StopAt(1, interrupt)
-    other, again = make_trainer("run", objective)
-    again.run()
+    other, again = make_training("run", objective)
+    again()
     assert torch.equal(weights(model)["output.weight"], weights(other)["output.weight"])
 
 
-def test_dropout_and_order_follow_from_the_seed(make_trainer):
+def test_dropout_and_order_follow_from_the_seed(make_training):
     ends = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.manual_seed(len(ends))  # whatever came before
-        model, trainer = make_trainer(name, config=replace(CONFIG, seed=seed, epochs=1))
-        trainer.run()
+        model, train = make_training(name, config=replace(CONFIG, seed=seed, epochs=1))
+        train()
         ends.append(weights(model)["output.weight"])
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(make_trainer, tmp_path, bad):
-    _, trainer = make_trainer("run", StopAt(5, lambda loss: loss * bad))
+def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(
+    make_training, corpus, tmp_path, bad
+):
+    _, train = make_training("run", StopAt(5, lambda loss: loss * bad))
     with pytest.raises(TrainingError, match=r"not finite in epoch 1.*utt00\d.*bad_batch") as error:
-        trainer.run()
+        train()
     with safe_open(tmp_path / "run/checkpoints/bad_batch.safetensors", framework="pt") as file:
         ids = json.loads(file.metadata()["ids"])
         assert file.get_tensor("inputs").shape == (len(ids), 11, 12)
@@ -130,31 +139,31 @@ def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(make_trainer, tmp
         assert name in str(error.value)
     # the last checkpoint is from before: a run with sound data goes on from step 4
     objective = StopAt()
-    model, trainer = make_trainer("run", objective)
-    trainer.run()
-    assert objective.seen == trainer.steps_done() - 4
+    model, train = make_training("run", objective)
+    train()
+    assert objective.seen == num_steps(corpus) - 4
     assert all(torch.isfinite(value).all() for value in weights(model).values())
 
 
-def test_too_little_memory_on_a_gpu_names_the_batch(make_trainer):
+def test_too_little_memory_on_a_gpu_names_the_batch(make_training):
     def fill(_):
         raise torch.cuda.OutOfMemoryError("tried to allocate 9 GiB")
 
-    _, trainer = make_trainer("run", StopAt(2, fill))
+    _, train = make_training("run", StopAt(2, fill))
     with pytest.raises(TrainingError, match=r"batch of \d+ frames \(of utt00\d.*9 GiB"):
-        trainer.run()
+        train()
 
 
-def test_other_settings_are_refused(make_trainer):
-    _, trainer = make_trainer("run")
-    trainer.run()
+def test_other_settings_are_refused(make_training):
+    _, train = make_training("run")
+    train()
     for config in (replace(CONFIG, epochs=4), replace(CONFIG, initial_rate=0.5)):
         with pytest.raises(TrainingError, match=r"epochs|initial_rate"):
-            make_trainer("run", config=config)[1].run()
-    make_trainer("run", config=replace(CONFIG, checkpoint_seconds=9))[1].run()
+            make_training("run", config=config)[1]()
+    make_training("run", config=replace(CONFIG, checkpoint_seconds=9))[1]()
 
 
-def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
+def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_training, corpus):
     class Counting(Strategy):
         def __init__(self):
             self.calls = []
@@ -189,17 +198,17 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
             self.count = state["count"]
 
     strategy = Counting()
-    _, trainer = make_trainer("run", StopAt(8, interrupt), strategy=strategy)
+    _, train = make_training("run", StopAt(8, interrupt), strategy=strategy)
     with pytest.raises(KeyboardInterrupt):
-        trainer.run()
+        train()
     assert strategy.calls == ["start", *["backward", "step"] * 7, "failed"]
     strategy = Counting()
-    _, trainer = make_trainer("run", strategy=strategy)
-    trainer.run()
-    assert int(strategy.count) == trainer.steps_done()
+    _, train = make_training("run", strategy=strategy)
+    train()
+    assert int(strategy.count) == num_steps(corpus)
 
 
-def test_each_rank_trains_on_its_part(make_trainer, corpus, tmp_path):
+def test_each_rank_trains_on_its_part(make_training, corpus, tmp_path):
     class Rank(Strategy):
         world_size = 2
 
@@ -209,12 +218,12 @@ def test_each_rank_trains_on_its_part(make_trainer, corpus, tmp_path):
     seen = []
     for rank in range(2):
         objective = StopAt()
-        _, trainer = make_trainer(f"rank{rank}", objective, strategy=Rank(rank))
+        _, train = make_training(f"rank{rank}", objective, strategy=Rank(rank))
         if rank == 1:  # which reads the weights that rank 0 stored
             shutil.copytree(tmp_path / "rank0/checkpoints", tmp_path / "rank1/checkpoints")
             for path in tmp_path.glob("rank1/checkpoints/epoch-*"):
                 path.unlink()
-        trainer.run()
+        train()
         seen.append(objective.seen)
     steps = [chunks_of(corpus).num_steps(epoch) for epoch in range(CONFIG.epochs)]
     assert seen[0] == seen[1] == sum(number // 2 for number in steps)
@@ -225,18 +234,17 @@ def test_each_rank_trains_on_its_part(make_trainer, corpus, tmp_path):
         world_size = 1000
 
     with pytest.raises(TrainingDataError, match="1000 processes"):
-        make_trainer("many", strategy=TooMany())
+        make_training("many", strategy=TooMany())[1]()
 
 
-def test_a_held_out_loss_that_is_no_number_is_an_error_that_names_its_batch(make_trainer):
-    class Broken(CrossEntropy):
-        def __call__(self, model, batch):
-            loss, stats = super().__call__(model, batch)
-            return (loss if model.training else loss * float("nan")), stats
+def test_a_held_out_loss_that_is_no_number_is_an_error_that_names_its_batch(make_training):
+    def broken(model, batch):
+        loss, stats = cross_entropy(model, batch)
+        return (loss if model.training else loss * float("nan")), stats
 
-    _, trainer = make_trainer("run", Broken())
+    _, train = make_training("run", broken)
     with pytest.raises(TrainingError, match=r"not finite in epoch 1, in the batch of utt"):
-        trainer.run()
+        train()
 
 
 def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_path):
@@ -261,34 +269,29 @@ def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_pat
 
     def go(strategy, objective):
         model, data = LstmModel(LstmConfig(12, 5, hidden=8)), Rounded(chunks_of(corpus))
-        options = {"strategy": strategy, "valid": None}
-        trainer = Trainer(model, objective, data, CONFIG, tmp_path / "run", **options)
-        return trainer, data
+        fit(model, objective, data, CONFIG, tmp_path / "run", strategy=strategy)
+        return data
 
-    stopped, _ = go(Pair(), StopAt(5, interrupt))
     with pytest.raises(KeyboardInterrupt):
-        stopped.run()
-    resumed, data = go(Strategy(), StopAt())
-    resumed.run()
+        go(Pair(), StopAt(5, interrupt))
+    data = go(Strategy(), StopAt())
     assert data.asked[0] == 5  # half of the ten, as four of the eight had been taken
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("root", 2)])
-def test_learning_rates_can_grow_with_the_number_of_workers(make_trainer, scaling, factor):
+def test_learning_rates_can_grow_with_the_number_of_workers(make_training, scaling, factor):
     class OneOfFour(Strategy):
         world_size = 4
 
     scaled = replace(CONFIG, parallel=ParallelConfig(rate_scaling=scaling))
-    _, trainer = make_trainer("four", config=scaled, strategy=OneOfFour())
-    trainer.run()
+    _, train = make_training("four", config=scaled, strategy=OneOfFour())
     last = CONFIG.rates()[1]
-    assert trainer.history[-1]["rate"] == pytest.approx(factor * last)
-    _, alone = make_trainer("one", config=scaled)
-    alone.run()
-    assert alone.history[-1]["rate"] == pytest.approx(last)
+    assert train().history[-1]["rate"] == pytest.approx(factor * last)
+    _, train = make_training("one", config=scaled)
+    assert train().history[-1]["rate"] == pytest.approx(last)
 
 
-def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
+def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_training):
     rates = []
 
     class Watching(Strategy):
@@ -298,14 +301,14 @@ def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
             rates.append(self.optimizer.param_groups[0]["lr"])
 
     config = replace(CONFIG, max_gradient_norm=1e-3, warmup_steps=2, epochs=2)
-    _, trainer = make_trainer("run", config=config, strategy=Watching())
-    trainer.run()
+    _, train = make_training("run", config=config, strategy=Watching())
+    result = train()
     assert rates[:3] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2])
     assert rates[-1] == pytest.approx(1e-3)
-    assert trainer.history[-1]["rate"] == pytest.approx(1e-3)
+    assert result.history[-1]["rate"] == pytest.approx(1e-3)
 
 
-def test_the_history_has_the_norm_of_gradients_before_clipping(make_trainer, monkeypatch):
+def test_the_history_has_the_norm_of_gradients_before_clipping(make_training, monkeypatch):
     clip, norms = torch.nn.utils.clip_grad_norm_, []
 
     def clipped(*args):
@@ -314,18 +317,19 @@ def test_the_history_has_the_norm_of_gradients_before_clipping(make_trainer, mon
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
     config = replace(CONFIG, epochs=1, max_gradient_norm=1e-3)
-    _, trainer = make_trainer("norms", config=config)
-    trainer.run()
+    _, train = make_training("norms", config=config)
+    result = train()
     assert min(norms) > 1e-3
-    assert min(norms) <= trainer.history[0]["gradient_norm"] <= max(norms)
+    assert min(norms) <= result.history[0]["gradient_norm"] <= max(norms)
 
 
-def test_bf16_trains_and_keeps_float32_weights(make_trainer):
+def test_bf16_trains_and_keeps_float32_weights(make_training):
     losses = {}
     for amp in ("fp32", "bf16", "auto"):
         config = replace(CONFIG, amp=amp, epochs=2)
-        model, trainer = make_trainer(amp, config=config, dropout=0.0)
-        losses[amp] = trainer.run()["loss"]
+        model, train = make_training(amp, config=config, dropout=0.0)
+        result = train()
+        losses[amp] = result.history[-1]["loss"]
         assert model.output.weight.dtype == torch.float32
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)
     assert losses["bf16"] != losses["fp32"]
@@ -333,29 +337,29 @@ def test_bf16_trains_and_keeps_float32_weights(make_trainer):
 
 
 @pytest.mark.skipif(torch.__version__ < "2.3", reason="float16 on a CPU needs torch 2.3")
-def test_fp16_scales_the_loss_and_goes_on_with_the_same_losses(make_trainer, monkeypatch):
+def test_fp16_scales_the_loss_and_goes_on_with_the_same_losses(make_training, monkeypatch):
     """The first factor overflows; the factor is in the checkpoint."""
-    monkeypatch.setattr("toolkit.train.precision.FIRST", 2.0**40)
+    monkeypatch.setattr("toolkit.train.precision.INITIAL_SCALE", 2.0**40)
     monkeypatch.setattr("toolkit.train.precision.STEPS_BETWEEN_RISES", 5)
     losses = {}
     for amp in ("fp32", "fp16"):
         config = replace(CONFIG, amp=amp, epochs=6)
-        model, trainer = make_trainer(amp, config=config, dropout=0.0)
-        losses[amp] = trainer.run()["loss"]
+        model, train = make_training(amp, config=config, dropout=0.0)
+        result = train()
+        losses[amp] = result.history[-1]["loss"]
         assert model.output.weight.dtype == torch.float32
     assert losses["fp16"] == pytest.approx(losses["fp32"], rel=0.1)
-    whole, history = weights(model), without_times(trainer.history)
+    whole, history = weights(model), without_times(result.history)
     for n in (1, 7, 12):
         name, options = f"stopped{n}", {"config": config, "dropout": 0.0}
         with pytest.raises(KeyboardInterrupt):
-            make_trainer(name, StopAt(n, interrupt), **options)[1].run()
-        model, trainer = make_trainer(name, **options)
-        trainer.run()
-        assert without_times(trainer.history) == history
+            make_training(name, StopAt(n, interrupt), **options)[1]()
+        model, train = make_training(name, **options)
+        assert without_times(train().history) == history
         assert all(torch.equal(value, whole[key]) for key, value in weights(model).items())
 
 
-def test_without_held_out_data_the_last_weights_are_kept(make_trainer, caplog):
+def test_without_held_out_data_the_last_weights_are_kept(make_training, caplog):
     caplog.set_level("INFO")
     last = {}
 
@@ -363,23 +367,24 @@ def test_without_held_out_data_the_last_weights_are_kept(make_trainer, caplog):
         def end_epoch(self):
             last.update(weights(self.model))
 
-    model, trainer = make_trainer("run", valid=None, strategy=Watching())
-    assert trainer.run()["score"] == 0.0
+    model, train = make_training("run", valid=None, strategy=Watching())
+    result = train()
+    assert (result.score, result.selected) == (0.0, {})
     assert torch.equal(last["output.weight"], weights(model)["output.weight"])
     assert "kept epoch 3, nothing is held out" in caplog.messages
 
 
-def test_reports(make_trainer, tmp_path, capfd, caplog):
+def test_reports(make_training, corpus, tmp_path, capfd, caplog):
     told = []
     caplog.set_level("INFO")
-    _, trainer = make_trainer("run", progress=lambda done, total: told.append((done, total)))
-    trainer.run()
+    _, train = make_training("run", progress=lambda done, total: told.append((done, total)))
+    train()
     history = json.loads((tmp_path / "run/history.json").read_text())
     assert [record["epoch"] for record in history] == [1, 2, 3]
     assert {"loss", "accuracy", "valid_loss", "valid_accuracy", "rate"} <= set(history[0])
     assert history[0]["frames_per_second"] > 0
     assert 0 <= history[0]["data_wait"] < 1
-    assert told[-1] == (trainer.steps_done(),) * 2
+    assert told[-1] == (num_steps(corpus),) * 2
     assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
     assert capfd.readouterr().err == ""  # no bar where there is no terminal
     assert [r.message for r in caplog.records if r.message.startswith("epoch 3/3")]
