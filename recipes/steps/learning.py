@@ -7,8 +7,7 @@ from recipes.steps.farfield import validation
 from recipes.steps.network import network_decoder, targets
 from recipes.steps.unlabelled import training_shards
 from toolkit.align.augmented_copies import AugmentedAlignments
-from toolkit.align.store import AlignmentStore, OffsetAlignments
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.align.store import OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -66,8 +65,7 @@ def labelled_speech(
     found, rounds = targets(run, aligner), run.setting("align.rounds")
     if rounds:
         last = run.need(f"{baseline}/rounds/{rounds - 1}")
-        stores = [AlignmentStore(last / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
-        found = OffsetAlignments(stores, Senones.load(run.need("senones")))
+        found = OffsetAlignments.open(last, Senones.load(run.need("senones")))
     train = FeatureStore(run.need("fbank/train"))
     if not has_copies(run):
         return [train], [found]

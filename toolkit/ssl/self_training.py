@@ -9,10 +9,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.align.corpus import CorpusAlignConfig, align_corpus
+from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
-from toolkit.align.store import AlignmentStore, OffsetAlignments
+from toolkit.align.store import OffsetAlignments
 from toolkit.decode.confidence import Calibration, word_confidences
 from toolkit.decode.first_pass import Decoder, last_lattice, load_once
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
@@ -162,14 +162,12 @@ def recognise_and_align(
         found += [Recognised(**json.loads(line)) for line in lines]
     kept = most_confident(found, config)
     write_selection(found, kept, out)
-    aligned = 0.0
-    for offset in range(LOW_RATE_FACTOR):
-        own = RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
-        folder = out / f"ali.{offset}"
-        folder.mkdir(parents=True, exist_ok=True)
-        further = partial(report, before=(1 + offset) * shards)
-        counts = align_corpus(own, senones, lang, config.align, folder, jobs, further)
-        aligned = counts["aligned"]
+    scorers = [
+        RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
+        for offset in range(LOW_RATE_FACTOR)
+    ]
+    further = partial(report, before=shards)
+    counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, further)
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
     frames = sum(one.frames for one in kept)
     return {
@@ -178,7 +176,7 @@ def recognise_and_align(
         "hours": sum(one.frames for one in found) / hour,
         "kept_hours": frames / hour,
         "confidence": sum(one.frames * one.confidence for one in kept) / frames,
-        "aligned": aligned,
+        "aligned": counts["aligned"],
     }
 
 
@@ -196,8 +194,8 @@ def self_labelled(
       out: output folder of `recognise_and_align`.
       senones: the senones of the network.
     """
-    stores = [AlignmentStore(out / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
-    return RecognisedStore(features, read_texts(out / TEXT)), OffsetAlignments(stores, senones)
+    store = RecognisedStore(features, read_texts(out / TEXT))
+    return store, OffsetAlignments.open(out, senones)
 
 
 def most_confident(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Recognised]:

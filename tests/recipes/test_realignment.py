@@ -1,9 +1,11 @@
 """Rounds of realignment on drawn speech: the network's own targets, resuming inside a round."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from recipes.steps.network import train_network
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import (
     AlignmentStore,
@@ -12,14 +14,13 @@ from toolkit.align.store import (
     read_table,
     write_shard,
 )
-from toolkit.features.normalise import estimate_normaliser
+from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.lstm import LstmConfig
 from toolkit.train import monitor
 from toolkit.train.config import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.realignment import train_with_realignment
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 
 CONFIG = CrossEntropyConfig(
     epochs=6,
@@ -32,30 +33,48 @@ CONFIG = CrossEntropyConfig(
 )
 
 
+class Step:
+    """A run of the stage, on drawn speech and its true alignments; with a folder for its output."""
+
+    jobs, device, progress = 1, "cpu", None
+
+    def __init__(self, inputs, out, rounds, config, progress=None):
+        self.inputs, self.out, self.progress = inputs, out, progress
+        self.config = SimpleNamespace(ce=config, align=CorpusAlignConfig(rounds=rounds))
+
+    def need(self, name):
+        return self.inputs / name
+
+    def make(self, name):
+        return self.out
+
+    def setting(self, name):
+        return ()
+
+
 @pytest.fixture(scope="module")
-def train(speech, tmp_path_factory):
-    """Train with rounds on the true alignments of drawn speech."""
-    folder = tmp_path_factory.mktemp("low")
-    write_shard(folder / "ali.000000.safetensors", speech.states, [])
-    senones = Senones.monophone(speech.topology.at_low_rate())
-    estimate_normaliser(FeatureStore(speech.cepstra)).save(folder / "normaliser.json")
-    first = LowRateAlignments(AlignmentStore(folder), speech.topology, senones)
+def inputs(speech, tmp_path_factory):
+    """What stages before have left: features, alignments, senones, topology, lexicon."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for name in ("ali", "sat", "senones", "fbank"):
+        (folder / name).mkdir()
+    write_shard(folder / "ali/ali.000000.safetensors", speech.states, [])
+    speech.topology.save(folder / "sat/topology.json")
+    Senones.monophone(speech.topology.at_low_rate()).save(folder / "senones")
+    (folder / "lang").symlink_to(speech.lang)
+    (folder / "fbank/train").symlink_to(speech.cepstra)
+    estimate_normaliser(FeatureStore(speech.cepstra)).save(folder / "fbank/normaliser.json")
+    return folder
 
-    def run(out, rounds=1, progress=None, alignments=first, config=CONFIG):
-        return train_with_realignment(
-            features=speech.cepstra,
-            alignments=alignments,
-            normaliser=folder / "normaliser.json",
-            senones=senones,
-            lang=speech.lang,
-            config=config,
-            align=CorpusAlignConfig(rounds=rounds),
-            out=out,
-            jobs=1,
-            progress=progress,
-        )
 
-    run.senones, run.first = senones, first
+@pytest.fixture(scope="module")
+def train(inputs):
+    """Train with rounds."""
+
+    def run(out, rounds=1, progress=None, config=CONFIG):
+        step = Step(inputs, out, rounds, config, progress)
+        return train_network(step, "lstm_ce", inputs / "fbank")
+
     return run
 
 
@@ -69,7 +88,7 @@ def trained(train, tmp_path_factory):
     return out, headline, len(reports)
 
 
-def test_a_round_trains_on_what_the_network_aligned(train, trained, speech, tmp_path):
+def test_a_round_trains_on_what_the_network_aligned(inputs, trained, speech, tmp_path):
     out, headline, _ = trained
     assert headline["frame_accuracy"] > 0.8
     folders = [out / "rounds/0" / f"ali.{offset}" for offset in range(3)]
@@ -77,14 +96,18 @@ def test_a_round_trains_on_what_the_network_aligned(train, trained, speech, tmp_
         outcomes = read_table(folder / "table.tsv")
         assert sorted(o.utterance for o in outcomes) == sorted(speech.transcripts)
         assert all(o.status == "ok" for o in outcomes)
-    own = OffsetAlignments([AlignmentStore(folder) for folder in folders], train.senones)
+    senones = Senones.load(inputs / "senones")
+    first = LowRateAlignments(AlignmentStore(inputs / "ali"), speech.topology, senones)
+    own = OffsetAlignments.open(out / "rounds/0", senones)
     agreed = total = 0
     for utterance in own.ids:
-        truth, found = train.first.load(utterance), own.load(utterance)
+        truth, found = first.load(utterance), own.load(utterance)
         agreed, total = agreed + int((truth == found).sum()), total + len(truth)
     assert 0.7 < agreed / total < 1  # the network's own opinion, and a sound one
     # The last model is the one that these targets alone lead to.
-    train(tmp_path, rounds=0, alignments=own)
+    normaliser = Normaliser.load(inputs / "fbank/normaliser.json")
+    store = FeatureStore(inputs / "fbank/train")
+    train_cross_entropy(store, own, normaliser, CONFIG, senones.num_pdfs, tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
