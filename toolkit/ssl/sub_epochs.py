@@ -52,11 +52,11 @@ class TeacherShardGroup(ShardGroup):
     logits: np.ndarray
     """[sum of T', k] float16: their log posteriors."""
 
-    def make_batch(self, frames: torch.Tensor, **fields: Any) -> KBestBatch:
-        """Make a batch with the targets of `frames` [N, T], and with other fields as they are."""
-        rows = frames.numpy()
+    def make_batch(self, frame_rows: torch.Tensor, **fields: Any) -> KBestBatch:
+        """Make a batch with the targets in rows [N, T], and with other fields as they are."""
+        rows = frame_rows.numpy()
         return KBestBatch(
-            targets=self.targets[frames].long(),
+            targets=self.targets[frame_rows].long(),
             senones=torch.from_numpy(self.senones[rows].astype(np.int64)),
             logits=torch.from_numpy(self.logits[rows].astype(np.float32)),
             **fields,

@@ -99,9 +99,9 @@ class ShardGroup:
     offset: int
     """Raw frame with which every utterance begins."""
 
-    def make_batch(self, frames: Tensor, **fields: Any) -> Batch:
-        """Make a batch with the targets of `frames` [N, T], and with other fields as they are."""
-        return Batch(targets=self.targets[frames].long(), **fields)
+    def make_batch(self, frame_rows: Tensor, **fields: Any) -> Batch:
+        """Make a batch with the targets in rows [N, T], and with other fields as they are."""
+        return Batch(targets=self.targets[frame_rows].long(), **fields)
 
 
 def collate(
@@ -131,12 +131,12 @@ def collate(
     # [T + lookahead]: frames relative to the first scored one, from -left_context on
     position = torch.arange(-left_context, after + lookahead)
     within = (start[:, None] + position).clamp(min=0).minimum(length[:, None] - 1)
-    frames = first[:, None] + within  # [N, T + lookahead] rows of group.inputs
-    inputs = group.inputs.index_select(0, frames.view(-1)).view(*frames.shape, -1)
+    frame_rows = first[:, None] + within  # [N, T + lookahead] rows of group.inputs
+    inputs = group.inputs.index_select(0, frame_rows.view(-1)).view(*frame_rows.shape, -1)
     position = position[: left_context + after]
     is_scored = (position >= 0) & (position < scored[:, None])
     return group.make_batch(
-        frames[:, : left_context + after],
+        frame_rows[:, : left_context + after],
         ids=[group.names[u] for u in utterance.tolist()],
         inputs=inputs.float(),
         weights=is_scored.float(),
