@@ -20,17 +20,29 @@ def test_a_training_with_the_same_settings_is_finished(tmp_path):
     )
 
 
-def test_checkpoints_that_a_killed_run_left_go_with_the_next_call(tmp_path):
-    settings = training_identity(Config())
-    left = [tmp_path / "checkpoints/a.safetensors", tmp_path / "whole/checkpoints/b.safetensors"]
-    kept = tmp_path / "model.safetensors"
-    for path in (*left, kept):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    assert finished_headline(tmp_path, settings) is None
-    finish_training(tmp_path, settings, {})
+def test_a_finished_training_leaves_no_checkpoints_nor_does_one_killed_while_it_removes_them(
+    tmp_path,
+):
+    identity = training_identity(Config())
+    checkpoints = [
+        tmp_path / "checkpoints/a.safetensors",
+        tmp_path / "whole/checkpoints/b.safetensors",
+    ]
+    model = tmp_path / "model.safetensors"
+
+    def write():
+        for path in (*checkpoints, model):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    write()
+    assert finished_headline(tmp_path, identity) is None
+    assert all(path.exists() for path in checkpoints)
+    assert finish_training(tmp_path, identity, {"loss": 0.1}) == {"loss": 0.1}
+    assert not any(path.exists() for path in checkpoints)
+    write()
     assert finished_headline(tmp_path, training_identity(Config(epochs=3))) is None
-    assert all(path.exists() for path in left)
-    assert finished_headline(tmp_path, settings) == {}
-    assert not any(path.exists() for path in left)
-    assert kept.exists()
+    assert all(path.exists() for path in checkpoints)
+    assert finished_headline(tmp_path, identity) == {"loss": 0.1}
+    assert not any(path.exists() for path in checkpoints)
+    assert model.exists()

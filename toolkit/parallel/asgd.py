@@ -72,12 +72,12 @@ class Asgd(Asynchronous):
             if not failed:
                 exchange.close([0] if self.workers.rank else [])
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """See `Strategy`: keep the gradient for `after_step`, where it is sent from.
 
         A gradient that is not finite stays in the model, where the training loop reports it.
         """
-        super().backward(loss, weight)
+        super().backward(loss, weight, accumulated)
         gradient = self.flat.gradients()
         if self.server is None:
             gradient = self._channel.to_host(gradient)

@@ -127,9 +127,11 @@ class Gtc(Distributed):
         if self._exchange is not None:
             self._exchange.stop()
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """See `Strategy`."""
         summed = self.config.gtc.grad_scale == "sum"
+        if accumulated and not summed:
+            self.divide_gradients(weight)
         weights, density = self._exchange.backward(loss if summed else loss / weight, weight)
         self._exchanges += 1
         self._weight = self._weight + weights

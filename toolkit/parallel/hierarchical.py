@@ -60,7 +60,7 @@ class HierarchicalAdpsgd(Adpsgd):
             self._buckets.remove()
         super().stop(failed)
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """See `Strategy`: as in S-SGD, within the node."""
         self._buckets.backward(loss, weight)
 

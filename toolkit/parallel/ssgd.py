@@ -28,8 +28,8 @@ class Ssgd(Distributed):
         if hasattr(self, "_buckets"):
             self._buckets.remove()
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """See `Strategy`."""
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
+        """See `Strategy`; what was accumulated is in the buckets with what is added to it."""
         self._buckets.backward(loss, weight)
 
     def state_dict(self) -> dict[str, Any]:

@@ -115,14 +115,24 @@ class Strategy:
         """
         return step
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """Compute the gradients and leave in every `grad` the one that the optimizer shall use.
 
         Args:
           loss: this rank's loss, summed over its batch.
-          weight: divisor of the loss, such as the batch's frames; a scalar without gradient.
+          weight: divisor of the loss, such as the batch's frames; a scalar without gradient. With
+            `accumulated` that of all batches of the step.
+          accumulated: every `grad` holds the gradients of the summed losses of earlier batches.
         """
+        if accumulated:
+            self.divide_gradients(weight)
         (loss / weight).backward()
+
+    def divide_gradients(self, weight: Tensor) -> None:
+        """Divide the gradients that were accumulated by a scalar."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= weight
 
     def after_step(self) -> None:
         """Change the weights, or the optimizer's state, after the optimizer's step."""

@@ -34,7 +34,7 @@ from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_lis
 from toolkit.train.cross_entropy import FrameTrainingConfig, KBestBatch, cross_entropy, distillation
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress, phase_progress
-from toolkit.train.optimizer import Schedule, exponential_rate
+from toolkit.train.optimizer import Schedule, scheduled_rate
 from toolkit.train.specaugment import masked
 from toolkit.train.trainer import fit, joined_history, write_history
 
@@ -218,7 +218,7 @@ class AlternatingBatches:
 
 
 def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Schedule:
-    """Return a rate that decays exponentially over the steps on unlabelled data (C12).
+    """Return the configured rate over the steps on unlabelled data alone (C12).
 
     A pass over labelled data has a constant rate: `labelled_factor` times that of the last
     unlabelled step.
@@ -227,16 +227,15 @@ def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Sched
       config: rates, and warm-up steps on unlabelled data.
       labelled_factor: factor of the learning rate on labelled data.
     """
-    initial, final = config.rates()
 
     def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
         number, is_labelled = divmod(epoch, 2)
         total = sum(steps[::2])
         done = sum(steps[: 2 * number : 2])
         if not is_labelled:
-            return exponential_rate(done + step, total, initial, final, config.warmup_steps)
+            return scheduled_rate(config, done + step, total)
         last = done + steps[2 * number] - 1
-        return labelled_factor * exponential_rate(last, total, initial, final, config.warmup_steps)
+        return labelled_factor * scheduled_rate(config, last, total)
 
     return rate
 

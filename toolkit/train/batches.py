@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
+from toolkit.parallel.strategy import BatchSource
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.corpus import Corpus, Utterance
@@ -80,6 +82,61 @@ class Batch:
         }
         content = save(tensors, metadata={"ids": json.dumps(self.ids)})
         write_atomically(path, content, own=True)
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Consecutive batches whose gradients are added up for one optimizer step."""
+
+    batches: tuple[Any, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        """Utterances of all rows."""
+        return [name for batch in self.batches for name in batch.ids]
+
+    @property
+    def frames(self) -> int:
+        """Number of scored frames."""
+        return sum(batch.frames for batch in self.batches)
+
+    def to(self, device: torch.device) -> "MicroBatches":
+        """Move all of them, see `Batch`."""
+        return MicroBatches(tuple(batch.to(device) for batch in self.batches))
+
+    def pin(self) -> "MicroBatches":
+        """Pin all of them, see `Batch`."""
+        return MicroBatches(tuple(batch.pin() for batch in self.batches))
+
+
+def micro_batches(batch: Any) -> tuple[Any, ...]:
+    """Return the batches of one optimizer step: those of `MicroBatches`, else the batch alone."""
+    return batch.batches if isinstance(batch, MicroBatches) else (batch,)
+
+
+class AccumulatedBatches:
+    """A `BatchSource` whose step is `accumulate` batches of another, or what an epoch has left.
+
+    Args:
+      data: the batches.
+      accumulate: batches for one optimizer step.
+    """
+
+    def __init__(self, data: BatchSource, accumulate: int) -> None:
+        self._data = data
+        self._accumulate = accumulate
+
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
+        return -(-self._data.num_steps(epoch, world_size) // self._accumulate)
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[MicroBatches]:
+        """See `BatchSource`."""
+        batches = self._data.batches(epoch, start * self._accumulate, rank, world_size)
+        while of_step := tuple(islice(batches, self._accumulate)):
+            yield MicroBatches(of_step)
 
 
 @dataclass(frozen=True)

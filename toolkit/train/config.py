@@ -8,8 +8,15 @@ from toolkit.parallel.config import ParallelConfig
 
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
 """See `TrainerConfig.amp`."""
-OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
-LIBRARY_RATE = {"adam": 1e-3, "sgd": 1e-2, "adadelta": 1.0, "adadelta_tensorflow": 1e-3}
+OptimizerName = Literal["adam", "adamw", "sgd", "adadelta", "adadelta_tensorflow"]
+ScheduleName = Literal["exponential", "cosine", "noam"]
+LIBRARY_RATE = {
+    "adam": 1e-3,
+    "adamw": 1e-3,
+    "sgd": 1e-2,
+    "adadelta": 1.0,
+    "adadelta_tensorflow": 1e-3,
+}
 """The libraries' default learning rates (for `sgd` that of Keras, as torch has none). With 1
 AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are a thousandth."""
 
@@ -21,15 +28,25 @@ class TrainerConfig:
     epochs: int = 10
     """Passes over the data; 10 for cross entropy on chunks (C7)."""
     optimizer: OptimizerName = "adam"
-    """`adam` with torch's defaults, `sgd` with momentum, or AdaDelta (A18) with torch's defaults
-    (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
+    """`adam` with torch's defaults, `adamw` with `weight_decay`, `sgd` with momentum, or AdaDelta
+    (A18) with torch's defaults (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
     initial_rate: float | None = 1e-3
-    """Learning rate after the warm-up; it decays exponentially (C7, which gives no values). None:
-    the library's default for the optimizer, see `LIBRARY_RATE`."""
+    """Learning rate after the warm-up, the highest one; C7 gives no values. None: the library's
+    default for the optimizer, see `LIBRARY_RATE`."""
     final_rate: float | None = 1e-4
-    """Learning rate of the last step; None: the same as the first, for a constant rate."""
+    """Learning rate of the last step; None: the same as the first, for a constant rate. Not used by
+    the schedule `noam`."""
+    schedule: ScheduleName = "exponential"
+    """How the rate falls after the warm-up: `exponential` (C7), half a period of a `cosine`, or
+    with the inverse square root of the step (`noam`, which needs `warmup_steps`)."""
     warmup_steps: int = 0
     """Steps of linear warm-up to `initial_rate`."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay of `adamw`: a step takes the learning rate times this share off the
+    weights. On matrices and filters alone, not on biases and normalisations."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one optimizer step, for larger batches than fit into
+    memory. Rates, checkpoints and `warmup_steps` count steps."""
     momentum: float = 0.9
     """Momentum of `sgd`."""
     max_gradient_norm: float = 5.0
@@ -59,7 +76,7 @@ class TrainerConfig:
     """Data-parallel training, when torchrun starts several processes."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "average_epochs"):
+        for name in ("epochs", "average_epochs", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
         if self.threads is not None and self.threads < 1:
@@ -70,12 +87,22 @@ class TrainerConfig:
                 raise ValueError(f"{name} is {value}, needs to be above 0")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum is {self.momentum}, needs to be in [0, 1)")
-        for name in ("warmup_steps", "seed", "checkpoint_seconds"):
+        for name in ("warmup_steps", "weight_decay", "seed", "checkpoint_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.optimizer not in get_args(OptimizerName):
             known = ", ".join(get_args(OptimizerName))
             raise ValueError(f"optimizer is {self.optimizer!r}, needs to be one of {known}")
+        if self.weight_decay and (self.optimizer != "adamw" or self.parallel.method == "asgd"):
+            raise ValueError(
+                f"weight_decay is {self.weight_decay}, needs optimizer=adamw, and a method other"
+                " than asgd"
+            )
+        if self.schedule not in get_args(ScheduleName):
+            known = ", ".join(get_args(ScheduleName))
+            raise ValueError(f"schedule is {self.schedule!r}, needs to be one of {known}")
+        if self.schedule == "noam" and not self.warmup_steps:
+            raise ValueError("schedule is 'noam', needs warmup_steps above 0")
         if self.amp not in get_args(Amp):
             raise ValueError(f"amp is {self.amp!r}, needs to be one of {', '.join(get_args(Amp))}")
 

@@ -1,6 +1,7 @@
 """Optimizers, and learning rates as pure functions of the step."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -26,13 +27,23 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
     On a GPU a step of Adam and SGD is one kernel (torch's `fused`), where this torch has it.
     """
     rate, _ = config.rates()
+    parameters: Any = model.parameters()
+    constants: dict[str, Any] = {}
     if config.optimizer == "adam":
-        kind, constants = torch.optim.Adam, {}
+        kind: type[Optimizer] = torch.optim.Adam
+    elif config.optimizer == "adamw":
+        kind = torch.optim.AdamW
+        # Biases and the scales of normalisations have one dimension; they do not decay.
+        everything = list(parameters)
+        parameters = [
+            {"params": [p for p in everything if p.dim() > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in everything if p.dim() <= 1], "weight_decay": 0.0},
+        ]
     elif config.optimizer in ADADELTA:
         kind, constants = torch.optim.Adadelta, ADADELTA[config.optimizer]
     else:
         kind, constants = torch.optim.SGD, {"momentum": config.momentum}
-    return _uncompiled(kind)(model.parameters(), lr=rate, **constants, **_fused(kind, model))
+    return _uncompiled(kind)(parameters, lr=rate, **constants, **_fused(kind, model))
 
 
 @cache
@@ -85,12 +96,43 @@ def exponential_rate(step: int, total: int, initial: float, final: float, warmup
     return initial * (final / initial) ** min(1.0, (step - warmup) / decaying)
 
 
+def cosine_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
+    """Return the learning rate of a step: linear warm-up, then half a period of a cosine.
+
+    Its arguments are those of `exponential_rate` (Loshchilov and Hutter 2017, without restarts).
+    """
+    if step < warmup:
+        return initial * (step + 1) / (warmup + 1)
+    done = min(1.0, (step - warmup) / max(1, total - warmup - 1))
+    return final + (initial - final) * (1 + math.cos(math.pi * done)) / 2
+
+
+def noam_rate(step: int, initial: float, warmup: int) -> float:
+    """Return the learning rate of a step: linear warm-up, then the inverse square root of the step.
+
+    As in Vaswani et al. 2017, where the highest rate follows from the network's size.
+
+    Args:
+      step: counted from 0.
+      initial: the highest rate, of step `warmup`.
+      warmup: steps of linear warm-up.
+    """
+    return initial * min((step + 1) / (warmup + 1), ((warmup + 1) / (step + 1)) ** 0.5)
+
+
+def scheduled_rate(config: TrainerConfig, step: int, total: int) -> float:
+    """Return the configured rate of a step, counted from 0, of a training of `total` steps."""
+    initial, final = config.rates()
+    if config.schedule == "noam":
+        return noam_rate(step, initial, config.warmup_steps)
+    rate = cosine_rate if config.schedule == "cosine" else exponential_rate
+    return rate(step, total, initial, final, config.warmup_steps)
+
+
 def learning_rate_schedule(config: TrainerConfig) -> Schedule:
     """Return the configured learning rate, from the first step of a training to its last."""
-    initial, final = config.rates()
 
     def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
-        done = sum(steps[:epoch]) + step
-        return exponential_rate(done, sum(steps), initial, final, config.warmup_steps)
+        return scheduled_rate(config, sum(steps[:epoch]) + step, sum(steps))
 
     return rate

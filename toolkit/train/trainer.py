@@ -7,7 +7,7 @@ batches and, for CTC, the callback.
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from toolkit.models.semi_orthogonal import constrain
 from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Strategy, make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.storage.files import write_atomically
-from toolkit.train.batches import load_ahead
+from toolkit.train.batches import AccumulatedBatches, load_ahead, micro_batches
 from toolkit.train.checkpoints import (
     Checkpoints,
     EpochWeights,
@@ -240,6 +240,8 @@ class Trainer:
         self.callback = Callback() if callback is None else callback
         self.strategy = Strategy() if strategy is None else strategy
         self.optimizer = make_optimizer(model, config)
+        if strategy is None:  # steps may be taken without `running`
+            self.strategy.start(model, self.optimizer)
         self.epoch = 0
         """Number of finished epochs."""
         self.step = 0
@@ -250,6 +252,9 @@ class Trainer:
         """Held-out metrics before the first epoch, if they were asked for."""
         self._objective = objective
         self._data = data
+        self._steps: BatchSource = data
+        if config.accumulate > 1:
+            self._steps = AccumulatedBatches(data, config.accumulate)
         self._load_ahead = partial(load_ahead, device=self.device)
         self._identity = identity or {}
         self._out = Path(out)
@@ -259,7 +264,7 @@ class Trainer:
         self._precision = Precision(config, self.device, world_size)
         epochs = range(config.epochs)
         self._num_batches = [data.num_steps(epoch) for epoch in epochs]
-        self.num_steps = [data.num_steps(epoch, world_size) for epoch in epochs]
+        self.num_steps = [self._steps.num_steps(epoch, world_size) for epoch in epochs]
         """Steps of each rank in every epoch."""
         if min(self.num_steps) == 0:
             raise TrainingDataError(no_step(world_size))
@@ -306,7 +311,7 @@ class Trainer:
         monitor = self.monitor.epoch(title, steps, self.step, before)
         may_share = self.callback.may_share_batches
         batches = self.strategy.batches(
-            self._data, self.epoch, self.step, self._load_ahead, may_share
+            self._steps, self.epoch, self.step, self._load_ahead, may_share
         )
         self.model.train()
         try:
@@ -328,7 +333,7 @@ class Trainer:
         return monitor
 
     def train_step(self, batch: Any) -> dict[str, Tensor]:
-        """Take one optimizer step on a batch that is on the device.
+        """Take one optimizer step on a batch, or `MicroBatches`, on the device.
 
         Returns:
           The objective's sums, and `loss`.
@@ -341,8 +346,7 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            loss, stats = self._compute_loss(batch)
-            self.strategy.backward(self._precision.scale_loss(loss), stats["weight"])
+            losses, stats = self._compute_gradients(micro_batches(batch))
         except torch.cuda.OutOfMemoryError as error:
             raise TrainingError(
                 f"the GPU has too little memory for a batch of {batch.frames} frames (of"
@@ -357,12 +361,34 @@ class Trainer:
             if not self.strategy.applies_constraints:
                 constrain(self.model, self.steps_done())
         self._require_finite()
-        self._detector.add(loss.detach() + (norm if is_finite else 0), batch)
+        *earlier, (last_batch, last_loss) = zip(micro_batches(batch), losses, strict=True)
+        for micro_batch, loss in earlier:
+            self._detector.add(loss, micro_batch)
+        self._detector.add(last_loss + (norm if is_finite else 0), last_batch)
         # The norm before clipping, 0 for a step that float16 skipped, weighted as the loss is.
-        norm = norm.detach().to(loss.device) if is_finite else 0.0
-        stats = {"loss": loss.detach(), **stats}
+        norm = norm.detach().to(last_loss.device) if is_finite else 0.0
+        stats = {"loss": sum(losses[1:], losses[0]), **stats}
         accumulate(self._sums, stats | {"gradient_norm": norm * stats["weight"]})
         return stats
+
+    def _compute_gradients(self, batches: Sequence[Any]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Leave in every `grad` that of the mean loss of all batches, and of all ranks.
+
+        Returns:
+          The loss of each batch, and the objective's sums over all of them.
+        """
+        losses: list[Tensor] = []
+        sums: dict[str, Tensor] = {}
+        for batch in batches:
+            loss, stats = self._compute_loss(batch)
+            losses.append(loss.detach())
+            for name, value in stats.items():
+                sums[name] = sums[name] + value if name in sums else value
+            loss = self._precision.scale_loss(loss)
+            if len(losses) < len(batches):
+                loss.backward()  # no rank waits for another before the last batch
+        self.strategy.backward(loss, sums["weight"], accumulated=len(batches) > 1)
+        return losses, sums
 
     def validate(self) -> dict[str, float]:
         """Average the objective over the held-out batches, which are divided among the ranks.
@@ -487,7 +513,7 @@ class Trainer:
         position, old_size = (state["epoch"], state["step"]), state["world_size"]
         self.epoch, self.step = position
         if self.step and old_size != strategy.world_size:  # the same share of the epoch is done
-            old_steps = self._data.num_steps(self.epoch, old_size)
+            old_steps = self._steps.num_steps(self.epoch, old_size)
             self.step = self.step * self.num_steps[self.epoch] // old_steps
         # Rank 0 goes on with the sums over all ranks, the others with zeros.
         self._sums = {

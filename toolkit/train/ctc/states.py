@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
+from toolkit.train.batches import micro_batches
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition, sentences
 from toolkit.train.ctc.evaluators import BackgroundEvaluator, EvaluationFolder
@@ -105,12 +106,13 @@ class TrainingStates(Callback):
         self._tick = monotonic()
 
     def on_step(
-        self, trainer: Trainer, batch: CtcBatch, stats: dict[str, Tensor], checkpoint_due: bool
+        self, trainer: Trainer, batch: Any, stats: dict[str, Tensor], checkpoint_due: bool
     ) -> None:
         """See `Callback`; visits the states that are due after an iteration."""
         interval = self._interval
         interval["seconds"] += monotonic() - self._tick
-        interval["examples"] += batch.utterances * self._world_size
+        batches = micro_batches(batch)
+        interval["examples"] += sum(b.utterances for b in batches) * self._world_size
         for name in ("loss", "weight"):
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
@@ -120,7 +122,7 @@ class TrainingStates(Callback):
             if state is State.SAVING:
                 self._save(trainer)
             else:
-                self._generate(trainer, batch)
+                self._generate(trainer, batches[-1])
         self._tick = monotonic()
 
     def on_epoch_end(self, trainer: Trainer) -> None:

@@ -143,7 +143,7 @@ def train_ctc(
         config.machine,
         config.log_every,
         log,
-        Created(0.0, parameters, batch * world_size, world_size, about),
+        Created(0.0, parameters, batch * world_size * config.accumulate, world_size, about),
         recognition,
         HeldOutEvaluation(valid, recognition, loss),
         out,
