@@ -32,8 +32,7 @@ from toolkit.fsa.beam import Beam
 from toolkit.fsa.rescore import RescoreLimits
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.language_model import NeuralLmConfig

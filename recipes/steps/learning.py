@@ -12,10 +12,13 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.ssl import scheduled
-from toolkit.ssl.calibration import measure_calibration
-from toolkit.ssl.choice_of_k import choose_k, smallest_sufficient
-from toolkit.ssl.logits import TrainedModel
-from toolkit.ssl.self_training import recognise_and_align, self_labelled
+from toolkit.ssl.recognition import recognise_and_align, self_labelled
+from toolkit.ssl.teacher_evaluation import (
+    TrainedModel,
+    choose_k,
+    measure_calibration,
+    smallest_sufficient,
+)
 from toolkit.stages.run import Run
 from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import train_cross_entropy

@@ -19,8 +19,7 @@ from toolkit.features.normalise import Scope
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig

@@ -7,14 +7,13 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.fsa.discriminative import Criterion, PdfClasses
-from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation
-from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.sequence import LatticeBatch, SequenceLoss
 from toolkit.train.trainer import Trainer
 

@@ -2,16 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.models import recurrence
-from toolkit.models.blstm import BlstmConfig, BlstmModel
+from toolkit.models import lstm_cpu
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.models.recurrence import replaces_torch, run_lstm
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.models.lstm_cpu import replaces_torch, run_lstm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.processes.threads import one_thread
 
 OLD = torch.__version__ < "2"
-NO_BFLOAT16 = not recurrence.onednn_has_bfloat16()
+NO_BFLOAT16 = not lstm_cpu.onednn_has_bfloat16()
 
 
 def make(bidirectional=False, layers=3, dropout=0.0, dtype=torch.float64):
@@ -104,7 +103,7 @@ NETWORKS = {
 @pytest.mark.parametrize("network", NETWORKS)
 def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     """As on processors without AVX-512."""
-    monkeypatch.setattr(recurrence, "onednn_has_bfloat16", lambda: False)
+    monkeypatch.setattr(lstm_cpu, "onednn_has_bfloat16", lambda: False)
     torch.manual_seed(0)
     model, x = NETWORKS[network]()
     model.eval()

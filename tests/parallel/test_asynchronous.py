@@ -261,7 +261,7 @@ def test_nodes_keep_their_workers_alike():
 
 def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeypatch):
     """Whatever the counter says, nobody else gathers the weights as one vector."""
-    from toolkit.parallel.flat_parameters import FlatParameters
+    from toolkit.parallel.workers import FlatParameters
 
     config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
     read = []

@@ -11,7 +11,7 @@ import torch
 from tests.parallel.tiny import Job, with_method
 from tests.train.conftest import CtcToy, Spelling
 from toolkit.parallel.strategy import make_strategy
-from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.train.ctc.states import MachineConfig
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.parallel.learner import Learner, ParameterServer, delay_by_one_update, optimizer_like
+from toolkit.parallel.adpsgd import Learner, delay_by_one_update
+from toolkit.parallel.asgd import ParameterServer, optimizer_like
 
 
 def test_an_averaging_that_updates_interrupt_keeps_the_sum_and_loses_none():

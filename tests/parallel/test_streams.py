@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from tests.parallel.fake_streams import FakeStreams, comes_after
-from toolkit.parallel.adpsgd import NeighbourAverager
+from toolkit.parallel.adpsgd import Learner, NeighbourAverager
+from toolkit.parallel.asgd import ParameterServer
 from toolkit.parallel.config import GtcConfig, ParallelConfig
-from toolkit.parallel.gtc import Gtc
-from toolkit.parallel.gtc_buckets import FixedMessages
-from toolkit.parallel.learner import Learner, ParameterServer
-from toolkit.parallel.streams import Channel
+from toolkit.parallel.gtc import FixedMessages, Gtc
+from toolkit.parallel.messages import Channel
 
 READ_BY_THE_HOST = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"}
 

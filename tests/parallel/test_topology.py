@@ -7,13 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.parallel.learner import Learner
-from toolkit.parallel.topology import (
-    consensus_distance,
-    is_active,
-    partner,
-    partners,
-)
+from toolkit.parallel.adpsgd import Learner, consensus_distance, is_active, partner, partners
 
 SIZES = st.integers(2, 9)
 

@@ -20,10 +20,14 @@ from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStor
 from toolkit.pipeline.shards import put_shard, read_shards, write_manifests
 from toolkit.pipeline.step import StepError, StepResult
 from toolkit.pipeline.stored_shards import FORCE, CacheConfig, StoredShards
-from toolkit.ssl.batches import TeacherBatches
-from toolkit.ssl.selection import SelectionConfig, select
-from toolkit.ssl.shards import TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
 from toolkit.train.batches import ChunkSampler
 from toolkit.train.config import ChunkConfig
 

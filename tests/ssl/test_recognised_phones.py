@@ -20,11 +20,7 @@ from toolkit.fsa.denominator import make_denominator
 from toolkit.fsa.numerator import PhoneTimes
 from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 from toolkit.models.lstm import LstmConfig
-from toolkit.ssl.recognised_phones import (
-    DamagedPhonesError,
-    RecognisedPhones,
-    RecognisedPhonesConfig,
-)
+from toolkit.ssl.recognition import DamagedPhonesError, RecognisedPhones, RecognisedPhonesConfig
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.lfmmi import AlignedPhones, LfmmiChunkConfig, LfmmiConfig, train_lfmmi
 

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig, log_posteriors
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import KINDS, ModelError, load_model, make_model, save_model
 from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
-from toolkit.ssl.selection import SelectionConfig
 from toolkit.ssl.targets import TargetError
+from toolkit.ssl.unlabelled import SelectionConfig
 from toolkit.train.config import ChunkConfig, SpecAugmentConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from toolkit.features.low_frame_rate import stack
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.ssl.batches import TeacherBatches
-from toolkit.ssl.selection import SelectionConfig, select
-from toolkit.ssl.shards import TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.ssl.target_store import TargetStore
+from toolkit.ssl.targets import TargetStore
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
 from toolkit.train.batches import ChunkSampler, UtteranceSampler, equal_parts
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.errors import TrainingDataError

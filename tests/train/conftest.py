@@ -13,10 +13,10 @@ from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.cer import error_rates
-from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
 from toolkit.train.ctc.objective import CtcLoss
-from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.ctc.states import MachineConfig
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.runlog import Started, read_run_log
 

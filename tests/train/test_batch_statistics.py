@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import toolkit.train.checkpoints as batch_statistics
-from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.models.ctc import MaskedBatchNorm
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
 from toolkit.train.checkpoints import update_batch_norm

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig, with_lookahead
+from toolkit.models.lstm import BlstmConfig, LstmConfig, with_lookahead
 from toolkit.models.store import make_model
 from toolkit.train.batches import BUCKET_BATCHES, CorpusBatches, ShardGroups, UtteranceSampler
 from toolkit.train.config import WholeUtteranceConfig

@@ -23,11 +23,16 @@ from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import make_cut
 from toolkit.pipeline.stored_shards import CacheConfig, StoredShards
-from toolkit.ssl.batches import TeacherBatches
-from toolkit.ssl.selection import SelectionConfig, select
-from toolkit.ssl.shards import ShardFiles, TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
 from toolkit.ssl.targets import KBest
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    ShardFiles,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
 from toolkit.train.batches import ChunkSampler
 from toolkit.train.config import ChunkConfig
 

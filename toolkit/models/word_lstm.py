@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.models.lstm import LstmState, initialise
-from toolkit.models.recurrence import replaces_torch, run_lstm
+from toolkit.models.lstm_cpu import replaces_torch, run_lstm
 
 LARGEST_FIRST_WEIGHT = 0.1
 """Word vectors begin uniformly between minus this and this."""

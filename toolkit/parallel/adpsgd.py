@@ -1,23 +1,150 @@
-"""ADPSGD: each worker averages its model with a neighbour's while it computes (B1)."""
+"""ADPSGD and H-ADPSGD: models averaged with a neighbour's while computing (B1, B3).
+
+Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
+stochastic matrix. So the mean of the models stays, and their distance from it becomes no longer.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.learner import Learner, delay_by_one_update
-from toolkit.parallel.point_to_point import Answer, PointToPoint
-from toolkit.parallel.process_group import Workers
+from toolkit.parallel.asynchronous import Asynchronous, Node
+from toolkit.parallel.config import ParallelConfig, ParallelError
+from toolkit.parallel.messages import (
+    Answer,
+    Channel,
+    HostStreams,
+    PointToPoint,
+    Streams,
+    Turns,
+    streams_of,
+)
+from toolkit.parallel.ssgd import GradientBuckets
 from toolkit.parallel.strategy import BatchSource, Prefetch
-from toolkit.parallel.streams import Channel, streams_of
-from toolkit.parallel.topology import Pattern, is_active, partner, partners
+from toolkit.parallel.workers import Distributed, Workers
+
+Pattern = Literal["fixed", "random", "shuffled"]
+"""`fixed`: neighbours on a ring in turn; `random`: partners that active learners draw on their own,
+so that two may draw the same one; `shuffled`: neighbours on a ring that is shuffled for every
+averaging, so that those who average as often never ask the same one."""
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square over the learners of the distance of [K, P] models from their mean."""
+    return float((models - models.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+
+def is_active(rank: int) -> bool:
+    """Whether a learner is active: requests averagings; passive learners answer requests.
+
+    Even ranks are active, odd ranks passive. As passive learners never wait for others, no
+    deadlock can arise (the bipartite graph of Lian et al. 2018).
+    """
+    return rank % 2 == 0
+
+
+def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
+    """List the possible partners of a learner, the next one on the ring first.
+
+    These are the passive learners that an active one may ask, or the active ones that may ask a
+    passive one. On a fixed ring of an odd number of learners the last and the first, both active,
+    never average with each other; the rest of the ring still connects all.
+    """
+    if pattern == "fixed":
+        neighbours = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
+    else:
+        neighbours = range(learners)
+    return [other for other in neighbours if is_active(other) != is_active(rank)]
+
+
+def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
+    """Choose the partner of an active learner for its averaging `number` (from 0).
+
+    On the fixed ring the neighbours take turns; else all passive learners are equally likely. Of an
+    odd number of learners two active ones have the same partner on a shuffled ring.
+    """
+    choice = partners(rank, learners, pattern)
+    if pattern == "fixed":
+        return choice[number % len(choice)]
+    if pattern == "shuffled":
+        passive = [other for other in range(learners) if not is_active(other)]
+        ring = np.random.default_rng([seed, number]).permutation(passive)
+        return int(ring[rank // 2 % len(ring)])
+    return choice[np.random.default_rng([seed, rank, number]).integers(len(choice))]
+
+
+class Learner:
+    """One learner's weights, changed concurrently by its optimizer and by averaging with others.
+
+    Every change is atomic and relative, so that none is lost, whatever the order: the optimizer's
+    update is added, and an averaging of two learners moves both by half of their difference, in
+    opposite directions. So the mean of all models changes by the mean of the optimizers' updates
+    alone. All of it happens on the device that holds the weights.
+
+    Args:
+      weights: [P] float32, from which it starts.
+      streams: of the weights' device.
+    """
+
+    def __init__(self, weights: Tensor, streams: Streams | None = None) -> None:
+        self._weights = weights.detach().clone()
+        self._turns = Turns(streams or HostStreams())
+        self.averagings = 0
+        """Number of averagings with other learners."""
+
+    def weights(self) -> Tensor:
+        """Return a copy of the current weights: [P]."""
+        with self._turns.turn():
+            return self._weights.clone()
+
+    def set_weights(self, weights: Tensor) -> None:
+        """Replace the weights by [P]."""
+        with self._turns.turn():
+            self._weights.copy_(weights)
+
+    def add(self, update: Tensor) -> Tensor:
+        """Add an optimizer's update, possibly of older weights; return the new weights [P]."""
+        with self._turns.turn():
+            self._weights += update
+            return self._weights.clone()
+
+    def answer(self, asking: Tensor) -> Tensor:
+        """Move half of the way towards the learner that requests an averaging.
+
+        Args:
+          asking: [P] weights of that learner at its request.
+
+        Returns:
+          [P]: half of the difference, which that learner has to subtract by `finish`.
+        """
+        with self._turns.turn():
+            half = (asking - self._weights) / 2
+            self._weights += half
+            self.averagings += 1
+        return half
+
+    def finish(self, half: Tensor) -> None:
+        """Complete an averaging: subtract what the other learner's `answer` returned."""
+        with self._turns.turn():
+            self._weights -= half
+            self.averagings += 1
+
+
+def delay_by_one_update(before: Tensor, after: Tensor, mean: Tensor) -> Tensor:
+    """Combine an update with the averaging that overlapped with its computation.
+
+    Args:
+      before: [P], the weights at which the gradient was computed.
+      after: [P], the same after the optimizer's step.
+      mean: [P], the mean over all learners of their `before`.
+    """
+    return mean + (after - before)
 
 
 class NeighbourAverager:
@@ -326,3 +453,87 @@ class Adpsgd(Asynchronous):
 
     def _finished_mean(self) -> Tensor | None:
         return None if self._learner is None else self._mean.wait() / len(self.learners())
+
+
+class HierarchicalAdpsgd(Adpsgd):
+    """ADPSGD whose learners are nodes of several workers, the super-learners (B3).
+
+    Within a node every step uses the gradient of the mean loss over its workers' batches (S-SGD),
+    so that they take the same step. The first worker of each node alone copies the model to the
+    host, where it is averaged with those of other nodes in the background, and broadcasts the
+    result to its node over the links between devices: a host copies, sends and averages one model
+    where ADPSGD does so with one per worker (B6). Nodes take batches at their own pace. With a
+    single node the method is S-SGD.
+    """
+
+    def start(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """See `Strategy`.
+
+        Raises:
+          ParallelError: the number of workers is not a multiple of the node's.
+        """
+        rank, world_size = self.workers.rank, self.workers.world_size
+        self._size = self.config.adpsgd.node or self.workers.local_world_size
+        if world_size % self._size:
+            raise ParallelError(
+                f"{world_size} workers are not whole nodes of {self._size}: start as many on "
+                "each host, or choose parallel.adpsgd.node"
+            )
+        number = rank // self._size
+        nodes = [range(i, i + self._size) for i in self.learners()]
+        self._inside = [self.workers.new_group(node) for node in nodes][number]
+        control = self._inside
+        if self.workers.cuda:
+            control = [self.workers.new_group(node, "gloo") for node in nodes][number]
+        self._node = Node(number, len(nodes), self._size, control)
+        super().start(model, optimizer)
+        self._buckets = GradientBuckets(self.flat.parameters, self.workers, self._inside)
+
+    def learners(self) -> Sequence[int]:
+        """See `Adpsgd`: the first worker of each node."""
+        return range(0, self.workers.world_size, self._size)
+
+    def node(self) -> Node:
+        """See `Asynchronous`."""
+        return self._node
+
+    def stop(self, failed: bool = False) -> None:
+        """See `Strategy`."""
+        if hasattr(self, "_buckets"):
+            self._buckets.remove()
+        super().stop(failed)
+
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
+        """See `Strategy`: as in S-SGD, within the node."""
+        self._buckets.backward(loss, weight)
+
+    def after_step(self) -> None:
+        """See `Strategy`: the first worker mixes the models, all of its node take them over."""
+        super().after_step()
+        if len(self.learners()) > 1:
+            self._pass_on(None if self._learner is None else self._taken)
+
+    def report(self) -> dict[str, float]:
+        """See `Strategy`; `bytes_between_per_step`: bytes this worker sends to other nodes."""
+        between = 0 if self._exchange is None else self._exchange.sent
+        return {**super().report(), "bytes_between_per_step": between / max(1, self.steps)}
+
+    def _take(self, weights: Tensor) -> None:
+        """See `Adpsgd`; the weights of the node's first worker count."""
+        super()._take(weights)
+        self._pass_on(None if self._learner is None else weights)
+
+    def _average(self) -> Tensor:
+        """See `Adpsgd`; on every rank."""
+        mean = super()._average()
+        return self._pass_on(None if self._learner is None else mean)
+
+    def _pass_on(self, weights: Tensor | None) -> Tensor:
+        """Broadcast the weights that the node's first worker gives, and use them in its others."""
+        passed = torch.empty(len(self.flat), device=self.flat.parameters[0].device)
+        if weights is not None:
+            passed.copy_(weights)
+        self.workers.broadcast(passed, self._node.leader, self._inside)
+        if weights is None:
+            self.flat.set_weights(passed)
+        return passed

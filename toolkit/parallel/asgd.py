@@ -1,16 +1,138 @@
 """A-SGD: asynchronous SGD through a parameter server on rank 0 (A19)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.models.semi_orthogonal import constrain_matrices
+from toolkit.models.tdnnf import constrain_matrices
 from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.learner import ParameterServer
-from toolkit.parallel.point_to_point import Answer, PointToPoint
-from toolkit.parallel.streams import Channel, streams_of
+from toolkit.parallel.messages import (
+    Answer,
+    Channel,
+    HostStreams,
+    PointToPoint,
+    Streams,
+    Turns,
+    streams_of,
+)
+
+
+class ParameterServer:
+    """The parameter server of asynchronous SGD (A19): workers push gradients and pull weights.
+
+    After every `parts` gradients, from any workers, the optimizer makes a step with their mean.
+    With `parts` equal to the number of workers, updates are as large as in synchronous training;
+    but as no worker waits, gradients may be stale.
+
+    Args:
+      weights: [P] initial weights.
+      optimizer: its class and settings are used, not its state.
+      parts: number of gradients per update.
+      max_norm: mean gradients of a larger norm are scaled down to it.
+      streams: of the weights' device, on which the optimizer makes its steps.
+      constrain: called after each update with the weights [P] and the number of updates before, to
+        change them in place.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        optimizer: Optimizer,
+        parts: int,
+        max_norm: float = float("inf"),
+        streams: Streams | None = None,
+        constrain: Callable[[Tensor, int], None] = lambda weights, updates: None,
+    ) -> None:
+        self._weights = nn.Parameter(weights.detach().clone())
+        self._constrain = constrain
+        self._optimizer = optimizer_like(optimizer, [self._weights])
+        self._sum = torch.zeros_like(self._weights)
+        self._rates: list[float] = []
+        self._parts = parts
+        self._max_norm = max_norm
+        self._turns = Turns(streams or HostStreams())
+        self.updates = 0
+        """Number of updates made."""
+
+    def add(self, gradient: Tensor, rate: float) -> Tensor:
+        """Add a worker's gradient; every `parts` gradients, update the weights.
+
+        Args:
+          gradient: [P], of the mean loss of the worker's batch.
+          rate: the worker's current learning rate; an update uses the mean over its gradients.
+
+        Returns:
+          [P]: the weights from which the worker continues.
+        """
+        with self._turns.turn():
+            self._sum += gradient
+            self._rates.append(rate)
+            if len(self._rates) >= self._parts:
+                self._update()
+            return self._weights.detach().clone()
+
+    def flush(self) -> None:
+        """Apply the gradients that are left, if there are any."""
+        with self._turns.turn():
+            if self._rates:
+                self._update()
+
+    def weights(self) -> Tensor:
+        """Return a copy of the weights: [P]."""
+        with self._turns.turn():
+            return self._weights.detach().clone()
+
+    def set_weights(self, weights: Tensor) -> None:
+        """Replace the weights by [P]."""
+        with self._turns.turn():
+            self._weights.data.copy_(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, without weights."""
+        with self._turns.turn():
+            return {
+                "optimizer": self._optimizer.state_dict(),
+                "updates": self.updates,
+                "sum": self._sum.clone(),
+                "rates": list(self._rates),
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        with self._turns.turn():
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.updates = state["updates"]
+            self._rates = list(state.get("rates", []))  # not in version 0.1
+            self._sum.zero_()
+            if self._rates:
+                self._sum += state["sum"].to(self._sum.device)
+
+    def _update(self) -> None:
+        self._weights.grad = self._sum / len(self._rates)
+        nn.utils.clip_grad_norm_([self._weights], self._max_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = sum(self._rates) / len(self._rates)
+        self._optimizer.step()
+        self._constrain(self._weights.detach(), self.updates)
+        self._sum = torch.zeros_like(self._sum)
+        self._rates.clear()
+        self.updates += 1
+
+
+def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Construct an optimizer of the same class and settings for other parameters, with no state.
+
+    torch's element-wise optimizers do the same to a model and to its flat weights.
+    """
+    kind: Callable[..., Optimizer] = type(optimizer)
+    copy = kind(parameters, lr=1.0)
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    for group in copy.param_groups:
+        group.update(settings)
+    return copy
 
 
 class Asgd(Asynchronous):
@@ -49,7 +171,7 @@ class Asgd(Asynchronous):
             self._exchange.serve(range(1, workers.world_size), self._answering)
 
     def _constrain(self, weights: Tensor, updates: int) -> None:
-        """Do to the server's weights what `toolkit.models.semi_orthogonal` does to a model."""
+        """Do to the server's weights what `toolkit.models.tdnnf` does to a model."""
         own = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
         pairs = zip(self.flat.parameters, self.flat.views(weights), strict=True)
         constrain_matrices((view for parameter, view in pairs if id(parameter) in own), updates)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.config import BmufConfig, ParallelError
-from toolkit.parallel.distributed import Distributed
+from toolkit.parallel.workers import Distributed
 
 
 class BmufState:

@@ -1,14 +1,135 @@
 """Synchronous SGD: gradients, or models, averaged over all workers at every step (A19, B1)."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from toolkit.parallel.buckets import Buckets
-from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.process_group import Workers
+from toolkit.parallel.workers import Distributed, Workers
+
+BUCKET_BYTES = 25 << 20  # as in torch's DistributedDataParallel
+Begun = TypeVar("Begun")
+
+
+class Buckets(Generic[Begun]):
+    """Gradients in buckets; the exchange of each begins as soon as it is complete.
+
+    Buckets are begun strictly from first to last, in the same order on every worker. The first
+    have the last layers, whose gradients are ready first.
+
+    Args:
+      parameters: the trainable parameters.
+      begin: begins the exchange of a bucket of this number with this gradient [B].
+      most: bytes of a bucket, unless a single parameter has more.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        begin: Callable[[int, Tensor], Begun],
+        most: int = BUCKET_BYTES,
+    ) -> None:
+        self._begin = begin
+        self._buckets: list[list[nn.Parameter]] = [[]]
+        for parameter in reversed(parameters):  # roughly the order in which gradients become ready
+            size = sum(p.numel() * p.element_size() for p in self._buckets[-1])
+            if self._buckets[-1] and size + parameter.numel() * 4 > most:
+                self._buckets.append([])
+            self._buckets[-1].append(parameter)
+        self._ready: list[int] = []
+        self._begun: dict[int, Begun] = {}
+        self._active = False
+        # The references keep the nodes alive.
+        self._hooked: dict[nn.Parameter, tuple[Any, RemovableHandle]] = {}
+        self._hook()
+
+    def sizes(self) -> list[int]:
+        """Return the number of values of each bucket."""
+        return [sum(p.numel() for p in bucket) for bucket in self._buckets]
+
+    def remove(self) -> None:
+        """Remove the hooks from the model."""
+        for _, hook in self._hooked.values():
+            hook.remove()
+
+    @contextmanager
+    def backward(self) -> Iterator[list[Begun]]:
+        """Context of a backward pass, whose list has the exchanges of all buckets afterwards."""
+        self._hook()
+        self._ready = [0] * len(self._buckets)
+        self._begun = {}
+        self._active = True
+        found: list[Begun] = []
+        try:
+            yield found
+        finally:
+            self._active = False
+        for index in range(len(self._buckets)):
+            if index not in self._begun:  # one of its parameters got no gradient
+                self._exchange(index)
+        found += [self._begun[index] for index in range(len(self._buckets))]
+
+    def set_gradients(self, index: int, flat: Tensor) -> None:
+        """Set the gradients of a bucket's parameters to views of [B]."""
+        bucket = self._buckets[index]
+        for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """Join values [B] of every bucket to [W] in the order of the parameters."""
+        pieces = [
+            piece
+            for bucket, part in zip(self._buckets, parts, strict=True)
+            for piece in part.split([p.numel() for p in bucket])
+        ]
+        return torch.cat(pieces[::-1])
+
+    def parted(self, whole: Tensor) -> list[Tensor]:
+        """Divide [W] in the order of the parameters: [B] of every bucket."""
+        backwards = [p.numel() for bucket in self._buckets for p in bucket]
+        pieces = iter(whole.split(backwards[::-1])[::-1])
+        return [torch.cat([next(pieces) for _ in bucket]) for bucket in self._buckets]
+
+    def _hook(self) -> None:
+        """Hook the gradient-accumulation nodes; a parameter that was moved has a new node."""
+        for index, bucket in enumerate(self._buckets):
+            for parameter in bucket:
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                hooked, hook = self._hooked.get(parameter, (None, None))
+                if node is hooked:
+                    continue
+                if hook is not None:
+                    hook.remove()
+                self._hooked[parameter] = node, node.register_hook(self._make_hook(index))
+
+    def _make_hook(self, index: int) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            if self._active:
+                self._ready[index] += 1
+                if self._ready[index] == len(self._buckets[index]):
+                    self._exchange_in_order()
+
+        return hook
+
+    def _exchange_in_order(self) -> None:
+        """Begin complete buckets, strictly from first to last."""
+        for index, bucket in enumerate(self._buckets):
+            if index in self._begun:
+                continue
+            if self._ready[index] < len(bucket):
+                return
+            self._exchange(index)
+
+    def _exchange(self, index: int) -> None:
+        parts = [
+            (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1)
+            for p in self._buckets[index]
+        ]
+        self._begun[index] = self._begin(index, torch.cat(parts))
 
 
 class Ssgd(Distributed):

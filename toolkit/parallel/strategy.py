@@ -21,7 +21,7 @@ CLASSES = {
     "bmuf": "toolkit.parallel.bmuf:Bmuf",
     "asgd": "toolkit.parallel.asgd:Asgd",
     "adpsgd": "toolkit.parallel.adpsgd:Adpsgd",
-    "hadpsgd": "toolkit.parallel.hierarchical:HierarchicalAdpsgd",
+    "hadpsgd": "toolkit.parallel.adpsgd:HierarchicalAdpsgd",
 }
 """Method -> "module:class"; the class is constructed with (config, workers)."""
 DROPPED = {
@@ -223,7 +223,7 @@ def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") ->
             "has the settings of this training, such as ce, baseline, sequence or student; "
             "or start it without torchrun"
         )
-    from toolkit.parallel.process_group import Workers
+    from toolkit.parallel.workers import Workers
 
     module, name = CLASSES[config.method].split(":")
     return getattr(import_module(module), name)(config, Workers(str(device), config.timeout))

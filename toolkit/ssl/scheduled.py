@@ -12,14 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.models.priors import save_priors
+from toolkit.models.scorer import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
 from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.ranks import on_rank_zero
-from toolkit.ssl.batches import TeacherBatches
-from toolkit.ssl.selection import Selection, SelectionConfig, select
-from toolkit.ssl.shards import ShardFiles, TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
+from toolkit.ssl.unlabelled import (
+    Selection,
+    SelectionConfig,
+    ShardFiles,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
 from toolkit.train.batches import (
     Batch,
     ChunkSampler,

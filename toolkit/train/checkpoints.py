@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from toolkit.config.settings import parameters_of
-from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.models.ctc import MaskedBatchNorm
 from toolkit.models.store import storable
 from toolkit.processes import ranks
 from toolkit.storage.files import write_atomically

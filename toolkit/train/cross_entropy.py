@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
-from toolkit.models.priors import save_priors
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.strategy import make_strategy

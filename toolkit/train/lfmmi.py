@@ -22,9 +22,8 @@ from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, 
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
-from toolkit.models.priors import save_priors
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.batches import (

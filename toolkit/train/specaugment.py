@@ -15,7 +15,7 @@ from toolkit.parallel.strategy import BatchSource
 from toolkit.processes.devices import to_device
 from toolkit.train.batches import Batch
 from toolkit.train.config import SpecAugmentConfig
-from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.readers import CtcBatch
 
 _SUBSTREAM = 0x5BEC
 """Separates the masks' random stream from that of the data order, which has the same seed."""

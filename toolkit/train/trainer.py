@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.config.settings import parameters_of
-from toolkit.models.semi_orthogonal import constrain
+from toolkit.models.tdnnf import constrain
 from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Strategy, make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.storage.files import write_atomically

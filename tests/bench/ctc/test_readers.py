@@ -19,7 +19,7 @@ from toolkit.train.config import TrainerConfig
 from toolkit.train.ctc import objective
 from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
-from toolkit.train.ctc.record_folder import Records
+from toolkit.train.ctc.records import Records
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.optimizer import make_optimizer
 

@@ -11,9 +11,9 @@ from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.score.cer import error_rates
-from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, sentences
 from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import CtcBatch
 
 UNITS = Characters()
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.specaugment import MaskedUtterances, UtteranceMaskConfig
 
 LENGTHS = torch.tensor([200, 400, 90])

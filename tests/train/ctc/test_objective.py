@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcLoss, ctc_losses
+from toolkit.train.ctc.readers import CtcBatch
 
 
 def collapse(path, blank):

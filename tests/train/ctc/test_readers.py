@@ -12,10 +12,8 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.units.characters import Characters
 from toolkit.processes.workers import WorkerError
 from toolkit.train.ctc import readers as module
-from toolkit.train.ctc.batch_reader import BatchReader
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
-from toolkit.train.ctc.record_file import RecordError
-from toolkit.train.ctc.records import RecordConfig, write_records
+from toolkit.train.ctc.readers import BatchReader, ReaderConfig, RecordSource
+from toolkit.train.ctc.records import RecordConfig, RecordError, write_records
 from toolkit.train.errors import TrainingDataError
 
 LENGTHS = [40, 95, 52, 63, 88, 45, 71, 59, 40, 66, 90]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.train.ctc.state_machine import EDGES, Machine, MachineConfig, State, Transition
+from toolkit.train.ctc.states import EDGES, Machine, MachineConfig, State, Transition
 
 
 def drive(machine, epochs, begin=(0, 0), stop=None):

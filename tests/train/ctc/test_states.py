@@ -13,8 +13,8 @@ from toolkit.decode.ctc.evaluation import EvaluationConfig, SearchFiles, make_re
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.train.ctc import states
-from toolkit.train.ctc.evaluators import EvaluationFolder, evaluate_elsewhere
-from toolkit.train.ctc.state_machine import Machine, State
+from toolkit.train.ctc.evaluation import EvaluationFolder, evaluate_elsewhere
+from toolkit.train.ctc.states import Machine, State
 from toolkit.train.runlog import Evaluated, Sentences, Started, Step, read_run_log
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.models.store import load_model
 from toolkit.parallel.strategy import Strategy
-from toolkit.train.ctc import masks
+from toolkit.train import specaugment
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.runlog import (
@@ -143,7 +143,7 @@ def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
         seen.append(edges)
         return inputs
 
-    monkeypatch.setattr(masks, "warp_mel", warp)
+    monkeypatch.setattr(specaugment, "warp_mel", warp)
     config = replace(ctc_toy.config, epochs=1, masks=UtteranceMaskConfig(warp=0.1, mel_bins=2))
     ctc_toy.train(tmp_path, config, edges=(20.0, 4000.0))
     assert len(seen) == 6

@@ -7,8 +7,8 @@ import torch
 
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.fsa.discriminative import Criterion, PdfClasses
-from toolkit.models.lstm import LstmConfig, log_posteriors
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model, save_model
 from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import select_held_out

@@ -8,8 +8,8 @@ from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import stack
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
-from toolkit.models.lstm import LstmConfig, LstmModel, batch_logits
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.scorer import batch_logits, load_log_priors
 from toolkit.models.store import load_model
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.config import ChunkConfig, SpecAugmentConfig

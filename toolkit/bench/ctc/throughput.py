@@ -12,8 +12,7 @@ from toolkit.environment import peak_bytes
 from toolkit.processes.context import server_pid
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import TrainerConfig
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.readers import CtcBatch, ReaderConfig, RecordSource
 
 BATCHES_AHEAD = 4  # as in the training loop
 

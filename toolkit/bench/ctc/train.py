@@ -12,10 +12,10 @@ from torch.nn import functional
 from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.recurrence import replaces_torch, run_lstm, spread_rows
+from toolkit.models.lstm_cpu import replaces_torch, run_lstm, spread_rows
 from toolkit.processes.devices import choose_device
-from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcLoss, ctc_losses
+from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.optimizer import make_optimizer
 from toolkit.train.trainer import Trainer

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.process_group import Workers
 from toolkit.parallel.strategy import Strategy, make_strategy
+from toolkit.parallel.workers import Workers
 from toolkit.processes.workers import start_worker
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig

@@ -20,8 +20,12 @@ from toolkit.lang.units.units import Units
 from toolkit.score.cer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
-from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
-from toolkit.train.ctc.evaluators import EvaluationFolder, evaluate_elsewhere
+from toolkit.train.ctc.evaluation import (
+    EvaluationFolder,
+    HeldOutEvaluation,
+    Recognition,
+    evaluate_elsewhere,
+)
 from toolkit.train.ctc.objective import CtcLoss, Weight
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 from toolkit.train.errors import TrainingError

@@ -8,12 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from toolkit.parallel.learner import Learner, ParameterServer
+from toolkit.parallel.adpsgd import (
+    Learner,
+    Pattern,
+    consensus_distance,
+    is_active,
+    partner,
+    partners,
+)
+from toolkit.parallel.asgd import ParameterServer
+from toolkit.parallel.asynchronous import StepQueue, StepRange
 from toolkit.parallel.simulator.network import NetworkCards
 from toolkit.parallel.simulator.optimizer import make_optimizer
 from toolkit.parallel.simulator.run import Outcome, Run
-from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
-from toolkit.parallel.work_sharing import Shares, Steps
 
 
 class EventQueue:
@@ -35,7 +42,7 @@ class EventQueue:
             action()
 
 
-def shared_steps(run: Run, nodes: int) -> list[Shares]:
+def shared_steps(run: Run, nodes: int) -> list[StepQueue]:
     """Return the steps as each node sees them: shared as in `SharedBatches`.
 
     Minibatches that are too few for all workers are dropped, as by the training loop.
@@ -46,8 +53,8 @@ def shared_steps(run: Run, nodes: int) -> list[Shares]:
         counters[name] += number
         return counters[name]
 
-    parts = [Steps(node, 0, run.scenario.minibatches // run.workers) for node in range(nodes)]
-    return [Shares(add, node, parts) for node in range(nodes)]
+    parts = [StepRange(node, 0, run.scenario.minibatches // run.workers) for node in range(nodes)]
+    return [StepQueue(add, node, parts) for node in range(nodes)]
 
 
 class Adpsgd:

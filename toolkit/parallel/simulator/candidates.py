@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toolkit.parallel.compression import decode
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.gtc_state import GtcState
+from toolkit.parallel.gtc import GtcState
 from toolkit.parallel.simulator import synchronous
 from toolkit.parallel.simulator.optimizer import MOMENTUM
 from toolkit.parallel.simulator.run import Outcome, Run

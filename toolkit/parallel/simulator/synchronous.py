@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from toolkit.parallel.adpsgd import delay_by_one_update
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD
 from toolkit.parallel.config import GtcConfig
-from toolkit.parallel.gtc_state import GtcState
-from toolkit.parallel.learner import delay_by_one_update
+from toolkit.parallel.gtc import GtcState
 from toolkit.parallel.simulator.optimizer import OptimizerName, Optimizers
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.processes.devices import to_device
-from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.specaugment import view_divergence
 
 Weight = Literal["utterances", "labels"]

@@ -15,11 +15,10 @@ from toolkit.parallel.strategy import BatchSource, Strategy, make_strategy
 from toolkit.processes import ranks
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import OptimizerName, TrainerConfig
-from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
 from toolkit.train.ctc.objective import CtcLoss, Weight
-from toolkit.train.ctc.state_machine import MachineConfig
-from toolkit.train.ctc.states import BackgroundLogging, TrainingStates
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.ctc.states import BackgroundLogging, MachineConfig, TrainingStates
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress
 from toolkit.train.runlog import RUN_LOG, Created, RunLogWriter, read_run_log

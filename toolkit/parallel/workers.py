@@ -1,25 +1,75 @@
-"""Process groups over gloo or nccl, and their collective operations, with the bytes counted.
+"""The process group of all ranks, its collective operations, and the base class of the methods.
 
-The bytes are those that a worker sends in a ring, as in the simulator: 2 S (N - 1) / N for an
+Bytes are counted as a worker sends them in a ring, as in the simulator: 2 S (N - 1) / N for an
 all-reduce of S bytes; in an all-gather its own message to each of the N - 1 others; in a broadcast,
 where every other worker receives S bytes once, the mean over the workers, S (N - 1) / N. Barriers
 and `all_gather_object` (votes, checksums) are not counted.
 """
 
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from toolkit.errors import ToolkitError
+from toolkit.parallel.config import ParallelConfig
+from toolkit.parallel.strategy import Strategy
 from toolkit.processes import ranks
 from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
+
+
+class FlatParameters:
+    """The trainable parameters of a model, in their order, as one vector.
+
+    Args:
+      parameters: the model's; those that require no gradient are left out.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self._sizes = [p.numel() for p in self.parameters]
+
+    def __len__(self) -> int:
+        """Number of values."""
+        return sum(self._sizes)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Return the parts of [W] in the shapes of their parameters."""
+        parts = flat.split(self._sizes)
+        return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def weights(self) -> Tensor:
+        """Copy the weights: [W]."""
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    def set_weights(self, flat: Tensor) -> None:
+        """Copy [W] into the weights."""
+        with torch.no_grad():
+            for parameter, values in zip(self.parameters, self.views(flat), strict=True):
+                parameter.copy_(values)
+
+    def gradients(self) -> Tensor:
+        """Copy the gradients, zero where there are none: [W]."""
+        return torch.cat(
+            [
+                (torch.zeros_like(p) if p.grad is None else p.grad.detach()).reshape(-1)
+                for p in self.parameters
+            ]
+        )
+
+    def set_gradients(self, flat: Tensor) -> None:
+        """Set the gradients to views of [W]."""
+        for parameter, values in zip(self.parameters, self.views(flat), strict=True):
+            parameter.grad = values
+
 
 STARTUP_TIMEOUT = timedelta(minutes=1)
 POLL_INTERVAL = 0.01  # seconds
@@ -76,21 +126,21 @@ class Workers:
         backend = backend or ("nccl" if self.cuda else "gloo")
         return dist.new_group(list(members), timeout=self.timeout, backend=backend)
 
-    def all_reduce(self, tensor: Tensor, group: object = None) -> "Pending":
+    def all_reduce(self, tensor: Tensor, group: object = None) -> "AsyncResult":
         """Start an all-reduce: the tensor becomes the sum over all ranks, bitwise equal on each."""
         group = group or self._group
         self.sent += 2 * self._other_share(group) * _bytes(tensor)
         with self.exchange():
             work = dist.all_reduce(tensor, group=group, async_op=True)
-        return Pending(self, work, tensor)
+        return AsyncResult(self, work, tensor)
 
-    def gather(self, tensor: Tensor) -> "Pending":
+    def gather(self, tensor: Tensor) -> "AsyncResult":
         """Start to collect tensors [C] of equal sizes from all ranks, in their order: [N, C]."""
         self.sent += (self.world_size - 1) * _bytes(tensor)
         out = tensor.new_empty(self.world_size, len(tensor))
         with self.exchange():
             work = dist.all_gather(list(out), tensor, group=self._group, async_op=True)
-        return Pending(self, work, out)
+        return AsyncResult(self, work, out)
 
     def all_gather(self, tensor: Tensor, number: float = 0.0) -> tuple[list[Tensor], list[float]]:
         """Collect one-dimensional tensors of any lengths from all ranks, in their order.
@@ -190,7 +240,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class Pending:
+class AsyncResult:
     """An operation in progress, whose result is a tensor."""
 
     def __init__(self, workers: Workers, work: dist.Work, tensor: Tensor) -> None:
@@ -201,3 +251,130 @@ class Pending:
         with self._workers.exchange():
             self._work.wait()
         return self._tensor
+
+
+logger = logging.getLogger(__name__)
+STEPS_BETWEEN_AGREEMENTS = 10
+
+
+class ReplicasDifferError(ToolkitError):
+    """Replicas that should have equal weights differ."""
+
+
+class Distributed(Strategy):
+    """A strategy of several workers, all of which start from rank 0's weights.
+
+    Running statistics in the model, such as those of batch normalisation, are local to each rank;
+    `consensus` averages them.
+
+    Args:
+      config: the method's parameters.
+      workers: the process group.
+    """
+
+    def __init__(self, config: ParallelConfig, workers: Workers) -> None:
+        super().__init__()
+        self.config, self.workers = config, workers
+        self.rank, self.world_size = workers.rank, workers.world_size
+        self.flat: FlatParameters
+        """The model's parameters as one vector."""
+        self.steps = 0
+        """Optimizer steps since the start of the training."""
+
+    def start(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """See `Strategy`."""
+        super().start(model, optimizer)
+        self.flat = FlatParameters(model.parameters())
+        self.steps, self.workers.sent = 0, 0.0
+        self.barrier()
+        weights = self.flat.weights()
+        self.workers.broadcast(weights)
+        self.flat.set_weights(weights)
+
+    def after_step(self) -> None:
+        """Count the step."""
+        self.steps += 1
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        """See `Strategy`: weights are the same on every rank, running statistics are averaged."""
+        local = [buffer.clone() for buffer in self._running_statistics()]
+        for buffer in self._running_statistics():
+            buffer.copy_(self.workers.all_reduce(buffer.clone()).wait() / self.workers.world_size)
+        try:
+            yield
+        finally:
+            for buffer, value in zip(self._running_statistics(), local, strict=True):
+                buffer.copy_(value)
+
+    def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Strategy`."""
+        mine = {name: float(value) for name, value in sums.items()}
+        whole: dict[str, float] = {}
+        for part in self.workers.all_gather_object(mine):
+            for name, value in part.items():
+                whole[name] = whole.get(name, 0.0) + value
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in whole.items()}
+
+    def agree_on_checkpoint(self, due: bool) -> bool:
+        """See `Strategy`: at every tenth step rank 0 decides."""
+        return self.steps % STEPS_BETWEEN_AGREEMENTS == 0 and self.rank_zero_decides(due)
+
+    def rank_zero_decides(self, due: bool) -> bool:
+        """Return rank 0's value of `due` (all)."""
+        return bool(self.workers.all_gather_object(due)[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Strategy`."""
+        return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.world_size}
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        """See `Strategy`: the running statistics, if there are any."""
+        running = self._running_statistics()
+        return {"running": [buffer.clone() for buffer in running]} if running else {}
+
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
+        """See `Strategy`."""
+        if not state:
+            logger.info(
+                "continuing a single-process training with %d workers", self.workers.world_size
+            )
+            return
+        self.steps, self.workers.sent = state["steps"], state["sent"]
+        for index, buffer in enumerate(self._running_statistics()):
+            values = [rank_state["running"][index] for rank_state in rank_states]
+            if values:
+                buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
+
+    def world_size_changed(self, state: dict[str, Any]) -> bool:
+        """Whether a checkpoint was written with another number of workers."""
+        return state["ranks"] != self.workers.world_size
+
+    def report(self) -> dict[str, float]:
+        """See `Strategy`: mean bytes sent per step and worker; counted as in `workers`."""
+        return {"bytes_per_step": self.workers.sent / max(1, self.steps)}
+
+    def barrier(self) -> None:
+        """See `Strategy`."""
+        self.workers.barrier()
+
+    def check_replicas(self) -> None:
+        """Compare the bits of all ranks' weights by a checksum (all).
+
+        Raises:
+          ReplicasDifferError: naming the ranks that differ from rank 0.
+        """
+        bits = self.flat.weights().view(torch.int32)
+        position = torch.arange(len(bits), device=bits.device)
+        checksum = int((bits * (2 * position + 1)).sum())  # modulo 2^64
+        checksums = self.workers.all_gather_object(checksum)
+        differing = [rank for rank, sum_ in enumerate(checksums) if sum_ != checksums[0]]
+        if differing:
+            names = ", ".join(map(str, differing))
+            raise ReplicasDifferError(
+                f"the weights of worker {names} differ from worker 0's, though this method keeps "
+                "them equal: look for a faulty machine or for unequal versions of torch"
+            )
+
+    def _running_statistics(self) -> list[Tensor]:
+        return [b for b in self.model.buffers() if b.dtype.is_floating_point]
