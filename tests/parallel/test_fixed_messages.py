@@ -33,22 +33,22 @@ def test_with_room_for_all_they_do_what_the_definition_says(size, tau, seed):
     assert torch.equal(found, total)
 
 
-@pytest.mark.parametrize("room", [5, 20])
-def test_what_does_not_fit_stays_and_is_sent_later(room):
+@pytest.mark.parametrize("capacity", [5, 20])
+def test_what_does_not_fit_stays_and_is_sent_later(capacity):
     residuals = [torch.zeros(200) for _ in range(3)]
     sent, whole, tau = torch.zeros(200), torch.zeros(200), torch.tensor(0.5)
     for step in range(6):
         parts = [dyadic(200, 10 * step + n, 40) for n in range(3)]
         whole += sum(parts)
         pairs = zip(parts, residuals, strict=True)
-        messages = torch.stack([encode_fixed(part, rest, tau, room) for part, rest in pairs])
-        assert messages.shape == (3, room + 1)
+        messages = torch.stack([encode_fixed(part, rest, tau, capacity) for part, rest in pairs])
+        assert messages.shape == (3, capacity + 1)
         found, numbers = decode_fixed(messages, tau, 200)
-        assert (numbers > room).any()
+        assert (numbers > capacity).any()
         sent += found
         assert torch.equal(sent + sum(residuals), whole)
     for _ in range(600):
-        messages = [encode_fixed(torch.zeros(200), rest, tau, room) for rest in residuals]
+        messages = [encode_fixed(torch.zeros(200), rest, tau, capacity) for rest in residuals]
         sent += decode_fixed(torch.stack(messages), tau, 200)[0]
     assert torch.equal(sent + sum(residuals), whole)
     assert max(rest.abs().max() for rest in residuals) <= 0.5
@@ -70,13 +70,13 @@ def test_a_value_that_is_not_finite_makes_all_workers_sums_nan(bad):
 
 
 def test_room_follows_what_was_sent_two_steps_before():
-    rooms = MessageCapacity([16 * 1000, 16], HostStreams())
-    assert rooms.next() == [1000, MIN_ELEMENTS]
+    capacity = MessageCapacity([16 * 1000, 16], HostStreams())
+    assert capacity.next() == [1000, MIN_ELEMENTS]
     sent = [300.0, 400.0, 900.0, 100.0]
     found = []
     for number in sent:
-        rooms.add(torch.tensor([number, 1.0]))
-        found.append(list(rooms.next()))
+        capacity.add(torch.tensor([number, 1.0]))
+        found.append(list(capacity.next()))
     assert STEPS_BEHIND == 2
     assert found == [
         [1000, MIN_ELEMENTS],

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.models.lstm import run_bidirectional
-from toolkit.models.lstm_cpu import replaces_torch, run_lstm
+from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
 from toolkit.processes.devices import full_float32, to_device
 
 
@@ -268,7 +268,7 @@ class CtcModel(nn.Module):
         return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
 
     def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
-        if replaces_torch(lstm, x):
+        if is_faster_than_torch(lstm, x):
             return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
         if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
             return lstm(x)[0]

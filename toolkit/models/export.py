@@ -30,6 +30,19 @@ from toolkit.models.tdnnf import TdnnfModel, repeat_ends
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 
+ADVICE = "run the stage again that makes it"
+_NORMALISER = "normaliser.json"
+FILES = {"torchscript": "model.pt", "onnx": "model.onnx"}
+"""File name of each format."""
+OPSET = 14
+TOLERANCE = 1e-4
+"""Largest difference of log-posteriors that is tolerated."""
+LENGTHS = ((1, 47), (2, 30), (3, 12))
+"""Rows and output frames of the inputs that are compared."""
+Run = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Inputs of an exported model in order -> its outputs."""
+_WITH_FRAMES = ("inputs", "log_posteriors")
+
 
 class ExportedLstm(nn.Module):
     """`LstmModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T, C], hidden, cell).
@@ -181,10 +194,6 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
     return ExportedCtc(model).eval(), interface
 
 
-ADVICE = "run the stage again that makes it"
-_NORMALISER = "normaliser.json"
-
-
 @dataclass(frozen=True)
 class ExportSource:
     """A model with the files and settings that belong to it, as far as they were found."""
@@ -303,18 +312,6 @@ def _units(folder: Path) -> list[str] | None:
         return read_json(path, {"symbols": [str]})["symbols"]
 
 
-FILES = {"torchscript": "model.pt", "onnx": "model.onnx"}
-"""File name of each format."""
-OPSET = 14
-TOLERANCE = 1e-4
-"""Largest difference of log-posteriors that is tolerated."""
-LENGTHS = ((1, 47), (2, 30), (3, 12))
-"""Rows and output frames of the inputs that are compared."""
-
-Run = Callable[[Sequence[Tensor]], list[Tensor]]
-"""Inputs of an exported model in order -> its outputs."""
-
-
 class ExportError(ToolkitError):
     """A model that cannot be exported, or whose export computes something else."""
 
@@ -403,9 +400,6 @@ def _metadata(
         "units": source.units,
         "checked": asdict(checked) | {"tolerance": TOLERANCE},
     }
-
-
-_WITH_FRAMES = ("inputs", "log_posteriors")
 
 
 def _write_torchscript(module: nn.Module, interface: Interface, path: Path) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from toolkit.models.lstm_cpu import ordered, replaces_torch, reversal, run_lstm
+from toolkit.models.lstm_cpu import is_faster_than_torch, ordered, reversal, run_lstm
 from toolkit.processes.devices import to_device
 
 LstmState = tuple[Tensor, Tensor]
@@ -39,6 +39,35 @@ class LstmConfig:
             raise ValueError(f"lookahead is {self.lookahead}, needs to be 0 frames or more")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class BlstmConfig:
+    """Sizes of a `BlstmModel`."""
+
+    input_dim: int = 192
+    """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
+    output_dim: int = 3183
+    """C, number of targets: 3,183 senones (C3). Training sets it to what its alignments need."""
+    hidden: int = 768
+    """Cells per layer and direction; 768 (C9)."""
+    layers: int = 5
+    """Number of layers of two directions; 5 (C9). With 192 inputs and 3,183 targets that makes
+    67.5 million parameters; the paper says 78 million."""
+    dropout: float = 0.0
+    """Probability of dropping a value between two layers; 0 in the paper."""
+
+    def __post_init__(self) -> None:
+        for name in ("input_dim", "output_dim", "hidden", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
+
+    @property
+    def lookahead(self) -> int:
+        """Input frames needed beyond the last: none, since the whole utterance is given."""
+        return 0
 
 
 class LstmModel(nn.Module):
@@ -80,7 +109,7 @@ class LstmModel(nn.Module):
           state: after the last input frame.
         """
         skipped = self.config.lookahead if state is None else 0
-        if replaces_torch(self.lstm, inputs):
+        if is_faster_than_torch(self.lstm, inputs):
             hidden, state = run_lstm(self.lstm, inputs, state)
         else:
             hidden, state = self.lstm(inputs, state)
@@ -167,35 +196,6 @@ def _run_reversed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
     return hidden.transpose(0, 1)
 
 
-@dataclass(frozen=True)
-class BlstmConfig:
-    """Sizes of a `BlstmModel`."""
-
-    input_dim: int = 192
-    """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
-    output_dim: int = 3183
-    """C, number of targets: 3,183 senones (C3). Training sets it to what its alignments need."""
-    hidden: int = 768
-    """Cells per layer and direction; 768 (C9)."""
-    layers: int = 5
-    """Number of layers of two directions; 5 (C9). With 192 inputs and 3,183 targets that makes
-    67.5 million parameters; the paper says 78 million."""
-    dropout: float = 0.0
-    """Probability of dropping a value between two layers; 0 in the paper."""
-
-    def __post_init__(self) -> None:
-        for name in ("input_dim", "output_dim", "hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
-
-    @property
-    def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
-        return 0
-
-
 class BlstmModel(nn.Module):
     """Stacked bidirectional LSTM layers and one linear layer to the logits."""
 
@@ -225,7 +225,7 @@ class BlstmModel(nn.Module):
           logits: [N, T, C]; those of the padding mean nothing.
           None, as there is no state to go on from.
         """
-        if replaces_torch(self.lstm, inputs):
+        if is_faster_than_torch(self.lstm, inputs):
             return self.output(run_lstm(self.lstm, inputs, lengths=lengths)[0]), None
         if lengths is None or bool((lengths == inputs.shape[1]).all()):
             return self.output(self.lstm(inputs)[0]), None

@@ -75,8 +75,8 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
       is in changes its values by rounding at most.
     """
     logits = batch_logits(model, utterances)
-    found = torch.cat(logits).float().log_softmax(dim=-1).cpu()  # one copy of all rows
-    return list(found.split([len(row) for row in logits]))
+    rows = torch.cat(logits).float().log_softmax(dim=-1).cpu()  # one copy of all rows
+    return list(rows.split([len(row) for row in logits]))
 
 
 @torch.inference_mode()
@@ -115,11 +115,12 @@ class NeuralModel:
         self.normaliser = Normaliser.load(normaliser)
         self.log_priors = load_log_priors(folder)
         sizes = self.model.config.input_dim, self.model.config.output_dim
-        found = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
-        if found != sizes:
+        expected = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
+        if expected != sizes:
             raise ModelError(
                 f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, {normaliser} and"
-                f" the priors are for {found[0]} and {found[1]}: they come from different trainings"
+                f" the priors are for {expected[0]} and {expected[1]}: they come from different"
+                " trainings"
             )
 
     def log_likelihoods(
@@ -146,8 +147,8 @@ class NeuralModel:
           ModelError: outputs are not finite, in which a search would find no path.
         """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
-        found = [row - self.log_priors for row in log_posteriors(self.model, inputs)]
-        return [self.checked(row) for row in found]
+        posteriors = log_posteriors(self.model, inputs)
+        return [self.checked(row - self.log_priors) for row in posteriors]
 
     def checked(self, scores: Tensor) -> Tensor:
         """Return scores unchanged.

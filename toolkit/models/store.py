@@ -35,6 +35,8 @@ KINDS: dict[str, tuple[type, type[nn.Module]]] = {
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
 _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.tensor)
+LAYERS = {nn.LSTM, nn.Linear}
+"""Kinds of layers whose weights become integers; others, such as convolutions, stay float32."""
 
 
 class ModelError(ToolkitError):
@@ -73,12 +75,12 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     A network's layers may share weights, which are stored under each of their names then.
     """
     seen: set[int] = set()
-    found = {}
+    stored = {}
     for name, value in tensors.items():
         value = value.detach().cpu().contiguous()
-        found[name] = value.clone() if value.data_ptr() in seen else value
+        stored[name] = value.clone() if value.data_ptr() in seen else value
         seen.add(value.data_ptr())
-    return found
+    return stored
 
 
 def _unknown_class(thing: object) -> ModelError:
@@ -147,10 +149,6 @@ def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[
         if name in found and found[name].shape != value.shape
     ]
     return listed[:5] + ([f"and {len(listed) - 5} more"] if len(listed) > 5 else [])
-
-
-LAYERS = {nn.LSTM, nn.Linear}
-"""Kinds of layers whose weights become integers; others, such as convolutions, stay float32."""
 
 
 def quantize_int8(model: nn.Module) -> nn.Module:

@@ -18,7 +18,7 @@ from toolkit.parallel.asynchronous import Asynchronous, Node
 from toolkit.parallel.config import ParallelConfig, ParallelError
 from toolkit.parallel.messages import (
     Answer,
-    Channel,
+    HostCopies,
     HostStreams,
     PointToPoint,
     Streams,
@@ -60,7 +60,7 @@ def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
         neighbours = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
     else:
         neighbours = range(learners)
-    return [other for other in neighbours if is_active(other) != is_active(rank)]
+    return [peer for peer in neighbours if is_active(peer) != is_active(rank)]
 
 
 def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
@@ -73,7 +73,7 @@ def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int =
     if pattern == "fixed":
         return choice[number % len(choice)]
     if pattern == "shuffled":
-        passive = [other for other in range(learners) if not is_active(other)]
+        passive = [learner for learner in range(learners) if not is_active(learner)]
         ring = np.random.default_rng([seed, number]).permutation(passive)
         return int(ring[rank // 2 % len(ring)])
     return choice[np.random.default_rng([seed, rank, number]).integers(len(choice))]
@@ -100,39 +100,39 @@ class Learner:
 
     def weights(self) -> Tensor:
         """Return a copy of the current weights: [P]."""
-        with self._turns.turn():
+        with self._turns.ordered():
             return self._weights.clone()
 
     def set_weights(self, weights: Tensor) -> None:
         """Replace the weights by [P]."""
-        with self._turns.turn():
+        with self._turns.ordered():
             self._weights.copy_(weights)
 
     def add(self, update: Tensor) -> Tensor:
         """Add an optimizer's update, possibly of older weights; return the new weights [P]."""
-        with self._turns.turn():
+        with self._turns.ordered():
             self._weights += update
             return self._weights.clone()
 
-    def answer(self, asking: Tensor) -> Tensor:
+    def average_with(self, peer_weights: Tensor) -> Tensor:
         """Move half of the way towards the learner that requests an averaging.
 
         Args:
-          asking: [P] weights of that learner at its request.
+          peer_weights: [P] weights of that learner at its request.
 
         Returns:
-          [P]: half of the difference, which that learner has to subtract by `finish`.
+          [P]: half of the difference, which that learner has to subtract by `apply_correction`.
         """
-        with self._turns.turn():
-            half = (asking - self._weights) / 2
-            self._weights += half
+        with self._turns.ordered():
+            correction = (peer_weights - self._weights) / 2
+            self._weights += correction
             self.averagings += 1
-        return half
+        return correction
 
-    def finish(self, half: Tensor) -> None:
-        """Complete an averaging: subtract what the other learner's `answer` returned."""
-        with self._turns.turn():
-            self._weights -= half
+    def apply_correction(self, correction: Tensor) -> None:
+        """Complete an averaging: subtract what the peer's `average_with` returned."""
+        with self._turns.ordered():
+            self._weights -= correction
             self.averagings += 1
 
 
@@ -164,7 +164,7 @@ class NeighbourAverager:
       ranks: rank of each learner.
       index: this learner's index in `ranks`.
       pattern: which learners average with each other.
-      make_channel: makes the copies between device and host of one thread.
+      make_copies: makes the copies between device and host of one thread.
     """
 
     def __init__(
@@ -174,11 +174,11 @@ class NeighbourAverager:
         ranks: Sequence[int],
         index: int,
         pattern: Pattern,
-        make_channel: Callable[[], Channel],
+        make_copies: Callable[[], HostCopies],
     ) -> None:
         self._exchange = exchange
-        self._make_channel = make_channel
-        self._channels: list[Channel] = []
+        self._make_copies = make_copies
+        self._copies: list[HostCopies] = []
         self._learner = learner
         self._ranks = ranks
         self._index = index
@@ -191,18 +191,18 @@ class NeighbourAverager:
         """Number of averagings that this learner has requested."""
         if learner is None:
             return
-        neighbours = [ranks[other] for other in partners(index, len(ranks), pattern)]
+        neighbours = [ranks[peer] for peer in partners(index, len(ranks), pattern)]
         if is_active(index):
             self._servers = neighbours
-            channel = self._channel()
-            exchange.start(lambda: self._average(channel))
+            copies = self._host_copies()
+            exchange.start(lambda: self._average(copies))
         else:
             exchange.serve(neighbours, self._answering)
 
     @property
     def host_copies(self) -> int:
         """How often a model, or half of a difference, was brought to the host."""
-        return sum(channel.copies for channel in self._channels)
+        return sum(copies.count for copies in self._copies)
 
     def wake(self) -> None:
         """Request an averaging; raise the exception of an earlier one that failed."""
@@ -223,21 +223,21 @@ class NeighbourAverager:
         if not failed:
             self._exchange.close(self._servers)
 
-    def _channel(self) -> Channel:
-        self._channels.append(self._make_channel())
-        return self._channels[-1]
+    def _host_copies(self) -> HostCopies:
+        self._copies.append(self._make_copies())
+        return self._copies[-1]
 
     def _answering(self) -> Answer:
         """Make what answers the requests of one neighbour."""
-        channel, learner = self._channel(), self._learner
+        copies, learner = self._host_copies(), self._learner
 
-        def answer(asking: Tensor, _: float) -> Tensor:
-            with channel.stream():
-                return channel.to_host(learner.answer(channel.to_device(asking)))
+        def answer(peer_weights: Tensor, _: float) -> Tensor:
+            with copies.stream():
+                return copies.to_host(learner.average_with(copies.to_device(peer_weights)))
 
         return answer
 
-    def _average(self, channel: Channel) -> None:
+    def _average(self, copies: HostCopies) -> None:
         while self._requested.wait():
             with self._averaging:
                 self._requested.clear()
@@ -245,11 +245,11 @@ class NeighbourAverager:
                     return
                 if not self._servers:
                     continue
-                other = partner(self._index, len(self._ranks), self._pattern, self.asked)
-                with channel.stream():
-                    mine = channel.to_host(self._learner.weights())
-                    half = self._exchange.request(self._ranks[other], mine)
-                    self._learner.finish(channel.to_device(half))
+                peer = partner(self._index, len(self._ranks), self._pattern, self.asked)
+                with copies.stream():
+                    weights = copies.to_host(self._learner.weights())
+                    correction = self._exchange.request(self._ranks[peer], weights)
+                    self._learner.apply_correction(copies.to_device(correction))
                 self.asked += 1
 
 
@@ -283,14 +283,14 @@ class Adpsgd(Asynchronous):
         self._copied = 0
         self._learner: Learner | None = None
         """The learner of which this rank holds the model, if any; on the model's device."""
-        self._taken: Tensor
-        """The learner's weights before the step."""
+        self._before_step: Tensor
+        """[P] the learner's weights before the step."""
         ranks = self.learners()
         device = self.flat.parameters[0].device
         streams = streams_of(device)
         if self.workers.rank in ranks:
             self._learner = Learner(self.flat.weights(), streams)
-            self._taken = self._learner.weights()
+            self._before_step = self._learner.weights()
         self._mean: Any = None  # delay by one: the all-reduce in progress
         self._group = self.workers.new_group(ranks)
         self._averager = None
@@ -305,7 +305,7 @@ class Adpsgd(Asynchronous):
                 ranks,
                 index,
                 self.config.adpsgd.pattern,
-                lambda: Channel(streams, len(self.flat), device),
+                lambda: HostCopies(streams, len(self.flat), device),
             )
 
     def batches(
@@ -345,7 +345,7 @@ class Adpsgd(Asynchronous):
         super().after_step()
         if self._learner is not None and len(self.learners()) > 1:
             self._mix()
-            self.flat.set_weights(self._taken)
+            self.flat.set_weights(self._before_step)
 
     def end_epoch(self) -> None:
         """See `Strategy`: all workers continue from the mean of all models."""
@@ -386,7 +386,7 @@ class Adpsgd(Asynchronous):
             weights = self.flat.weights()
             if rank_states:
                 self.optimizer.load_state_dict(rank_states[0]["optimizer"])
-                self._copied = rank_states[0].get("host_copies", 0)  # not in version 0.1
+                self._copied = rank_states[0]["host_copies"]
                 if self._averager is not None and self._learner is not None:
                     self._learner.averagings, self._averager.asked = rank_states[0]["averagings"]
                 weights = torch.stack([rank_state["weights"] for rank_state in rank_states]).mean(
@@ -399,21 +399,21 @@ class Adpsgd(Asynchronous):
     def report(self) -> dict[str, float]:
         """See `Strategy`; `averagings`: those with a neighbour, and `host_copies`, per step."""
         steps = max(1, self.steps)
-        found = {**super().report(), "host_copies": self.host_copies / steps}
+        statistics = {**super().report(), "host_copies": self.host_copies / steps}
         if self._averager is not None:
             averagings = 0 if self._learner is None else self._learner.averagings
-            found["averagings"] = averagings / steps
-        return found
+            statistics["averagings"] = averagings / steps
+        return statistics
 
     def _mix(self) -> None:
-        """Add the optimizer's update to the learner; set `_taken`, from which to continue."""
+        """Add the optimizer's update to the learner; set `_before_step`, from which to continue."""
         now = self.flat.weights()
         if self._delayed:
-            self._taken = delay_by_one_update(self._taken, now, self._finished_mean())
-            self._learner.set_weights(self._taken)
+            self._before_step = delay_by_one_update(self._before_step, now, self._finished_mean())
+            self._learner.set_weights(self._before_step)
             self._begin_mean()
         else:
-            self._taken = self._learner.add(now - self._taken)
+            self._before_step = self._learner.add(now - self._before_step)
             self._averager.wake()
 
     def _take(self, weights: Tensor) -> None:
@@ -422,7 +422,7 @@ class Adpsgd(Asynchronous):
             self._finished_mean()
         if self._learner is not None:
             self._learner.set_weights(weights)
-            self._taken = self._learner.weights()
+            self._before_step = self._learner.weights()
         self.flat.set_weights(weights)
         self.workers.all_gather_object(None)  # barrier, before any rank averages with these weights
         if self._delayed:
@@ -511,7 +511,7 @@ class HierarchicalAdpsgd(Adpsgd):
         """See `Strategy`: the first worker mixes the models, all of its node take them over."""
         super().after_step()
         if len(self.learners()) > 1:
-            self._pass_on(None if self._learner is None else self._taken)
+            self._pass_on(None if self._learner is None else self._before_step)
 
     def report(self) -> dict[str, float]:
         """See `Strategy`; `bytes_between_per_step`: bytes this worker sends to other nodes."""

@@ -11,7 +11,7 @@ from toolkit.models.tdnnf import constrain_matrices
 from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.messages import (
     Answer,
-    Channel,
+    HostCopies,
     HostStreams,
     PointToPoint,
     Streams,
@@ -67,7 +67,7 @@ class ParameterServer:
         Returns:
           [P]: the weights from which the worker continues.
         """
-        with self._turns.turn():
+        with self._turns.ordered():
             self._sum += gradient
             self._rates.append(rate)
             if len(self._rates) >= self._parts:
@@ -76,23 +76,23 @@ class ParameterServer:
 
     def flush(self) -> None:
         """Apply the gradients that are left, if there are any."""
-        with self._turns.turn():
+        with self._turns.ordered():
             if self._rates:
                 self._update()
 
     def weights(self) -> Tensor:
         """Return a copy of the weights: [P]."""
-        with self._turns.turn():
+        with self._turns.ordered():
             return self._weights.detach().clone()
 
     def set_weights(self, weights: Tensor) -> None:
         """Replace the weights by [P]."""
-        with self._turns.turn():
+        with self._turns.ordered():
             self._weights.data.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without weights."""
-        with self._turns.turn():
+        with self._turns.ordered():
             return {
                 "optimizer": self._optimizer.state_dict(),
                 "updates": self.updates,
@@ -102,10 +102,10 @@ class ParameterServer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        with self._turns.turn():
+        with self._turns.ordered():
             self._optimizer.load_state_dict(state["optimizer"])
             self.updates = state["updates"]
-            self._rates = list(state.get("rates", []))  # not in version 0.1
+            self._rates = list(state["rates"])
             self._sum.zero_()
             if self._rates:
                 self._sum += state["sum"].to(self._sum.device)
@@ -154,8 +154,8 @@ class Asgd(Asynchronous):
         self._gradient: Tensor | None = None
         device = self.flat.parameters[0].device
         self._streams = streams_of(device)
-        self._make_channel = lambda: Channel(self._streams, len(self.flat), device)
-        self._channel = self._make_channel()
+        self._make_copies = lambda: HostCopies(self._streams, len(self.flat), device)
+        self._copies = self._make_copies()
         self._exchange = PointToPoint(workers, len(self.flat), self._streams)
         self.server: ParameterServer | None = None
         """The parameter server, of worker 0 alone."""
@@ -172,17 +172,19 @@ class Asgd(Asynchronous):
 
     def _constrain(self, weights: Tensor, updates: int) -> None:
         """Do to the server's weights what `toolkit.models.tdnnf` does to a model."""
-        own = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
+        constrained = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
         pairs = zip(self.flat.parameters, self.flat.views(weights), strict=True)
-        constrain_matrices((view for parameter, view in pairs if id(parameter) in own), updates)
+        constrain_matrices(
+            (view for parameter, view in pairs if id(parameter) in constrained), updates
+        )
 
     def _answering(self) -> Answer:
         """Make what answers one worker's pushes."""
-        channel, server = self._make_channel(), self.server
+        copies, server = self._make_copies(), self.server
 
         def answer(gradient: Tensor, rate: float) -> Tensor:
-            with channel.stream():
-                return channel.to_host(server.add(channel.to_device(gradient), rate))
+            with copies.stream():
+                return copies.to_host(server.add(copies.to_device(gradient), rate))
 
         return answer
 
@@ -202,7 +204,7 @@ class Asgd(Asynchronous):
         super().backward(loss, weight, accumulated)
         gradient = self.flat.gradients()
         if self.server is None:
-            gradient = self._channel.to_host(gradient)
+            gradient = self._copies.to_host(gradient)
         self._gradient = gradient if bool(gradient.isfinite().all()) else None
         if self._gradient is not None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -218,7 +220,7 @@ class Asgd(Asynchronous):
             weights = self.server.add(self._gradient, rate)
         else:
             reply = self._exchange.request(0, self._gradient, rate)
-            weights = self._channel.to_device(reply)
+            weights = self._copies.to_device(reply)
         self.flat.set_weights(weights)
 
     def wait_for_checkpoint(self) -> None:

@@ -24,10 +24,11 @@ from toolkit.parallel.messages import PointToPoint
 from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Prefetch
 from toolkit.parallel.workers import Distributed, Workers
 
-_BACK = 1 << 32  # a counter holds the steps taken from the back in its upper half
-
+_STOLEN = 1 << 32  # a counter holds the steps stolen from the back in its upper half
 Add = Callable[[str, int], int]
 """Adds to the counter of a name, which begins at 0, in one go; returns its new value."""
+_instances = itertools.count()  # all ranks construct theirs in the same order
+STEP, WRITE_CHECKPOINT, WAIT, END = range(4)  # what a node does next
 
 
 @dataclass(frozen=True)
@@ -51,65 +52,69 @@ class StepQueue:
       add: the shared counters; their names are the nodes' numbers.
       node: this node.
       parts: the part of every node; the same on all nodes.
-      taken: steps that this node has taken over earlier, but not done; none are left out.
+      stolen: steps that this node has stolen earlier, but not done.
     """
 
     def __init__(
-        self, add: Add, node: int, parts: Sequence[StepRange], taken: StepRange | None = None
+        self, add: Add, node: int, parts: Sequence[StepRange], stolen: StepRange | None = None
     ) -> None:
         self._add, self._node, self._parts = add, node, parts
-        self._taken = StepRange(node, 0, 0) if taken is None else taken
-        self._has_own = len(parts[node]) > 0
+        self._stolen = StepRange(node, 0, 0) if stolen is None else stolen
+        self._has_part = len(parts[node]) > 0
 
     def take(self) -> StepRange | None:
-        """Take a step; None when there is none left that nobody has taken.
+        """Take a step; None when nobody has a step that is not taken.
 
         Returns:
-          The step, as the first of those that follow it unless other nodes take them over.
+          The step, as the first of those that follow it unless other nodes steal them.
         """
-        if self._has_own and not self._taken:
-            left = self._left(self._add(str(self._node), 1))
-            if left.first <= left.end:  # the step before is now this node's
-                return StepRange(self._node, left.first - 1, left.end)
-            self._has_own = False
-        if not self._taken:
-            self._take_over()
-        if not self._taken:
+        if self._has_part and not self._stolen:
+            # The counter counts this node's steps in its lower half: one more is taken.
+            untaken = self._untaken(self._add(str(self._node), 1))
+            if untaken.first <= untaken.end:  # the step before is now this node's
+                return StepRange(self._node, untaken.first - 1, untaken.end)
+            self._has_part = False
+        if not self._stolen:
+            self._steal()
+        if not self._stolen:
             return None
-        found = self._taken
-        self._taken = StepRange(found.owner, found.first + 1, found.end)
-        return found
+        steps = self._stolen
+        self._stolen = StepRange(steps.owner, steps.first + 1, steps.end)
+        return steps
 
     def remaining(self) -> tuple[StepRange, StepRange]:
-        """Return the steps of this node's part, and those taken over, that nobody has begun."""
-        own = self._left(self._add(str(self._node), 0))
-        return StepRange(self._node, min(own.first, own.end), own.end), self._taken
+        """Return the steps of this node's part, and the stolen ones, that nobody has begun."""
+        untaken = self._untaken(self._add(str(self._node), 0))
+        first = min(untaken.first, untaken.end)
+        return StepRange(self._node, first, untaken.end), self._stolen
 
-    def _take_over(self) -> None:
-        """Take over the last steps of another part, if there are any."""
+    def _steal(self) -> None:
+        """Steal the last steps of another part, if there are any."""
         nodes = len(self._parts)
-        others = [other for other in range(nodes) if other != self._node]
-        while others:
-            left = {other: len(self._left(self._add(str(other), 0), other)) for other in others}
-            other = max(others, key=lambda other: (left[other], (self._node - other) % nodes))
-            if not left[other]:
+        victims = [node for node in range(nodes) if node != self._node]
+        while victims:
+            untaken = {n: len(self._untaken(self._add(str(n), 0), n)) for n in victims}
+            # Of equally long parts, that of the node behind this one on the ring.
+            victim = max(victims, key=lambda n: (untaken[n], (self._node - n) % nodes))
+            if not untaken[victim]:
                 return
-            number = max(1, left[other] // (2 * nodes))
-            after = self._left(self._add(str(other), number * _BACK), other)
-            found = StepRange(other, max(after.first, after.end), after.end + number)
-            if found:
-                self._taken = found
+            # Half of an equal share, so that the shares shrink as the end comes near.
+            number = max(1, untaken[victim] // (2 * nodes))
+            after = self._untaken(self._add(str(victim), number * _STOLEN), victim)
+            # Its owner, or another thief, may have been faster.
+            steps = StepRange(victim, max(after.first, after.end), after.end + number)
+            if steps:
+                self._stolen = steps
                 return
 
-    def _left(self, counter: int, node: int | None = None) -> StepRange:
-        """Return what a counter leaves of a part; `first` is beyond `end` after vain attempts."""
+    def _untaken(self, counter: int, node: int | None = None) -> StepRange:
+        """Return the steps of a part that a counter leaves.
+
+        `first` is beyond `end` after vain attempts to take one.
+        """
         part = self._parts[self._node if node is None else node]
-        back, front = divmod(counter, _BACK)
-        return StepRange(part.owner, part.first + front, part.end - back)
-
-
-_made = itertools.count()  # all ranks construct theirs in the same order
-STEP, WRITE_CHECKPOINT, WAIT, END = range(4)  # what a node does next
+        from_back, from_front = divmod(counter, _STOLEN)
+        return StepRange(part.owner, part.first + from_front, part.end - from_back)
 
 
 @dataclass(frozen=True)
@@ -155,11 +160,11 @@ class SharedBatches:
     ) -> None:
         self._workers, self._node, self._wait = workers, node, wait
         self._resumed = resumed
-        self._counters = f"batches/{next(_made)}"
-        self._shares: StepQueue
+        self._counters = f"batches/{next(_instances)}"
+        self._queue: StepQueue
         self._due = self._asked = False
         self.position: int | None = None
-        """StepRange taken in the current epoch, as the mean over the nodes; None between epochs."""
+        """Steps taken in the current epoch, as the mean over the nodes; None between epochs."""
 
     def request_checkpoint(self) -> None:
         """Let all ranks write a checkpoint after their steps; for rank 0."""
@@ -168,9 +173,9 @@ class SharedBatches:
     def remaining(self) -> list[dict[str, Any]]:
         """Return the remaining steps of the epoch by node (all), while no step is taken."""
         leads = self._workers.rank == self._node.leader
-        steps = [[s.owner, s.first, s.end] for s in self._shares.remaining()] if leads else []
+        steps = [[s.owner, s.first, s.end] for s in self._queue.remaining()] if leads else []
         by_node = self._workers.all_gather_object(steps)[:: self._node.size]
-        return [{"part": part, "taken": taken} for part, taken in by_node]
+        return [{"part": part, "stolen": stolen} for part, stolen in by_node]
 
     def batches(
         self, data: BatchSource, epoch: int, start: int, prefetch: Prefetch
@@ -179,18 +184,18 @@ class SharedBatches:
         node, rank, world_size = self._node, self._workers.rank, self._workers.world_size
         steps = data.num_steps(epoch, world_size)
         parts = [StepRange(i, start, steps) for i in range(node.count)]
-        taken = None
+        stolen = [StepRange(i, 0, 0) for i in range(node.count)]
         if self._resumed is not None:
             parts = [StepRange(*entry["part"]) for entry in self._resumed]
-            taken = [StepRange(*entry["taken"]) for entry in self._resumed]
+            stolen = [StepRange(*entry["stolen"]) for entry in self._resumed]
         self._resumed = None
-        left = sum(map(len, parts)) + (sum(map(len, taken)) if taken else 0)
-        before = node.count * steps - left
+        # Steps that all nodes have done before a resumption.
+        before = node.count * steps - sum(map(len, parts)) - sum(map(len, stolen))
 
         def add(name: str, number: int) -> int:
             return self._workers.count(f"{self._counters}/{epoch}/{name}", number)
 
-        self._shares = StepQueue(add, node.number, parts, taken and taken[node.number])
+        self._queue = StepQueue(add, node.number, parts, stolen[node.number])
         loaded: Iterator[Any] = iter(())
         following = None  # the step that `loaded` yields next
         try:
@@ -216,13 +221,13 @@ class SharedBatches:
     def _turns(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
         """Yield (kind, owner, step, end, steps taken by all before) until the epoch ends."""
         node = self._node
-        decided = self._decisions(add) if self._workers.rank == node.leader else None
+        decisions = self._decisions(add) if self._workers.rank == node.leader else None
         while True:
-            turn = next(decided) if decided is not None else (END, 0, 0, 0, 0)
+            turn = next(decisions) if decisions is not None else (END, 0, 0, 0, 0)
             if node.size > 1:
-                told = torch.tensor(turn)
-                self._workers.broadcast(told, node.leader, node.group)
-                turn = tuple(told.tolist())
+                message = torch.tensor(turn)
+                self._workers.broadcast(message, node.leader, node.group)
+                turn = tuple(message.tolist())
             if turn[0] == END:
                 return
             if turn[0] == WAIT:
@@ -247,8 +252,8 @@ class SharedBatches:
             elif finished:
                 self._workers.pause()
                 yield WAIT, 0, 0, 0, 0
-            elif (found := self._shares.take()) is not None:
-                yield STEP, found.owner, found.first, found.end, add("taken", 1) - 1
+            elif (steps := self._queue.take()) is not None:
+                yield STEP, steps.owner, steps.first, steps.end, add("taken", 1) - 1
             else:
                 finished = True
                 add("finished", 1)
@@ -276,13 +281,13 @@ class Asynchronous(Distributed):
         super().__init__(config, workers)
         self._exchange: PointToPoint | None = None
         self._batches: SharedBatches | None = None
-        self._left_over: list[dict[str, Any]] | None = None  # of an epoch that is to go on
+        self._remaining: list[dict[str, Any]] | None = None  # of an epoch that is to go on
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
         self._in_sync = True
-        self._batches = self._left_over = None
+        self._batches = self._remaining = None
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
@@ -306,7 +311,7 @@ class Asynchronous(Distributed):
             return super().batches(data, epoch, start, prefetch, may_share)
         if self._batches is None:
             self._batches = SharedBatches(
-                self.workers, self.node(), self.wait_for_checkpoint, self._left_over
+                self.workers, self.node(), self.wait_for_checkpoint, self._remaining
             )
         return self._batches.batches(data, epoch, start, prefetch)
 
@@ -355,8 +360,8 @@ class Asynchronous(Distributed):
     def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; within an epoch with what is left of it, by node."""
         within = self._batches is not None and self._batches.position is not None
-        left = {"left": self._batches.remaining()} if within else {}
-        return super().state_dict() | left
+        remaining = {"remaining": self._batches.remaining()} if within else {}
+        return super().state_dict() | remaining
 
     def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: this worker's counts of steps and bytes."""
@@ -365,7 +370,7 @@ class Asynchronous(Distributed):
         return super().rank_state_dict() | {"counts": counts}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; additional workers take over the counts of worker 0.
+        """See `Strategy`; additional workers get the counts of worker 0.
 
         With another number of nodes all parts go on from the mean position.
         """
@@ -376,6 +381,6 @@ class Asynchronous(Distributed):
             if self._exchange is not None:
                 self._exchange.sent = counts["exchanged"]
         self._in_sync = True
-        left = state.get("left")
-        if left is not None and not self.world_size_changed(state):
-            self._left_over = left if len(left) == self.node().count else None
+        remaining = state.get("remaining")
+        if remaining is not None and not self.world_size_changed(state):
+            self._remaining = remaining if len(remaining) == self.node().count else None

@@ -29,6 +29,11 @@ PER_WORD = 16
 MAX_SIZE = 1 << 31
 BLOCK = 64
 LARGEST = np.float32(np.finfo(np.float32).max)
+STEPS_BEHIND = 2
+"""Steps after which the host looks at the numbers of elements; they have long been computed."""
+MARGIN = 2.0
+"""Capacity of a message, relative to the fullest one of the step that is known."""
+MIN_ELEMENTS = 64  # elements
 
 
 def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool = True) -> Tensor:
@@ -183,21 +188,14 @@ def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
     return count
 
 
-STEPS_BEHIND = 2
-"""Steps after which the host looks at the numbers of elements; they have long been computed."""
-MARGIN = 2.0
-"""Room of a message, relative to the fullest one of the step that is known."""
-MIN_ELEMENTS = 64  # elements
-
-
-def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, room: int) -> Tensor:
+def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity: int) -> Tensor:
     """Add a gradient to the residual and encode_fixed the elements beyond the threshold.
 
     Args:
       gradient: [W] float32.
       residual: [W] float32, what was not sent yet; changed in place.
       threshold: tau, a scalar on the same device.
-      room: C, number of elements that the message has room for.
+      capacity: C, number of elements that the message can hold.
 
     Returns:
       [C + 1] int32.
@@ -205,11 +203,11 @@ def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, room: in
     residual += gradient
     beyond = residual.abs() > threshold
     place = beyond.cumsum(0, dtype=torch.int32)  # of element i in the message, from 1
-    sent = beyond & (place <= room)
+    sent = beyond & (place <= capacity)  # the others stay in the residual
     minus = residual < 0
     index = torch.arange(len(residual), dtype=torch.int32, device=residual.device)
     words = (index << 1) | minus.int()  # an index has 31 bits, so that the sign bit may be set
-    message = torch.zeros(room + 1, dtype=torch.int32, device=residual.device)
+    message = torch.zeros(capacity + 1, dtype=torch.int32, device=residual.device)
     message.scatter_(0, torch.where(sent, place, 0).long(), words)  # what is not sent: to word 0
     message[0] = place[-1].masked_fill(~torch.isfinite(residual.sum()), -1)
     residual -= threshold * (sent.to(residual.dtype) - 2 * (sent & minus).to(residual.dtype))
@@ -233,10 +231,10 @@ def decode_fixed(messages: Tensor, threshold: Tensor, size: int) -> tuple[Tensor
     """
     numbers, words = messages[:, 0], messages[:, 1:]
     places = torch.arange(words.shape[1], device=messages.device)
-    held = places < numbers[:, None]
-    words = words.long() & (2 * MAX_SIZE - 1)
-    index = (words >> 1) * held
-    signs = (1.0 - 2.0 * (words & 1)) * held
+    is_used = places < numbers[:, None]  # [N, C]; the rest of a message is padding
+    words = words.long() & (2 * MAX_SIZE - 1)  # as unsigned: an index may set the sign bit
+    index = (words >> 1) * is_used
+    signs = (1.0 - 2.0 * (words & 1)) * is_used  # the lowest bit is 1 for -tau
     total = torch.zeros(size, device=messages.device)
     total.index_add_(0, index.flatten(), signs.flatten())
     total *= threshold
@@ -244,11 +242,11 @@ def decode_fixed(messages: Tensor, threshold: Tensor, size: int) -> tuple[Tensor
 
 
 class MessageCapacity:
-    """How many elements the messages of every bucket have room for.
+    """How many elements the messages of every bucket can hold.
 
-    A message has room for `MARGIN` times as many elements as the fullest one had `STEPS_BEHIND`
+    A message can hold `MARGIN` times as many elements as the fullest one had `STEPS_BEHIND`
     steps earlier, which all workers know by then. So all choose the same, and none waits. At first,
-    and at most, there is room for a 16th of the elements.
+    and at most, it can hold a 16th of the elements.
 
     Args:
       sizes: number of elements of every bucket.
@@ -258,18 +256,18 @@ class MessageCapacity:
     def __init__(self, sizes: list[int], streams: Streams) -> None:
         self._most = [max(MIN_ELEMENTS, size // PER_WORD) for size in sizes]
         self._streams = streams
-        self._known = list(self._most)
+        self._capacities = list(self._most)
         self._coming: deque[tuple[Tensor, Any]] = deque()
 
     def next(self) -> list[int]:
-        """Return the room of each bucket's messages in the step that begins."""
+        """Return the capacity of each bucket's messages in the step that begins."""
         if len(self._coming) >= STEPS_BEHIND:
             host, copied = self._coming.popleft()
             copied.synchronize()
             for bucket, number in enumerate(host.tolist()):
-                wanted = max(MIN_ELEMENTS, int(MARGIN * number))
-                self._known[bucket] = min(self._most[bucket], wanted)
-        return self._known
+                capacity = max(MIN_ELEMENTS, int(MARGIN * number))
+                self._capacities[bucket] = min(self._most[bucket], capacity)
+        return self._capacities
 
     def add(self, numbers: Tensor) -> None:
         """Add what a step has sent.

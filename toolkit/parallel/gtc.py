@@ -14,6 +14,8 @@ from toolkit.parallel.messages import Streams, streams_of
 from toolkit.parallel.ssgd import BUCKET_BYTES, Buckets
 from toolkit.parallel.workers import AsyncResult, Distributed, Workers
 
+logger = logging.getLogger(__name__)
+
 
 def adapted(threshold: Any, density: Any, config: GtcConfig) -> Any:
     """Return tau after a step in which a worker sent a share `density` of its elements.
@@ -73,20 +75,21 @@ class FixedMessages:
     Args:
       strategy: the method, with its parameters as one vector.
       streams: of the device; by default its own.
-      most: bytes of a bucket.
+      max_bytes: of a bucket.
     """
 
     def __init__(
-        self, strategy: Distributed, streams: Streams | None = None, most: int = BUCKET_BYTES
+        self, strategy: Distributed, streams: Streams | None = None, max_bytes: int = BUCKET_BYTES
     ) -> None:
         self._workers, self._config = strategy.workers, strategy.config.gtc
         device = strategy.flat.parameters[0].device
         self._streams = streams_of(device) if streams is None else streams
         self._side = self._streams.new()
-        self._buckets = Buckets(strategy.flat.parameters, self._begin, most)
+        self._buckets = Buckets(strategy.flat.parameters, self._begin, max_bytes)
         self._sizes = self._buckets.sizes()
         self._residuals = [torch.zeros(size, device=device) for size in self._sizes]
-        self._rooms, self._room = MessageCapacity(self._sizes, self._streams), []
+        self._capacity = MessageCapacity(self._sizes, self._streams)
+        self._capacities: list[int] = []  # of the buckets' messages in the current step
         self._tau = torch.full((), self._config.threshold, device=device)
 
     @property
@@ -102,7 +105,7 @@ class FixedMessages:
         """See `Exchange`."""
         weights = self._workers.all_reduce(weight.detach().float().reshape(1).clone())
         if self._config.threshold:
-            self._room = self._rooms.next()
+            self._capacities = self._capacity.next()
         with self._buckets.backward() as exchanges:
             loss.backward()
         numbers, sent = [], 0.0
@@ -111,23 +114,23 @@ class FixedMessages:
             total, beyond = self._finish(index, exchange.wait())
             self._buckets.set_gradients(index, total)
             numbers.append(beyond.amax().float())
-            room = self._room[index] if self._config.threshold else self._sizes[index]
-            sent = sent + beyond.clamp(max=room).float().sum()
+            most = self._capacities[index] if self._config.threshold else self._sizes[index]
+            sent = sent + beyond.clamp(max=most).float().sum()
         density = sent / (self._workers.world_size * sum(self._sizes))
         if self._config.threshold:
-            self._rooms.add(torch.stack(numbers))
+            self._capacity.add(torch.stack(numbers))
         self._tau = adapted(self._tau, density, self._config)
         return weights.wait()[0], density
 
     def residual(self) -> Tensor:
         """See `Exchange`."""
-        return self._buckets.joined(self._residuals)
+        return self._buckets.join(self._residuals)
 
     def set_residual(self, residual: Tensor) -> None:
         """See `Exchange`."""
-        parts = self._buckets.parted(residual)
-        for own, part in zip(self._residuals, parts, strict=True):
-            own.copy_(part)
+        parts = self._buckets.divide(residual)
+        for of_bucket, part in zip(self._residuals, parts, strict=True):
+            of_bucket.copy_(part)
 
     def stop(self) -> None:
         """See `Exchange`."""
@@ -148,7 +151,7 @@ class FixedMessages:
                 exchange = self._workers.all_reduce(residual.clone())
                 residual.zero_()
             else:
-                message = encode_fixed(gradient, residual, self._tau, self._room[index])
+                message = encode_fixed(gradient, residual, self._tau, self._capacities[index])
                 exchange = self._workers.gather(message)
             return gradient, exchange, self._streams.record()
 
@@ -158,9 +161,6 @@ class FixedMessages:
         if self._config.threshold:
             return decode_fixed(found, self._tau, size)
         return found, torch.full((self._workers.world_size,), size, device=found.device)
-
-
-logger = logging.getLogger(__name__)
 
 
 class Exchange(Protocol):

@@ -19,6 +19,13 @@ from torch import Tensor
 
 from toolkit.parallel.workers import Workers
 
+NO_TIMEOUT = timedelta(days=30)  # the watchdog detects lost workers; slow ones are allowed
+REQUEST, CLOSE = range(2)
+CLOSE_TIMEOUT = 10.0  # seconds that a rank waits until all its clients have closed
+TAGS = 2**30  # gloo's tags have 32 bits
+Answer = Callable[[Tensor, float], Tensor]
+"""Computes the reply [P] to a request [P] and the number attached to it."""
+
 
 class Streams(Protocol):
     """What is needed of a device's streams."""
@@ -117,7 +124,7 @@ class Turns:
         self._last = streams.record()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def ordered(self) -> Iterator[None]:
         """Context of operations that come after all earlier ones, and before all later ones."""
         with self._lock:
             self._streams.wait(self._last)
@@ -125,10 +132,10 @@ class Turns:
             self._last = self._streams.record()
 
 
-class Channel:
+class HostCopies:
     """Copies of tensors of P values between a device and the host, for one thread.
 
-    Only the thread that uses the channel waits for its copies. Two buffers take turns, so that a
+    Only the thread that uses it waits for its copies. Two buffers take turns, so that a
     copy never overwrites what is still being sent.
 
     Args:
@@ -143,11 +150,11 @@ class Channel:
         # The CPU's tensors are on the host: they need no buffers.
         number = 0 if isinstance(streams, HostStreams) else 2
         self._out = [streams.buffer(size) for _ in range(number)]
-        self.copies = 0
+        self.count = 0
         """How many tensors were brought to the host."""
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Return a context in which this thread's operations go to the channel's own stream.
+        """Return a context in which this thread's operations go to a stream of their own.
 
         Operations on tensors that other streams change need `Turns`.
         """
@@ -155,10 +162,10 @@ class Channel:
 
     def to_host(self, tensor: Tensor) -> Tensor:
         """Copy [P] to the host and wait until it is there; it is valid until the next but one."""
-        self.copies += 1
+        self.count += 1
         if not self._out:
             return tensor
-        buffer = self._out[self.copies % 2]
+        buffer = self._out[self.count % 2]
         buffer.copy_(tensor, non_blocking=True)
         self._streams.record().synchronize()
         return buffer
@@ -166,15 +173,6 @@ class Channel:
     def to_device(self, buffer: Tensor) -> Tensor:
         """Begin to copy a pinned [P] to the device; for operations of the same stream."""
         return buffer.to(self._device, non_blocking=True)
-
-
-NO_TIMEOUT = timedelta(days=30)  # the watchdog detects lost workers; slow ones are allowed
-REQUEST, CLOSE = range(2)
-CLOSE_TIMEOUT = 10.0  # seconds that a rank waits until all its clients have closed
-TAGS = 2**30  # gloo's tags have 32 bits
-
-Answer = Callable[[Tensor, float], Tensor]
-"""Computes the reply [P] to a request [P] and the number attached to it."""
 
 
 class PointToPoint:

@@ -12,10 +12,10 @@ from torch.utils.hooks import RemovableHandle
 from toolkit.parallel.workers import Distributed, Workers
 
 BUCKET_BYTES = 25 << 20  # as in torch's DistributedDataParallel
-Begun = TypeVar("Begun")
+Exchange = TypeVar("Exchange")
 
 
-class Buckets(Generic[Begun]):
+class Buckets(Generic[Exchange]):
     """Gradients in buckets; the exchange of each begins as soon as it is complete.
 
     Buckets are begun strictly from first to last, in the same order on every worker. The first
@@ -23,25 +23,25 @@ class Buckets(Generic[Begun]):
 
     Args:
       parameters: the trainable parameters.
-      begin: begins the exchange of a bucket of this number with this gradient [B].
-      most: bytes of a bucket, unless a single parameter has more.
+      exchange: begins the exchange of a bucket of this number with this gradient [B].
+      max_bytes: of a bucket, unless a single parameter has more.
     """
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        begin: Callable[[int, Tensor], Begun],
-        most: int = BUCKET_BYTES,
+        exchange: Callable[[int, Tensor], Exchange],
+        max_bytes: int = BUCKET_BYTES,
     ) -> None:
-        self._begin = begin
+        self._begin_exchange = exchange
         self._buckets: list[list[nn.Parameter]] = [[]]
         for parameter in reversed(parameters):  # roughly the order in which gradients become ready
             size = sum(p.numel() * p.element_size() for p in self._buckets[-1])
-            if self._buckets[-1] and size + parameter.numel() * 4 > most:
+            if self._buckets[-1] and size + parameter.numel() * 4 > max_bytes:
                 self._buckets.append([])
             self._buckets[-1].append(parameter)
         self._ready: list[int] = []
-        self._begun: dict[int, Begun] = {}
+        self._pending_exchanges: dict[int, Exchange] = {}
         self._active = False
         # The references keep the nodes alive.
         self._hooked: dict[nn.Parameter, tuple[Any, RemovableHandle]] = {}
@@ -57,21 +57,21 @@ class Buckets(Generic[Begun]):
             hook.remove()
 
     @contextmanager
-    def backward(self) -> Iterator[list[Begun]]:
+    def backward(self) -> Iterator[list[Exchange]]:
         """Context of a backward pass, whose list has the exchanges of all buckets afterwards."""
         self._hook()
         self._ready = [0] * len(self._buckets)
-        self._begun = {}
+        self._pending_exchanges = {}
         self._active = True
-        found: list[Begun] = []
+        exchanges: list[Exchange] = []
         try:
-            yield found
+            yield exchanges
         finally:
             self._active = False
         for index in range(len(self._buckets)):
-            if index not in self._begun:  # one of its parameters got no gradient
+            if index not in self._pending_exchanges:  # one of its parameters got no gradient
                 self._exchange(index)
-        found += [self._begun[index] for index in range(len(self._buckets))]
+        exchanges += [self._pending_exchanges[index] for index in range(len(self._buckets))]
 
     def set_gradients(self, index: int, flat: Tensor) -> None:
         """Set the gradients of a bucket's parameters to views of [B]."""
@@ -79,20 +79,21 @@ class Buckets(Generic[Begun]):
         for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Join values [B] of every bucket to [W] in the order of the parameters."""
-        pieces = [
-            piece
+        # Buckets and their parameters are in the reverse order of the model's.
+        values = [
+            of_parameter
             for bucket, part in zip(self._buckets, parts, strict=True)
-            for piece in part.split([p.numel() for p in bucket])
+            for of_parameter in part.split([p.numel() for p in bucket])
         ]
-        return torch.cat(pieces[::-1])
+        return torch.cat(values[::-1])
 
-    def parted(self, whole: Tensor) -> list[Tensor]:
+    def divide(self, flat: Tensor) -> list[Tensor]:
         """Divide [W] in the order of the parameters: [B] of every bucket."""
-        backwards = [p.numel() for bucket in self._buckets for p in bucket]
-        pieces = iter(whole.split(backwards[::-1])[::-1])
-        return [torch.cat([next(pieces) for _ in bucket]) for bucket in self._buckets]
+        sizes = [p.numel() for bucket in self._buckets for p in bucket]
+        values = iter(flat.split(sizes[::-1])[::-1])
+        return [torch.cat([next(values) for _ in bucket]) for bucket in self._buckets]
 
     def _hook(self) -> None:
         """Hook the gradient-accumulation nodes; a parameter that was moved has a new node."""
@@ -118,7 +119,7 @@ class Buckets(Generic[Begun]):
     def _exchange_in_order(self) -> None:
         """Begin complete buckets, strictly from first to last."""
         for index, bucket in enumerate(self._buckets):
-            if index in self._begun:
+            if index in self._pending_exchanges:
                 continue
             if self._ready[index] < len(bucket):
                 return
@@ -129,7 +130,7 @@ class Buckets(Generic[Begun]):
             (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1)
             for p in self._buckets[index]
         ]
-        self._begun[index] = self._begin(index, torch.cat(parts))
+        self._pending_exchanges[index] = self._begin_exchange(index, torch.cat(parts))
 
 
 class Ssgd(Distributed):
@@ -185,15 +186,15 @@ class GradientBuckets:
           loss: this worker's, summed over its batch.
           weight: divisor of the loss, of this worker's batch.
         """
-        own = weight.detach().float().reshape(1).clone()
-        total = self._workers.all_reduce(own, self._group)
+        local_weight = weight.detach().float().reshape(1).clone()
+        total_weight = self._workers.all_reduce(local_weight, self._group)
         with self._buckets.backward() as reductions:
-            loss.backward()
+            loss.backward()  # of the sum, so that workers count by their batches' weights
         for index, reduction in enumerate(reductions):
             self._buckets.set_gradients(index, reduction.wait())
-        weights = total.wait()
+        divisor = total_weight.wait()
         for parameter in self._parameters:
-            parameter.grad /= weights
+            parameter.grad /= divisor
 
 
 class Scpsgd(Distributed):

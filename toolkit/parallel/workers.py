@@ -25,6 +25,11 @@ from toolkit.parallel.strategy import Strategy
 from toolkit.processes import ranks
 from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
 
+logger = logging.getLogger(__name__)
+STARTUP_TIMEOUT = timedelta(minutes=1)
+POLL_INTERVAL = 0.01  # seconds
+STEPS_BETWEEN_AGREEMENTS = 10
+
 
 class FlatParameters:
     """The trainable parameters of a model, in their order, as one vector.
@@ -69,10 +74,6 @@ class FlatParameters:
         """Set the gradients to views of [W]."""
         for parameter, values in zip(self.parameters, self.views(flat), strict=True):
             parameter.grad = values
-
-
-STARTUP_TIMEOUT = timedelta(minutes=1)
-POLL_INTERVAL = 0.01  # seconds
 
 
 class Workers:
@@ -151,13 +152,13 @@ class Workers:
           tensor: has at least one element.
           number: collected along with the tensor.
         """
-        mine = torch.tensor([len(tensor), number], dtype=torch.float64)
-        found = [torch.empty_like(mine) for _ in range(self.world_size)]
+        header = torch.tensor([len(tensor), number], dtype=torch.float64)
+        headers = [torch.empty_like(header) for _ in range(self.world_size)]
         with self.exchange():
-            dist.all_gather(found, mine, group=self._control)
-        lengths, numbers = torch.stack(found).T.tolist()
+            dist.all_gather(headers, header, group=self._control)
+        lengths, numbers = torch.stack(headers).T.tolist()
         longest = int(max(lengths))
-        self.sent += (self.world_size - 1) * (_bytes(mine) + longest * tensor.element_size())
+        self.sent += (self.world_size - 1) * (_bytes(header) + longest * tensor.element_size())
         padded = torch.nn.functional.pad(tensor, (0, longest - len(tensor)))
         out = [torch.empty_like(padded) for _ in lengths]
         with self.exchange():
@@ -253,10 +254,6 @@ class AsyncResult:
         return self._tensor
 
 
-logger = logging.getLogger(__name__)
-STEPS_BETWEEN_AGREEMENTS = 10
-
-
 class ReplicasDifferError(ToolkitError):
     """Replicas that should have equal weights differ."""
 
@@ -309,12 +306,12 @@ class Distributed(Strategy):
 
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Strategy`."""
-        mine = {name: float(value) for name, value in sums.items()}
-        whole: dict[str, float] = {}
-        for part in self.workers.all_gather_object(mine):
+        local = {name: float(value) for name, value in sums.items()}
+        totals: dict[str, float] = {}
+        for part in self.workers.all_gather_object(local):
             for name, value in part.items():
-                whole[name] = whole.get(name, 0.0) + value
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in whole.items()}
+                totals[name] = totals.get(name, 0.0) + value
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in totals.items()}
 
     def agree_on_checkpoint(self, due: bool) -> bool:
         """See `Strategy`: at every tenth step rank 0 decides."""

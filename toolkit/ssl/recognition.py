@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 TABLE = "confidence.tsv"
+ADVICE = "recognise the utterances again"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,23 @@ class SelfTrainingConfig:
             raise ValueError(f"threshold is {self.threshold}, needs to be from 0 to 1")
         if self.samples < 1:
             raise ValueError(f"samples is {self.samples}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
+class RecognisedPhonesConfig:
+    """How much of a lattice of recognised speech training sees."""
+
+    samples: int = 50
+    """Number of paths drawn from a lattice in proportion to their posteriors."""
+    alternatives: int = 1
+    """Most word sequences that are kept of an utterance, those drawn most often. 1: the likeliest
+    words alone, as if they had been said; with 8 the far-field demo's student deletes more words
+    and makes 21 % more errors."""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "alternatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -164,16 +182,16 @@ def recognise_and_align(
     weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
     decoder = decoder.at(weights.acoustic_scale)
     work = _WordRecogniser(decoder, weights, config.samples, calibration, out / "recognised")
-    found: list[Recognised] = []
+    recognised: list[Recognised] = []
 
     def report(done: int, _: int, before: int = 0) -> None:
         progress(before + done, total)
 
     for path in map_scored_shards(work, scorer, jobs, "recognise", report):
         lines = path.read_text(encoding="utf-8").splitlines()
-        found += [Recognised(**json.loads(line)) for line in lines]
-    kept = most_confident(found, config)
-    write_selection(found, kept, out)
+        recognised += [Recognised(**json.loads(line)) for line in lines]
+    selected = most_confident(recognised, config)
+    write_selection(recognised, selected, out)
     scorers = [
         RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
         for offset in range(LOW_RATE_FACTOR)
@@ -181,13 +199,13 @@ def recognise_and_align(
     further = partial(report, before=shards)
     counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, further)
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
-    frames = sum(one.frames for one in kept)
+    frames = sum(u.frames for u in selected)
     return {
-        "utterances": len(found),
-        "kept": len(kept),
-        "hours": sum(one.frames for one in found) / hour,
+        "utterances": len(recognised),
+        "kept": len(selected),
+        "hours": sum(u.frames for u in recognised) / hour,
         "kept_hours": frames / hour,
-        "confidence": sum(one.frames * one.confidence for one in kept) / frames,
+        "confidence": sum(u.frames * u.confidence for u in selected) / frames,
         "aligned": counts["aligned"],
     }
 
@@ -210,7 +228,9 @@ def self_labelled(
     return store, OffsetAlignments.open(out, senones)
 
 
-def most_confident(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Recognised]:
+def most_confident(
+    recognised: Sequence[Recognised], config: SelfTrainingConfig
+) -> list[Recognised]:
     """Select the most confident utterances that have words, until they make up the share of frames.
 
     The result has the order given. A confidence of 1, if all sampled paths agree, is common: a good
@@ -219,17 +239,17 @@ def most_confident(found: Sequence[Recognised], config: SelfTrainingConfig) -> l
     Raises:
       TrainingDataError: no utterance is confident enough.
     """
-    eligible = [one for one in found if one.text and one.confidence >= config.threshold]
+    eligible = [u for u in recognised if u.text and u.confidence >= config.threshold]
     if not eligible:
         raise TrainingDataError(
-            f"none of {len(found)} utterances was recognised with a confidence of "
+            f"none of {len(recognised)} utterances was recognised with a confidence of "
             f"{config.threshold:g}: lower the threshold"
         )
-    limit = config.share * sum(one.frames for one in found)
-    ranked = sorted(eligible, key=lambda one: (-one.confidence, zlib.crc32(one.utterance.encode())))
-    before = accumulate((one.frames for one in ranked), initial=0)
-    taken = {one.utterance for one, frames in zip(ranked, before, strict=False) if frames < limit}
-    return [one for one in eligible if one.utterance in taken]
+    limit = config.share * sum(u.frames for u in recognised)
+    ranked = sorted(eligible, key=lambda u: (-u.confidence, zlib.crc32(u.utterance.encode())))
+    before = accumulate((u.frames for u in ranked), initial=0)
+    selected = {u.utterance for u, frames in zip(ranked, before, strict=False) if frames < limit}
+    return [u for u in eligible if u.utterance in selected]
 
 
 @dataclass(frozen=True)
@@ -278,17 +298,18 @@ class _WordRecogniser:
         return words, word_confidences(words, sampled_words(lattice, self.weights, self.samples))
 
 
-def write_selection(found: Sequence[Recognised], kept: Sequence[Recognised], out: Path) -> None:
+def write_selection(
+    recognised: Sequence[Recognised], selected: Sequence[Recognised], out: Path
+) -> None:
     """Write `confidence.tsv`, a line per utterance, and `text`, the words of the selected ones."""
-    names = {one.utterance for one in kept}
+    names = {u.utterance for u in selected}
     lines = ["utterance\tframes\tconfidence\tkept\ttext\n"]
     lines += [
-        f"{one.utterance}\t{one.frames}\t{one.confidence:.4f}\t{int(one.utterance in names)}\t"
-        f"{one.text}\n"
-        for one in found
+        f"{u.utterance}\t{u.frames}\t{u.confidence:.4f}\t{int(u.utterance in names)}\t{u.text}\n"
+        for u in recognised
     ]
     write_atomically(out / TABLE, "".join(lines))
-    write_atomically(out / TEXT, "".join(f"{one.utterance} {one.text}\n" for one in kept))
+    write_atomically(out / TEXT, "".join(f"{u.utterance} {u.text}\n" for u in selected))
 
 
 def read_texts(path: Path) -> dict[str, str]:
@@ -297,28 +318,8 @@ def read_texts(path: Path) -> dict[str, str]:
     return {name: text for name, _, text in (line.partition(" ") for line in lines if line)}
 
 
-ADVICE = "recognise the utterances again"
-
-
 class DamagedPhonesError(ToolkitError):
     """Stored phones that cannot be read."""
-
-
-@dataclass(frozen=True)
-class RecognisedPhonesConfig:
-    """How much of a lattice of recognised speech training sees."""
-
-    samples: int = 50
-    """Number of paths drawn from a lattice in proportion to their posteriors."""
-    alternatives: int = 1
-    """Most word sequences that are kept of an utterance, those drawn most often. 1: the likeliest
-    words alone, as if they had been said; with 8 the far-field demo's student deletes more words
-    and makes 21 % more errors."""
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "alternatives"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
 
 
 class RecognisedPhones:
@@ -420,13 +421,13 @@ def recognise_phones(
             f"none of the {len(store.ids)} utterances in {features} was recognised: is the network"
             f" {model} fit for them?"
         )
-    found = [phones.load(name) for name in phones.ids]
+    alternatives = [phones.load(name) for name in phones.ids]
     return {
         "utterances": len(store.ids),
-        "recognised": len(found),
-        "hours": sum(one.frames for one in found) * scorer.frame_shift / LOW_RATE_FACTOR / 3600,
-        "alternatives": sum(len(one.times) for one in found) / len(found),
-        "best": sum(float(one.weights[0]) for one in found) / len(found),
+        "recognised": len(alternatives),
+        "hours": sum(a.frames for a in alternatives) * scorer.frame_shift / LOW_RATE_FACTOR / 3600,
+        "alternatives": sum(len(a.times) for a in alternatives) / len(alternatives),
+        "best": sum(float(a.weights[0]) for a in alternatives) / len(alternatives),
     }
 
 

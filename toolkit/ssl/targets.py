@@ -24,6 +24,10 @@ from toolkit.storage.reading import NATURAL, read_json, reading
 MISSING = -1e4
 """Logit of a senone that was not stored: "large negative" (C11), zero after a softmax."""
 MOST_SENONES = 1 << 16
+MANIFEST = "targets.json"
+ADVICE = "make the targets again"
+FIELDS = {"senones": NATURAL, "offset": NATURAL}
+"""Of the manifest; it may have others."""
 
 
 class TargetError(ToolkitError):
@@ -132,12 +136,6 @@ def k_best(logits: Tensor, k: int) -> KBest:
         logits=(values - log_sum).half().cpu().numpy(),
         log_tail=log_tail.half().cpu().numpy(),
     )
-
-
-MANIFEST = "targets.json"
-ADVICE = "make the targets again"
-FIELDS = {"senones": NATURAL, "offset": NATURAL}
-"""Of the manifest; it may have others."""
 
 
 class TargetStore:

@@ -37,6 +37,51 @@ from toolkit.train.cross_entropy import distillation_losses
 from toolkit.train.optimizer import exponential_rate
 
 BLUE, ORANGE, GREY = "#2a6fbb", "#d9722b", "#888888"
+FRAMES_PER_BATCH = 4096
+"""Low-rate frames including padding."""
+BINS = 15
+"""Number of bins of equal width (Guo et al. 2017: 15)."""
+TEMPERATURES = tuple(2 ** (step / 12) for step in range(-24, 25))
+"""Temperatures tried: 1/4 to 4, 6 % apart, including 1."""
+TOLERANCE = 0.01
+"""Relative change of the student's loss that is negligible."""
+HELD_OUT_EVERY = 3
+"""Every third utterance is held out: the student's loss is measured on it."""
+STEPS, FRAMES_PER_STEP = 300, 1024
+RATES = 2e-2, 2e-4
+"""Initial and final learning rate of Adam. A layer of 256 x 242 takes two seconds. With
+twice the steps its loss was 0.6 % lower, and with k = 20 it was 1.1 % instead of 1.0 % above that
+with all senones."""
+STEPS_BETWEEN_MEASUREMENTS = 20
+
+
+@dataclass(frozen=True)
+class CalibrationConfig:
+    """Amount of data on which calibration is measured."""
+
+    utterances: int = 500
+    """Largest number of utterances, sampled by a checksum of their ids."""
+
+    def __post_init__(self) -> None:
+        if self.utterances < 1:
+            raise ValueError("utterances must be 1 or more")
+
+
+@dataclass(frozen=True)
+class ChoiceConfig:
+    """Values of k to try, and amount of data."""
+
+    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50)
+    """Values of k; the number of all senones is tried as well."""
+    utterances: int = 100
+    """Number of utterances, sampled by a checksum of their ids. Their logits are kept in memory,
+    and targets of all senones temporarily on disk: 1.5 GB each per hour with 3,183 senones."""
+
+    def __post_init__(self) -> None:
+        if not self.ks or min(self.ks) < 1:
+            raise ValueError("ks must be numbers of 1 or more")
+        if self.utterances < 2:
+            raise ValueError("utterances must be 2 or more")
 
 
 def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
@@ -86,15 +131,15 @@ def reliability_figure(
       errors: by title, the expected calibration error.
     """
     figure = Figure(figsize=(4.6 * len(bins), 4.4), layout="constrained")
-    for number, (title, found) in enumerate(bins.items(), 1):
+    for number, (title, rows) in enumerate(bins.items(), 1):
         axes = figure.add_subplot(1, len(bins), number)
-        frames, confidence, accuracy = np.array(found, dtype=float).T
-        width = 1 / len(found)
-        left = np.arange(len(found)) * width
-        some = frames > 0
-        bar = {"width": width, "align": "edge", "edgecolor": "white"}
-        axes.bar(left[some], accuracy[some], color=BLUE, label="correct", **bar)
-        axes.plot(confidence[some], accuracy[some], "o", color=ORANGE, markersize=4)
+        frames, confidence, accuracy = np.array(rows, dtype=float).T
+        width = 1 / len(rows)
+        left = np.arange(len(rows)) * width
+        has_frames = frames > 0
+        style = {"width": width, "align": "edge", "edgecolor": "white"}
+        axes.bar(left[has_frames], accuracy[has_frames], color=BLUE, label="correct", **style)
+        axes.plot(confidence[has_frames], accuracy[has_frames], "o", color=ORANGE, markersize=4)
         axes.step(
             np.append(left, 1.0),
             np.append(frames, frames[-1:]) / max(frames.sum(), 1),
@@ -113,10 +158,6 @@ def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     FigureCanvasAgg(figure).print_png(stream)
     return stream.getvalue()
-
-
-FRAMES_PER_BATCH = 4096
-"""Low-rate frames including padding."""
 
 
 @dataclass(frozen=True)
@@ -151,39 +192,21 @@ def compute_logits(
     """
     ordered = sorted(names, key=lambda name: (-store.num_frames(name), name))
     lengths = [low_rate_length(store.num_frames(name)) for name in ordered]
-    for group in slices_within(lengths, FRAMES_PER_BATCH):
-        batch = ordered[group]
+    for rows in slices_within(lengths, FRAMES_PER_BATCH):
+        batch = ordered[rows]
         raw = [(store.load(name), store.state(name)) for name in batch]
-        found = [
+        of_models = [
             batch_logits(model, [stack(normaliser.apply(x, state)) for x, state in raw])
             for model, normaliser in models
         ]
         for number, name in enumerate(batch):
-            yield name, [logits[number].float().cpu() for logits in found]
+            yield name, [logits[number].float().cpu() for logits in of_models]
 
 
 def sample_utterances(names: Iterable[str], number: int) -> list[str]:
     """Sample utterances by a checksum of their ids."""
     ranked = sorted(names, key=lambda name: (zlib.crc32(name.encode()), name))
     return ranked[:number]
-
-
-BINS = 15
-"""Number of bins of equal width (Guo et al. 2017: 15)."""
-TEMPERATURES = tuple(2 ** (step / 12) for step in range(-24, 25))
-"""Temperatures tried: 1/4 to 4, 6 % apart, including 1."""
-
-
-@dataclass(frozen=True)
-class CalibrationConfig:
-    """Amount of data on which calibration is measured."""
-
-    utterances: int = 500
-    """Largest number of utterances, sampled by a checksum of their ids."""
-
-    def __post_init__(self) -> None:
-        if self.utterances < 1:
-            raise ValueError("utterances must be 1 or more")
 
 
 class Reliability:
@@ -242,12 +265,12 @@ class TemperatureSweep:
 
     def summary(self) -> dict[str, float]:
         """Return the results at temperature 1 and at the one with the highest likelihood."""
-        one, best = TEMPERATURES.index(1.0), int(self.loss.argmin())
+        unchanged, best = TEMPERATURES.index(1.0), int(self.loss.argmin())
         return {
             "frames": self.frames,
             "frame_accuracy": self.correct / self.frames,
-            "ece": self.reliability[one].error,
-            "nll": float(self.loss[one]) / self.frames,
+            "ece": self.reliability[unchanged].error,
+            "nll": float(self.loss[unchanged]) / self.frames,
             "temperature": TEMPERATURES[best],
             "ece_at_temperature": self.reliability[best].error,
             "nll_at_temperature": float(self.loss[best]) / self.frames,
@@ -291,14 +314,14 @@ def measure_calibration(
             f"no utterance of {features} is aligned: there is nothing to compare with"
         )
     summary = sums.summary()
-    one = sums.reliability[TEMPERATURES.index(1.0)]
+    unchanged = sums.reliability[TEMPERATURES.index(1.0)]
     best = sums.reliability[TEMPERATURES.index(summary["temperature"])]
-    shown = {"As it is": one, f"Temperature {summary['temperature']:.2f}": best}
-    plain = {**summary, "bins": one.rows()}
-    write_atomically(out / "calibration.json", json.dumps(plain, indent=1) + "\n")
+    diagrams = {"As it is": unchanged, f"Temperature {summary['temperature']:.2f}": best}
+    content = {**summary, "bins": unchanged.rows()}
+    write_atomically(out / "calibration.json", json.dumps(content, indent=1) + "\n")
     figure = reliability_figure(
-        {title: found.rows() for title, found in shown.items()},
-        {title: found.error for title, found in shown.items()},
+        {title: reliability.rows() for title, reliability in diagrams.items()},
+        {title: reliability.error for title, reliability in diagrams.items()},
     )
     write_atomically(out / "reliability.png", figure)
     return summary
@@ -314,35 +337,6 @@ def _targets(name: str, alignments: Alignments, frames: int, senones: int) -> Te
             f"{name}: its alignment has senone {int(targets.max())} of a teacher with {senones}"
         )
     return targets[centre(frames)]
-
-
-TOLERANCE = 0.01
-"""Relative change of the student's loss that is negligible."""
-HELD_OUT_EVERY = 3
-"""Every third utterance is held out: the student's loss is measured on it."""
-STEPS, FRAMES_PER_STEP = 300, 1024
-RATES = 2e-2, 2e-4
-"""Initial and final learning rate of Adam. A layer of 256 x 242 takes two seconds. With
-twice the steps its loss was 0.6 % lower, and with k = 20 it was 1.1 % instead of 1.0 % above that
-with all senones."""
-STEPS_BETWEEN_MEASUREMENTS = 20
-
-
-@dataclass(frozen=True)
-class ChoiceConfig:
-    """Values of k to try, and amount of data."""
-
-    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50)
-    """Values of k; the number of all senones is tried as well."""
-    utterances: int = 100
-    """Number of utterances, sampled by a checksum of their ids. Their logits are kept in memory,
-    and targets of all senones temporarily on disk: 1.5 GB each per hour with 3,183 senones."""
-
-    def __post_init__(self) -> None:
-        if not self.ks or min(self.ks) < 1:
-            raise ValueError("ks must be numbers of 1 or more")
-        if self.utterances < 2:
-            raise ValueError("utterances must be 2 or more")
 
 
 @dataclass(frozen=True)
@@ -404,21 +398,21 @@ def choose_k(
             f"{features} has {len(names)} utterances with frames, at least 2 are needed"
         )
     hours = sum(store.cut(name).duration for name in names) / 3600
-    found = _compute_utterances(teacher, student, store, names)
-    held_names = set(names[::HELD_OUT_EVERY])
-    training = [one for one in found if one.name not in held_names]
-    held = [one for one in found if one.name in held_names]
-    senones = found[0].logits.shape[1]
+    utterances = _compute_utterances(teacher, student, store, names)
+    held_out_names = set(names[::HELD_OUT_EVERY])
+    training = [u for u in utterances if u.name not in held_out_names]
+    held_out = [u for u in utterances if u.name in held_out_names]
+    senones = utterances[0].logits.shape[1]
     ks = sorted({min(k, senones) for k in (*config.ks, senones)})
-    every = torch.arange(senones)
-    full = [(every.expand_as(one.logits), one.logits) for one in training]
-    reference = _student_loss(training, full, held)
+    all_senones = torch.arange(senones)
+    all_logits = [(all_senones.expand_as(u.logits), u.logits) for u in training]
+    reference = _student_loss(training, all_logits, held_out)
     rows = []
     for k in Bar(ks, "k"):
-        stored, size = _store(found, k)
-        tail, error = _approximation_error(found, stored)
-        kept = [_tensors(stored[one.name]) for one in training]
-        loss = _student_loss(training, kept, held)
+        stored, size = _store(utterances, k)
+        tail, error = _approximation_error(utterances, stored)
+        k_best_logits = [_tensors(stored[u.name]) for u in training]
+        loss = _student_loss(training, k_best_logits, held_out)
         rows.append(Row(k, size / hours, tail, error, loss, loss / reference - 1))
     _write(rows, out)
     return rows
@@ -426,10 +420,10 @@ def choose_k(
 
 def smallest_sufficient(rows: Sequence[Row]) -> int:
     """Return the smallest k from which on the student's loss changes by less than `TOLERANCE`."""
-    kept = [row.k for row in rows]
-    while len(kept) > 1 and abs(rows[len(kept) - 2].loss_change) < TOLERANCE:
-        kept.pop()
-    return kept[-1]
+    ks = [row.k for row in rows]
+    while len(ks) > 1 and abs(rows[len(ks) - 2].loss_change) < TOLERANCE:
+        ks.pop()
+    return ks[-1]
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -444,7 +438,11 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def train_output_layer(
-    hidden: Tensor, senones: Tensor, logits: Tensor, held_hidden: Tensor, held_logits: Tensor
+    hidden: Tensor,
+    senones: Tensor,
+    logits: Tensor,
+    held_out_hidden: Tensor,
+    held_out_logits: Tensor,
 ) -> float:
     """Train an output layer on a teacher's targets, from zeros, by the same steps in every call.
 
@@ -452,18 +450,18 @@ def train_output_layer(
       hidden: [T, H], inputs of the layer.
       senones: [T, k] int64.
       logits: [T, k], the teacher's logits of these.
-      held_hidden: [U, H], inputs of held-out frames.
-      held_logits: [U, C], the teacher's.
+      held_out_hidden: [U, H], inputs of held-out frames.
+      held_out_logits: [U, C], the teacher's.
 
     Returns:
       The lowest cross entropy with the full posteriors on the held-out frames, mean per frame.
     """
-    layer = nn.Linear(hidden.shape[1], held_logits.shape[1])
+    layer = nn.Linear(hidden.shape[1], held_out_logits.shape[1])
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     optimizer = torch.optim.Adam(layer.parameters())
     rng = torch.Generator().manual_seed(0)
-    posteriors, least = held_logits.softmax(dim=-1), math.inf
+    posteriors, lowest = held_out_logits.softmax(dim=-1), math.inf
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = exponential_rate(step, STEPS, *RATES)
         rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=rng)
@@ -473,9 +471,9 @@ def train_output_layer(
         optimizer.step()
         if (step + 1) % STEPS_BETWEEN_MEASUREMENTS == 0:
             with torch.no_grad():
-                loss = functional.cross_entropy(layer(held_hidden), posteriors)
-            least = min(least, float(loss))
-    return least
+                loss = functional.cross_entropy(layer(held_out_hidden), posteriors)
+            lowest = min(lowest, float(loss))
+    return lowest
 
 
 def _compute_utterances(
@@ -491,26 +489,28 @@ def _compute_utterances(
     ]
 
 
-def _store(found: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
+def _store(utterances: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
     """Store targets as the pipeline does; return what is read back, and the number of bytes."""
     stored = {}
     with tempfile.TemporaryFile() as file:
         tar = TarWriter(file)
-        for one in found:
-            packed = k_best(one.logits, k).pack()
-            tar.add_array(one.name, packed, Array("shar", "", "", list(packed.shape)).to_dict())
-            stored[one.name] = KBest.unpack(packed)
+        for utterance in utterances:
+            packed = k_best(utterance.logits, k).pack()
+            tar.add_array(
+                utterance.name, packed, Array("shar", "", "", list(packed.shape)).to_dict()
+            )
+            stored[utterance.name] = KBest.unpack(packed)
         tar.close()
         return stored, file.tell()
 
 
 def _approximation_error(
-    found: Sequence[Utterance], stored: dict[str, KBest]
+    utterances: Sequence[Utterance], stored: dict[str, KBest]
 ) -> tuple[float, float]:
     """Return tail mass and total variation, means over the frames."""
     frames, tail, error = 0, 0.0, 0.0
-    for one in found:
-        best, full = stored[one.name], one.logits.double().softmax(dim=-1)
+    for utterance in utterances:
+        best, full = stored[utterance.name], utterance.logits.double().softmax(dim=-1)
         rebuilt = best.rebuild(full.shape[1]).double().softmax(dim=-1)
         frames += len(full)
         tail += float(best.tail.sum(dtype="float64"))
@@ -521,16 +521,16 @@ def _approximation_error(
 def _student_loss(
     training: Sequence[Utterance],
     targets: Sequence[tuple[Tensor, Tensor]],
-    held: Sequence[Utterance],
+    held_out: Sequence[Utterance],
 ) -> float:
     """Return `Row.student_loss`; targets are each utterance's senones and logits, both [T, k]."""
     senones, logits = (torch.cat(parts) for parts in zip(*targets, strict=True))
     return train_output_layer(
-        torch.cat([one.hidden for one in training]),
+        torch.cat([u.hidden for u in training]),
         senones,
         logits,
-        torch.cat([one.hidden for one in held]),
-        torch.cat([one.logits for one in held]),
+        torch.cat([u.hidden for u in held_out]),
+        torch.cat([u.logits for u in held_out]),
     )
 
 

@@ -35,6 +35,9 @@ from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.cross_entropy import KBestBatch
 from toolkit.train.errors import TrainingDataError
 
+AHEAD = 8
+"""Shards that are fetched ahead of their use."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -152,11 +155,11 @@ class TeacherShards:
                 self._files.open("features", shard) as features,
                 self._files.open("targets", shard) as targets,
             ):
-                found = zip(lines, index_arrays(features), index_arrays(targets), strict=True)
-                for line, (name, *where), (other, *place) in list(found)[rank::world_size]:
+                rows = zip(lines, index_arrays(features), index_arrays(targets), strict=True)
+                for line, (name, *where), (target_name, *place) in list(rows)[rank::world_size]:
                     cut = json.loads(line)
-                    if not cut["id"] == name == other:
-                        raise ValueError(f"{name} and {other} where {cut['id']} is expected")
+                    if not cut["id"] == name == target_name:
+                        raise ValueError(f"{name} and {target_name} where {cut['id']} is expected")
                     state = CmnState(
                         cut["custom"]["cmn_frames"],
                         torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64),
@@ -171,11 +174,11 @@ class TeacherShards:
             ) from error
 
     def _check(self, example: Example) -> None:
-        frames, found = len(example.features), len(example.targets)
-        if found != low_rate_length(frames, self.offset):
+        frames, num_targets = len(example.features), len(example.targets)
+        if num_targets != low_rate_length(frames, self.offset):
             raise ValueError(
-                f"{example.name}: targets of {found} frames for {frames} raw frames at offset "
-                f"{self.offset}"
+                f"{example.name}: targets of {num_targets} frames for {frames} raw frames at offset"
+                f" {self.offset}"
             )
         highest = int(example.targets.ids.max(initial=0))
         if highest >= self.num_senones:
@@ -185,10 +188,6 @@ class TeacherShards:
 def _read(file: BinaryIO, offset: int, size: int) -> KBest:
     file.seek(offset)
     return KBest.unpack(np.load(io.BytesIO(file.read(size)), allow_pickle=False))
-
-
-AHEAD = 8
-"""Shards that are fetched ahead of their use."""
 
 
 @dataclass(frozen=True)
@@ -423,19 +422,19 @@ class SubEpochs:
         Raises:
           TrainingDataError: no utterance with frames is left.
         """
-        shards, taken = shard_set.source.shards, shard_set.source.selection.takes
-        found = [  # without the raw features, which are twice as large as the inputs
+        shards, is_selected = shard_set.source.shards, shard_set.source.selection.takes
+        utterances = [  # without the raw features, which are twice as large as the inputs
             (example.name, example.targets, self._inputs(example, shards.offset))
             for shard in shard_set.shards
             for example in shards.read(shard, rank, world_size)
-            if len(example.targets) and taken(example)
+            if len(example.targets) and is_selected(example)
         ]
-        if not found:
+        if not utterances:
             raise TrainingDataError(
                 f"shards {', '.join(map(str, shard_set.shards))} of {shards.name} have no"
                 f" utterance for process {rank} of {world_size}: write longer shards"
             )
-        names, targets, inputs = zip(*found, strict=True)
+        names, targets, inputs = zip(*utterances, strict=True)
         length = np.array([len(rows) for rows in inputs])
         senones = np.concatenate([best.ids for best in targets])
         return TeacherShardGroup(
@@ -456,19 +455,19 @@ class SubEpochs:
 
     def _cut(self, number: int, max_frames: int) -> list[ShardSet]:
         """Group consecutive shards of a pass, in sets of at most `max_frames` raw frames."""
-        made: list[ShardSet] = []
-        left, current = 0, None
+        shard_sets: list[ShardSet] = []
+        free_frames, current_pass = 0, None
         for pass_number, shard in self.shards(number):
             source = self._sources[pass_number % len(self._sources)]
             frames = int(source.selection.frames[shard])
             if not source.selection.utterances[shard]:
                 continue
-            if current != pass_number or frames > left:
-                made.append(ShardSet(source, ()))
-                left, current = max_frames, pass_number
-            made[-1] = ShardSet(source, (*made[-1].shards, shard))
-            left -= frames
-        return made
+            if current_pass != pass_number or frames > free_frames:
+                shard_sets.append(ShardSet(source, ()))
+                free_frames, current_pass = max_frames, pass_number
+            shard_sets[-1] = ShardSet(source, (*shard_sets[-1].shards, shard))
+            free_frames -= frames
+        return shard_sets
 
 
 class TeacherBatches:

@@ -25,6 +25,48 @@ from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress
 from toolkit.train.trainer import fit
 
+logger = logging.getLogger(__name__)
+FIRST, LAST = SPECIAL.index(START), SPECIAL.index(END)
+SMOOTHING = 0.75
+"""Exponent of the counts with which words are drawn: rare words are drawn more often than they
+occur."""
+
+
+@dataclass(frozen=True)
+class NeuralLmConfig(TrainerConfig):
+    """The network, its text and its training."""
+
+    epochs: int = 4
+    """Passes over the text; the epoch with the lowest perplexity of held-out text is kept."""
+    initial_rate: float | None = 3e-3
+    """Learning rate of the first step; it decays exponentially."""
+    final_rate: float | None = 3e-4
+    """Learning rate of the last step."""
+    max_gradient_norm: float = 1.0
+    """Gradient clipping: larger norms (of the mean loss per word) are scaled down to this."""
+    model: WordLstmConfig = field(default_factory=WordLstmConfig)
+    """The network; its vocabulary is taken from the text."""
+    vocabulary_size: int | None = 20_000
+    """Most frequent words of the text that the network tells apart; the recogniser's others share
+    the probability of <UNK>. None: all that occur."""
+    batch: int = 1000
+    """Words per step."""
+    samples: int = 2000
+    """Words drawn for a step as competitors of the right ones; a vocabulary that is not larger is
+    computed whole."""
+    held_out: int = 50
+    """One sentence in this many is held out for validation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("batch", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if self.held_out < 2:
+            raise ValueError(f"held_out is {self.held_out}, needs to be at least 2")
+        if self.vocabulary_size is not None and self.vocabulary_size < 1:
+            raise ValueError(f"vocabulary_size is {self.vocabulary_size}, needs to be at least 1")
+
 
 @dataclass(frozen=True)
 class Sentences:
@@ -128,9 +170,6 @@ def prepare_text(
     return LmText(shortlist, train, valid, predicted)
 
 
-FIRST, LAST = SPECIAL.index(START), SPECIAL.index(END)
-
-
 class SentenceBatches:
     """A `BatchSource` of sentences: `inputs` [N, T] begin with <s>, `targets` end with </s>.
 
@@ -199,11 +238,6 @@ def _cuts(lengths: np.ndarray, words: int) -> list[int]:
     return [*cuts, len(lengths)]
 
 
-SMOOTHING = 0.75
-"""Exponent of the counts with which words are drawn: rare words are drawn more often than they
-occur."""
-
-
 class SampledSoftmaxLoss:
     """Minus the log-probability of the words, summed; `stats` holds `weight`, their number.
 
@@ -250,50 +284,17 @@ def sampled_losses(
       noise: [V] probabilities.
     """
     weight, bias = model.output.weight, model.output.bias
-    own = (hidden * functional.embedding(targets, weight)).sum(dim=1) + bias[targets]
-    expected = noise[drawn].log() + math.log(len(drawn))
-    others = torch.addmm(bias[drawn] - expected, hidden, functional.embedding(drawn, weight).t())
-    others = others.float().masked_fill(targets[:, None] == drawn, -math.inf)
-    return torch.logaddexp(own.float(), torch.logsumexp(others, dim=1)) - own.float()
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class NeuralLmConfig(TrainerConfig):
-    """The network, its text and its training."""
-
-    epochs: int = 4
-    """Passes over the text; the epoch with the lowest perplexity of held-out text is kept."""
-    initial_rate: float | None = 3e-3
-    """Learning rate of the first step; it decays exponentially."""
-    final_rate: float | None = 3e-4
-    """Learning rate of the last step."""
-    max_gradient_norm: float = 1.0
-    """Gradient clipping: larger norms (of the mean loss per word) are scaled down to this."""
-    model: WordLstmConfig = field(default_factory=WordLstmConfig)
-    """The network; its vocabulary is taken from the text."""
-    vocabulary_size: int | None = 20_000
-    """Most frequent words of the text that the network tells apart; the recogniser's others share
-    the probability of <UNK>. None: all that occur."""
-    batch: int = 1000
-    """Words per step."""
-    samples: int = 2000
-    """Words drawn for a step as competitors of the right ones; a vocabulary that is not larger is
-    computed whole."""
-    held_out: int = 50
-    """One sentence in this many is held out for validation."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("batch", "samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if self.held_out < 2:
-            raise ValueError(f"held_out is {self.held_out}, needs to be at least 2")
-        if self.vocabulary_size is not None and self.vocabulary_size < 1:
-            raise ValueError(f"vocabulary_size is {self.vocabulary_size}, needs to be at least 1")
+    # [N] logit of the word itself
+    target_logits = (hidden * functional.embedding(targets, weight)).sum(dim=1) + bias[targets]
+    # [S] log of how often a word is expected among those drawn, by which its exponential is divided
+    log_expected = noise[drawn].log() + math.log(len(drawn))
+    # [N, S] logits of the drawn words, without the word itself
+    weights = functional.embedding(drawn, weight)
+    drawn_logits = torch.addmm(bias[drawn] - log_expected, hidden, weights.t())
+    drawn_logits = drawn_logits.float().masked_fill(targets[:, None] == drawn, -math.inf)
+    target_logits = target_logits.float()
+    log_denominator = torch.logaddexp(target_logits, torch.logsumexp(drawn_logits, dim=1))
+    return log_denominator - target_logits
 
 
 def train_neural_lm(

@@ -49,6 +49,80 @@ from toolkit.train.monitor import Progress
 from toolkit.train.specaugment import check_consistency, masked, view_divergence
 from toolkit.train.trainer import fit
 
+logger = logging.getLogger(__name__)
+MAX_WITHOUT_NUMERATOR = 200
+"""Chunks without a numerator, and none with one, after which training ends."""
+
+
+@dataclass(frozen=True)
+class LfmmiChunkConfig:
+    """How utterances are cut, and batch size."""
+
+    max_frames: int = 50
+    """Low-rate frames (30 ms) above which an utterance is cut into chunks of about equal length:
+    1.5 s, as in Kaldi, where they overlap instead."""
+    left_context: int = 13
+    """Low-rate frames before a chunk that are computed but not scored, from which the state of an
+    LSTM comes (Kaldi: 0.4 s); at the begin of an utterance its first frame repeated."""
+    right_context: int = 0
+    """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead; for
+    bidirectional models."""
+    batch_frames: int = 3200
+    """Scored low-rate frames per batch, padding included."""
+    window: int = 4_000_000
+    """Raw frames that are loaded and shuffled together, see `ChunkConfig`."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_frames", "batch_frames", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("left_context", "right_context"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class LfmmiConfig(CorpusTrainerConfig):
+    """Training of a network with lattice-free MMI."""
+
+    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
+    """The network; its input and output sizes are taken from the data."""
+    pieces: LfmmiChunkConfig = field(default_factory=LfmmiChunkConfig)
+    """How utterances are cut and batched."""
+    ngram: PhoneNgramConfig = field(default_factory=PhoneNgramConfig)
+    """The phone n-gram of the denominator."""
+    tolerance: int = 5
+    """10 ms frames by which a phone may begin earlier or end later than aligned (Kaldi: 5)."""
+    leak: float = 0.1
+    """Coefficient of the leaky HMM (Kaldi: 0.1)."""
+    cross_entropy: float = 0.1
+    """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
+    l2: float = 5e-5
+    """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
+    boost: float = field(default=0.0, metadata=older_runs(0.0))
+    """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
+
+    specaugment: SpecAugmentConfig = field(
+        default=SpecAugmentConfig(), metadata=older_runs(SpecAugmentConfig())
+    )
+    """SpecAugment's masks on the training batches; none by default."""
+    consistency: float = field(default=0.0, metadata=older_runs(0.0))
+    """Weight of the divergence between the outputs for two differently masked views of each chunk,
+    see `LfmmiLoss`. It needs masks and doubles the computation of a step. 0: one view."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_consistency(self.consistency, self.specaugment.active)
+        for name in ("tolerance", "leak", "cross_entropy", "l2", "boost"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        needed = getattr(self.model, "context", 0)
+        if (context := min(self.pieces.left_context, self.pieces.right_context)) < needed:
+            raise ValueError(
+                f"pieces have {context} frames of context on a side, and the network's outputs"
+                f" depend on {needed}: raise pieces.left_context and pieces.right_context"
+            )
+
 
 class Phones(Protocol):
     """The phones of a store's utterances, such as `AlignedPhones`."""
@@ -127,39 +201,6 @@ def split_transcribed(
         if store.speaker(name) not in split.speakers
     }
     return replace(split, train=split.train | recognised)
-
-
-logger = logging.getLogger(__name__)
-
-MAX_WITHOUT_NUMERATOR = 200
-"""Chunks without a numerator, and none with one, after which training ends."""
-
-
-@dataclass(frozen=True)
-class LfmmiChunkConfig:
-    """How utterances are cut, and batch size."""
-
-    max_frames: int = 50
-    """Low-rate frames (30 ms) above which an utterance is cut into chunks of about equal length:
-    1.5 s, as in Kaldi, where they overlap instead."""
-    left_context: int = 13
-    """Low-rate frames before a chunk that are computed but not scored, from which the state of an
-    LSTM comes (Kaldi: 0.4 s); at the begin of an utterance its first frame repeated."""
-    right_context: int = 0
-    """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead; for
-    bidirectional models."""
-    batch_frames: int = 3200
-    """Scored low-rate frames per batch, padding included."""
-    window: int = 4_000_000
-    """Raw frames that are loaded and shuffled together, see `ChunkConfig`."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_frames", "batch_frames", "window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        for name in ("left_context", "right_context"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -340,25 +381,31 @@ class LfmmiLoss:
     def __call__(self, model: nn.Module, batch: LfmmiBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.trainer.Objective`."""
         if not batch.numerators:
-            return _nothing(model)
+            return _zero_loss(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)
         frames = int(batch.chunk_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
-        scores, other = logits[:, scored].float().chunk(2, dim=2)
-        graphs = batch.numerators, self._denominator
-        boost = self._boost if model.training else 0.0
-        found = lfmmi(scores, batch.chunk_lengths, *graphs, self._leak, boost)
-        objective = found.objective.sum()
-        log_probs = other.log_softmax(dim=2)
-        entropy = -(found.numerator_posteriors * log_probs).sum()
+        # Two heads, [N, T, P] each: the criterion's scores, and the logits of cross entropy.
+        scores, cross_entropy_logits = logits[:, scored].float().chunk(2, dim=2)
+        result = lfmmi(
+            scores,
+            batch.chunk_lengths,
+            batch.numerators,
+            self._denominator,
+            self._leak,
+            self._boost if model.training else 0.0,
+        )
+        objective = result.objective.sum()
+        log_probs = cross_entropy_logits.log_softmax(dim=2)
+        cross_entropy = -(result.numerator_posteriors * log_probs).sum()
         loss = -objective
         if model.training:
             squares = scores.square().sum(dim=2) * batch.weights[:, scored]
-            loss = loss + self._cross_entropy * entropy + self._l2 / 2 * squares.sum()
+            loss = loss + self._cross_entropy * cross_entropy + self._l2 / 2 * squares.sum()
         stats = {
             "weight": torch.full((), float(batch.frames), device=scores.device),
             "objective": objective.detach(),
-            "cross_entropy": entropy.detach(),
+            "cross_entropy": cross_entropy.detach(),
         }
         if model.training and batch.views == 2:
             divergence = view_divergence(log_probs, batch.chunk_lengths)
@@ -367,57 +414,11 @@ class LfmmiLoss:
         return loss, stats
 
 
-def _nothing(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
+def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     """Gradients of 0; the weight of one frame, as sums are divided by that of the weights."""
     loss = sum(0.0 * parameter.sum() for parameter in model.parameters())
     one, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
     return loss, {"weight": one, "objective": zero, "cross_entropy": zero}
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class LfmmiConfig(CorpusTrainerConfig):
-    """Training of a network with lattice-free MMI."""
-
-    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
-    """The network; its input and output sizes are taken from the data."""
-    pieces: LfmmiChunkConfig = field(default_factory=LfmmiChunkConfig)
-    """How utterances are cut and batched."""
-    ngram: PhoneNgramConfig = field(default_factory=PhoneNgramConfig)
-    """The phone n-gram of the denominator."""
-    tolerance: int = 5
-    """10 ms frames by which a phone may begin earlier or end later than aligned (Kaldi: 5)."""
-    leak: float = 0.1
-    """Coefficient of the leaky HMM (Kaldi: 0.1)."""
-    cross_entropy: float = 0.1
-    """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
-    l2: float = 5e-5
-    """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
-    boost: float = field(default=0.0, metadata=older_runs(0.0))
-    """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
-
-    specaugment: SpecAugmentConfig = field(
-        default=SpecAugmentConfig(), metadata=older_runs(SpecAugmentConfig())
-    )
-    """SpecAugment's masks on the training batches; none by default."""
-    consistency: float = field(default=0.0, metadata=older_runs(0.0))
-    """Weight of the divergence between the outputs for two differently masked views of each chunk,
-    see `LfmmiLoss`. It needs masks and doubles the computation of a step. 0: one view."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_consistency(self.consistency, self.specaugment.active)
-        for name in ("tolerance", "leak", "cross_entropy", "l2", "boost"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-        needed = getattr(self.model, "context", 0)
-        if (given := min(self.pieces.left_context, self.pieces.right_context)) < needed:
-            raise ValueError(
-                f"pieces have {given} frames of context on a side, and the network's outputs depend"
-                f" on {needed}: raise pieces.left_context and pieces.right_context"
-            )
 
 
 def train_lfmmi(
@@ -518,9 +519,9 @@ def train_lfmmi(
 def first_head(model: nn.Module) -> nn.Module:
     """The network with the first half of its outputs alone, on the CPU."""
     narrow = make_model(replace(model.config, output_dim=model.config.output_dim // 2))
-    wanted = narrow.state_dict()
+    shapes = narrow.state_dict()
     weights = {
-        name: value.detach().cpu()[: len(wanted[name])] if value.dim() else value.cpu()
+        name: value.detach().cpu()[: len(shapes[name])] if value.dim() else value.cpu()
         for name, value in model.state_dict().items()
     }
     narrow.load_state_dict(weights)

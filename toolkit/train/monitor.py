@@ -21,15 +21,13 @@ from torch.utils.tensorboard import SummaryWriter
 from toolkit.processes.bars import Bar
 from toolkit.train.errors import TrainingError
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called as progress(steps done, total steps)."""
-
-logger = logging.getLogger(__name__)
 VARIABLE = "TOOLKIT_TRACKER"
 PROJECT = "asr-recipe-toolkit"
 """MLflow's experiment and W&B's project, unless their own variables name another."""
-
 SECONDS_BETWEEN_REPORTS = 1.0
 MAX_DATA_WAIT = 0.2  # share of an epoch's time, above which there is a warning
 NOTICEABLE = 2.0  # seconds; of short epochs the start of the readers takes most
@@ -228,8 +226,8 @@ def open_tracker(out: Path) -> Tracker | None:
 def run_name(out: Path) -> str:
     """Return the name of a training's run: run directory and network, as `demo/lstm_ce`."""
     parts = out.absolute().parts
-    kept = [part for before, part in pairwise(parts) if ".partial" not in (before, part)]
-    return "/".join(kept[-2:])
+    final = [part for before, part in pairwise(parts) if ".partial" not in (before, part)]
+    return "/".join(final[-2:])
 
 
 class _Mlflow:
@@ -239,8 +237,8 @@ class _Mlflow:
         self._client = library.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         known = self._client.get_experiment_by_name(experiment)
-        own = known.experiment_id if known else self._client.create_experiment(experiment)
-        self._run = self._client.create_run(own, run_name=run).info.run_id
+        identity = known.experiment_id if known else self._client.create_experiment(experiment)
+        self._run = self._client.create_run(identity, run_name=run).info.run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

@@ -40,10 +40,54 @@ from toolkit.train.corpus import (
 from toolkit.train.monitor import Progress
 from toolkit.train.trainer import fit, write_history
 
+logger = logging.getLogger(__name__)
 SHARDS_TOGETHER = 16
 """Number of shards shuffled together; a lattice store caches about as many."""
 BUCKET_BATCHES = 50
 """Number of batches whose utterances are sorted by length together, after shuffling."""
+
+
+@dataclass(frozen=True)
+class SequenceDataConfig:
+    """Selection of the utterances, and batch size."""
+
+    batch: int = 4
+    """Utterances of similar length per step (Kaldi's train_mpe.sh: 1)."""
+    max_frames: int = 2000
+    """Low-rate frames (30 ms) above which an utterance is left out; 2,000 are one minute, as
+    Kaldi's 6,000 of 10 ms."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
+class SequenceConfig(CorpusTrainerConfig):
+    """Training on lattices, from a network that cross entropy trained."""
+
+    epochs: int = 3
+    """Passes over the data; 3 (C7, C8). Kaldi: 4."""
+    initial_rate: float = 5e-5
+    """Learning rate at the start, for `adam` and means per frame (Kaldi's 1e-5 of train_mpe.sh is
+    for plain SGD and sums over an utterance). On AN4 2e-4 without smoothing raised the criterion
+    further, and insertions with it."""
+    final_rate: float = 2e-5
+    """Learning rate of the last step."""
+    criterion: Criterion = Criterion()
+    """The criterion that is maximised."""
+    smoothing: float = 0.1
+    """Weight h of the cross entropy with the references: the loss is (1 - h) times minus the
+    criterion plus h times the cross entropy, both per frame (f-smoothing; Su et al. 2013). 0.1
+    kept the held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
+    data: SequenceDataConfig = SequenceDataConfig()
+    """Utterances per step and their longest."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(f"smoothing is {self.smoothing}, needs to be in [0, 1]")
 
 
 class Lattices(Protocol):
@@ -64,22 +108,6 @@ class References(Alignments, Protocol):
 
     def num_frames(self, name: str) -> int:
         """Count the frames of an utterance's reference; quick, without reading it."""
-
-
-@dataclass(frozen=True)
-class SequenceDataConfig:
-    """Selection of the utterances, and batch size."""
-
-    batch: int = 4
-    """Utterances of similar length per step (Kaldi's train_mpe.sh: 1)."""
-    max_frames: int = 2000
-    """Low-rate frames (30 ms) above which an utterance is left out; 2,000 are one minute, as
-    Kaldi's 6,000 of 10 ms."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "max_frames"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -263,36 +291,6 @@ class SequenceLoss:
             "objective" if self._criterion.kind == "mmi" else "accuracy": objective.detach(),
         }
         return loss, stats
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SequenceConfig(CorpusTrainerConfig):
-    """Training on lattices, from a network that cross entropy trained."""
-
-    epochs: int = 3
-    """Passes over the data; 3 (C7, C8). Kaldi: 4."""
-    initial_rate: float = 5e-5
-    """Learning rate at the start, for `adam` and means per frame (Kaldi's 1e-5 of train_mpe.sh is
-    for plain SGD and sums over an utterance). On AN4 2e-4 without smoothing raised the criterion
-    further, and insertions with it."""
-    final_rate: float = 2e-5
-    """Learning rate of the last step."""
-    criterion: Criterion = Criterion()
-    """The criterion that is maximised."""
-    smoothing: float = 0.1
-    """Weight h of the cross entropy with the references: the loss is (1 - h) times minus the
-    criterion plus h times the cross entropy, both per frame (f-smoothing; Su et al. 2013). 0.1
-    kept the held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
-    data: SequenceDataConfig = SequenceDataConfig()
-    """Utterances per step and their longest."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.smoothing <= 1:
-            raise ValueError(f"smoothing is {self.smoothing}, needs to be in [0, 1]")
 
 
 def train_sequence(

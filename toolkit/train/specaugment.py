@@ -19,6 +19,45 @@ from toolkit.train.ctc.readers import CtcBatch
 
 _SUBSTREAM = 0x5BEC
 """Separates the masks' random stream from that of the data order, which has the same seed."""
+KNEE = 0.8
+"""Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
+straight line leads to the edge, as in Kaldi's VTLN."""
+FRAME_SHIFT = 0.01  # seconds
+EDGES = (20.0, 8000.0)
+"""Lower edge of the first and upper edge of the last mel filter in Hz: those of the front end at
+16 kHz."""
+
+
+@dataclass(frozen=True)
+class UtteranceMaskConfig(SpecAugmentConfig):
+    """What batches are changed by, in frames of 10 ms; by nothing by default."""
+
+    time_width: int = 15
+    """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
+    mel_bins: int = 80
+    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
+    masked, and tell what is under the masks."""
+    cepstra: float = field(default=0.0, metadata=older_runs(0.0))
+    """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
+    warp: float = field(default=0.0, metadata=older_runs(0.0))
+    """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
+    from both directions; 0.1 is 10 %. Cepstra stay as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mel_bins < 1:
+            raise ValueError(f"mel_bins is {self.mel_bins}, needs to be at least 1")
+        if not 0 <= self.cepstra <= 1:
+            raise ValueError(f"cepstra is {self.cepstra}, needs to be in [0, 1]")
+        if not 0 <= self.warp < 1 / KNEE - 1:
+            raise ValueError(f"warp is {self.warp}, needs to be in [0, {1 / KNEE - 1:g})")
+        if self.warp and self.mel_bins < 2:
+            raise ValueError("warp needs at least 2 mel_bins")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is changed."""
+        return super().active or self.cepstra > 0 or self.warp > 0
 
 
 def masked(data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1) -> BatchSource:
@@ -108,22 +147,18 @@ def draw_masks(
     )
     counts = np.floor(config.time_masks * seconds + rng.random(rows)).astype(int)
     number = np.arange(counts.max(initial=0))
-    room = np.where(number < counts[:, None], lengths[:, None], 0)
-    return masked_bins, _bands(room, config.time_width, frames, rng)
+    # [N, M] a row with fewer masks than others has some of width 0.
+    limits = np.where(number < counts[:, None], lengths[:, None], 0)
+    return masked_bins, _bands(limits, config.time_width, frames, rng)
 
 
-def _bands(room: np.ndarray, widest: int, size: int, rng: np.random.Generator) -> torch.Tensor:
-    """Draw bands within [0, room): [N, M] -> their union, [N, size] bool."""
-    width = np.minimum(rng.integers(0, widest + 1, room.shape), room)
-    start = np.floor(rng.random(room.shape) * (room - width + 1))
+def _bands(limits: np.ndarray, max_width: int, size: int, rng: np.random.Generator) -> torch.Tensor:
+    """Draw bands within [0, limit): [N, M] -> their union, [N, size] bool."""
+    width = np.minimum(rng.integers(0, max_width + 1, limits.shape), limits)
+    start = np.floor(rng.random(limits.shape) * (limits - width + 1))
     position = np.arange(size)
     inside = (position >= start[..., None]) & (position < (start + width)[..., None])
     return torch.from_numpy(inside.any(axis=1))
-
-
-KNEE = 0.8
-"""Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
-straight line leads to the edge, as in Kaldi's VTLN."""
 
 
 def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, float]) -> Tensor:
@@ -145,58 +180,20 @@ def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, flo
     """
     low, high = edges
     points = mel_points(bins, low, high)
-    centres = hertz(points[1:-1])
-    factors = factors.double()[:, None]
-    upwards = (high - factors * KNEE * high) / (high - KNEE * high)
-    moved = torch.where(centres < KNEE * high, factors * centres, high - upwards * (high - centres))
+    centres = hertz(points[1:-1])  # [F]
+    factors = factors.double()[:, None]  # [N, 1]
+    # Two straight lines that meet at the knee: through 0 with the factor, and on to (high, high).
+    slope = (high - factors * KNEE * high) / (high - KNEE * high)
+    moved = torch.where(centres < KNEE * high, factors * centres, high - slope * (high - centres))
+    # [N, F] the new places in bins, since centres are equally far apart in mel
     place = (mel(moved) - points[1]) / (points[2] - points[1])
     place = place.clamp(0, bins - 1)
-    left = place.long().clamp(max=bins - 2)
-    part = (place - left).to(inputs.dtype)[:, None]
-    left = left[:, None].expand(-1, inputs.shape[1], -1)
+    lower = place.long().clamp(max=bins - 2)
+    fraction = (place - lower).to(inputs.dtype)[:, None]
+    lower = lower[:, None].expand(-1, inputs.shape[1], -1)
     energies = inputs[..., :bins]
-    warped = torch.lerp(energies.gather(2, left), energies.gather(2, left + 1), part)
+    warped = torch.lerp(energies.gather(2, lower), energies.gather(2, lower + 1), fraction)
     return torch.cat([warped, inputs[..., bins:]], dim=2)
-
-
-FRAME_SHIFT = 0.01  # seconds
-
-
-@dataclass(frozen=True)
-class UtteranceMaskConfig(SpecAugmentConfig):
-    """What batches are changed by, in frames of 10 ms; by nothing by default."""
-
-    time_width: int = 15
-    """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
-    mel_bins: int = 80
-    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
-    masked, and tell what is under the masks."""
-    cepstra: float = field(default=0.0, metadata=older_runs(0.0))
-    """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
-    warp: float = field(default=0.0, metadata=older_runs(0.0))
-    """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
-    from both directions; 0.1 is 10 %. Cepstra stay as they are."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mel_bins < 1:
-            raise ValueError(f"mel_bins is {self.mel_bins}, needs to be at least 1")
-        if not 0 <= self.cepstra <= 1:
-            raise ValueError(f"cepstra is {self.cepstra}, needs to be in [0, 1]")
-        if not 0 <= self.warp < 1 / KNEE - 1:
-            raise ValueError(f"warp is {self.warp}, needs to be in [0, {1 / KNEE - 1:g})")
-        if self.warp and self.mel_bins < 2:
-            raise ValueError("warp needs at least 2 mel_bins")
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is changed."""
-        return super().active or self.cepstra > 0 or self.warp > 0
-
-
-EDGES = (20.0, 8000.0)
-"""Lower edge of the first and upper edge of the last mel filter in Hz: those of the front end at
-16 kHz."""
 
 
 class MaskedUtterances(SpecAugmented):
@@ -248,8 +245,9 @@ def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
       The sum over rows and valid frames of KL(other view || row), whose gradient goes into the row
       alone, as if the other view's outputs were labels.
     """
-    other = log_probs.detach().roll(len(log_probs) // 2, dims=0)
-    by_frame = (other.exp() * (other - log_probs)).sum(dim=2)
+    # Row n gets the outputs of row n + N, and the other way around; they count as labels.
+    labels = log_probs.detach().roll(len(log_probs) // 2, dims=0)
+    by_frame = (labels.exp() * (labels - log_probs)).sum(dim=2)  # KL(labels || row), [2 N, T]
     frames = torch.arange(log_probs.shape[1], device=log_probs.device)
     valid = frames < to_device(lengths, log_probs.device)[:, None]
     return by_frame.masked_fill(~valid, 0).sum()

@@ -12,7 +12,7 @@ from torch.nn import functional
 from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm_cpu import replaces_torch, run_lstm, spread_rows
+from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm, spread_rows
 from toolkit.processes.devices import choose_device
 from toolkit.train.ctc.objective import CtcLoss, ctc_losses
 from toolkit.train.ctc.readers import CtcBatch
@@ -230,7 +230,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
     def lstms() -> Tensor:
         outputs = []
         for lstm, x in zip(model.lstms, hidden, strict=True):
-            fast = replaces_torch(lstm, x)
+            fast = is_faster_than_torch(lstm, x)
             outputs.append((run_lstm(lstm, x) if fast else lstm(x))[0])
         return torch.stack(outputs)
 

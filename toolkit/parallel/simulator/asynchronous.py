@@ -152,15 +152,15 @@ class Adpsgd:
         self._averagings[number] += 1
         began, size = self._clock.now, self._run.scenario.model_bytes
         ranks = number * self._group, other * self._group
-        asking, asked = self._learners[number], self._learners[other]
-        weights = asking.weights()
+        learner, peer = self._learners[number], self._learners[other]
+        weights = learner.weights()
 
         def arrive() -> None:
-            half = asked.answer(weights)
+            correction = peer.average_with(weights)
             back = self._cards.send(self._clock.now, ranks[1], ranks[0], size)
 
             def finish() -> None:
-                asking.finish(half)
+                learner.apply_correction(correction)
                 self._run.outcome.communicated += 2 * (self._clock.now - began)
                 self._run.outcome.sent += 2 * size
                 self._busy[number] = False

@@ -30,9 +30,15 @@ from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.errors import TrainingError
 
+logger = logging.getLogger(__name__)
 EvaluatorKind = Literal["swap", "in_place", "resident", "process", "elsewhere"]
 """Kind of evaluator, see `MachineConfig.evaluator`."""
 BATCHES_AHEAD = 2
+FOLDER = "evaluation"
+POLL = 0.1  # seconds
+REMINDER = 60.0  # seconds
+_FINISHED = "finished"
+_PLAN = "plan.json"
 
 
 class Units(Protocol):
@@ -187,14 +193,6 @@ def texts_of(decoder: Decoder, outputs: Sequence[Tensor], jobs: int) -> list[str
 def rows(log_probs: Tensor, lengths: Tensor) -> list[Tensor]:
     """Split a batch into utterances without padding: [T_n, C] each, on the CPU."""
     return [row[:n] for row, n in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
-
-
-logger = logging.getLogger(__name__)
-FOLDER = "evaluation"
-POLL = 0.1  # seconds
-REMINDER = 60.0  # seconds
-_FINISHED = "finished"
-_PLAN = "plan.json"
 
 
 class EvaluationFolder:

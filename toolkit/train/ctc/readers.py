@@ -24,6 +24,48 @@ from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.records import Records
 from toolkit.train.errors import TrainingDataError
 
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Inputs [N, T, F] float16 and labels [N, L] int64, both padded with zeros."""
+_reader: "BatchReader | None" = None  # the reader of this process
+BUCKET_BATCHES = 20
+"""Number of batches whose utterances are sorted by length together, with `buckets`."""
+NumberedGroup = tuple[tuple[int, int], np.ndarray]
+"""(epoch, position in it) of a batch, and its utterance indices."""
+
+
+@dataclass(frozen=True)
+class ReaderConfig:
+    """Batches of whole utterances and the reader processes."""
+
+    batch: int = 24
+    """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
+    readers: int = field(default=8, metadata=NO_EFFECT_ON_RESULTS)
+    """Reader processes (A10: 8 or 16; `toolkit bench readers` finds the number for a machine).
+    0 reads in the training process, in one prefetching thread."""
+    buffer: int = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
+    """Number of batches being read, ready or trained on (A10: 40 or 100), in float16."""
+    pad_to: int | None = None
+    """Frames to which every batch is padded (A8: 1,670), for hardware that needs a fixed shape;
+    None: the length of the batch's longest utterance."""
+    order: Literal["shuffled", "buckets"] = "shuffled"
+    """`shuffled`, or `buckets`: batches of utterances of similar length, in random order, which
+    without `pad_to` avoids most of the padding."""
+    shortest_first: int = 0
+    """Number of first epochs that are sorted from the shortest utterance to the longest (1 in Deep
+    Speech 2; none in the paper)."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "buffer"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("readers", "shortest_first"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        if self.pad_to is not None and self.pad_to < 1:
+            raise ValueError(f"pad_to is {self.pad_to}, needs to be at least 1 frame, or none")
+        if self.order not in ("shuffled", "buckets"):
+            raise ValueError(f"order is {self.order!r}, must be 'shuffled' or 'buckets'")
+
 
 @dataclass(frozen=True)
 class CtcBatch:
@@ -98,9 +140,6 @@ class CtcBatch:
 if TYPE_CHECKING:
     from toolkit.train.corpus import FeatureNormaliser
 
-Arrays = tuple[np.ndarray, np.ndarray]
-"""Inputs [N, T, F] float16 and labels [N, L] int64, both padded with zeros."""
-
 
 class BatchReader:
     """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
@@ -130,9 +169,6 @@ class BatchReader:
         return inputs, labels
 
 
-_reader: BatchReader | None = None  # the reader of this process
-
-
 def start_reader(
     environment: Mapping[str, str], records: Path, pad_to: int | None, normaliser: bytes
 ) -> None:
@@ -145,44 +181,6 @@ def start_reader(
 def read_batch(group: np.ndarray) -> Arrays:
     """Read a batch with the reader of this process."""
     return _reader(group)
-
-
-BUCKET_BATCHES = 20
-"""Number of batches whose utterances are sorted by length together, with `buckets`."""
-
-
-@dataclass(frozen=True)
-class ReaderConfig:
-    """Batches of whole utterances and the reader processes."""
-
-    batch: int = 24
-    """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
-    readers: int = field(default=8, metadata=NO_EFFECT_ON_RESULTS)
-    """Reader processes (A10: 8 or 16; `toolkit bench readers` finds the number for a machine).
-    0 reads in the training process, in one prefetching thread."""
-    buffer: int = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
-    """Number of batches being read, ready or trained on (A10: 40 or 100), in float16."""
-    pad_to: int | None = None
-    """Frames to which every batch is padded (A8: 1,670), for hardware that needs a fixed shape;
-    None: the length of the batch's longest utterance."""
-    order: Literal["shuffled", "buckets"] = "shuffled"
-    """`shuffled`, or `buckets`: batches of utterances of similar length, in random order, which
-    without `pad_to` avoids most of the padding."""
-    shortest_first: int = 0
-    """Number of first epochs that are sorted from the shortest utterance to the longest (1 in Deep
-    Speech 2; none in the paper)."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "buffer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        for name in ("readers", "shortest_first"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-        if self.pad_to is not None and self.pad_to < 1:
-            raise ValueError(f"pad_to is {self.pad_to}, needs to be at least 1 frame, or none")
-        if self.order not in ("shuffled", "buckets"):
-            raise ValueError(f"order is {self.order!r}, must be 'shuffled' or 'buckets'")
 
 
 class RecordSource:
@@ -355,10 +353,6 @@ class RecordSource:
             label_lengths=torch.from_numpy(self.records.label_lengths[group]),
             frames=int(lengths.sum()),
         )
-
-
-NumberedGroup = tuple[tuple[int, int], np.ndarray]
-"""(epoch, position in it) of a batch, and its utterance indices."""
 
 
 class _LongestFirst:

@@ -41,8 +41,6 @@ from toolkit.train.errors import TrainingDataError
 FORMAT = 1
 LEVEL = 1  # zlib's; 6 saves another 4 % in more than twice the time
 TABLE, BLOCKS = "table", "blocks"
-
-
 ADVICE = "write the records again"
 _PARTS = {
     "__metadata__": {"records": str},
@@ -50,6 +48,37 @@ _PARTS = {
     BLOCKS: {"data_offsets": [NATURAL]},
 }
 _HEADER = {"plan": str, "names": [str], "dimension": NATURAL}
+RECORDS = "records.json"
+FILES = "files"
+_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"symbols": [str]}
+EXCLUDED = "excluded.tsv"
+
+
+@dataclass(frozen=True)
+class RecordConfig:
+    """Selection of the utterances, and size of the record files."""
+
+    per_file: int = 64
+    """Utterances per file (A7: 64), the unit of parallel work and of resuming."""
+    max_seconds: float = 16.7
+    """Longer utterances are left out (A6: 16.7, which is 1,670 frames)."""
+    window: int = 11
+    """Receptive field of the model's outputs in frames (A12: 11). An utterance with fewer outputs
+    than CTC needs for its labels is left out."""
+    stride: int = 2
+    """Frames from one output of the model to the next, the subsampling factor (A12: 2)."""
+    max_excluded: float = 0.05
+    """Largest share of utterances left out for another reason than their length; with more,
+    writing fails."""
+
+    def __post_init__(self) -> None:
+        for name in ("per_file", "window", "stride"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if not self.max_seconds > 0:
+            raise ValueError(f"max_seconds is {self.max_seconds}, needs to be above 0")
+        if not 0 <= self.max_excluded <= 1:
+            raise ValueError(f"max_excluded is {self.max_excluded}, needs to be from 0 to 1")
 
 
 class RecordError(ToolkitError):
@@ -192,11 +221,6 @@ def _unpack(content: bytes, frames: int, dimension: int, labels: int, cmn_frames
     return Record(np.ascontiguousarray(together.T).view("<f2"), found, cmn_frames, cmn_sum)
 
 
-RECORDS = "records.json"
-FILES = "files"
-_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"symbols": [str]}
-
-
 def record_path(folder: Path, number: int) -> Path:
     """Return the path of a record file."""
     return folder / FILES / f"records.{number:06d}.safetensors"
@@ -256,36 +280,6 @@ class Records:
         return read_record(self._files[file], number - int(self._first[file]))
 
 
-EXCLUDED = "excluded.tsv"
-
-
-@dataclass(frozen=True)
-class RecordConfig:
-    """Selection of the utterances, and size of the record files."""
-
-    per_file: int = 64
-    """Utterances per file (A7: 64), the unit of parallel work and of resuming."""
-    max_seconds: float = 16.7
-    """Longer utterances are left out (A6: 16.7, which is 1,670 frames)."""
-    window: int = 11
-    """Receptive field of the model's outputs in frames (A12: 11). An utterance with fewer outputs
-    than CTC needs for its labels is left out."""
-    stride: int = 2
-    """Frames from one output of the model to the next, the subsampling factor (A12: 2)."""
-    max_excluded: float = 0.05
-    """Largest share of utterances left out for another reason than their length; with more,
-    writing fails."""
-
-    def __post_init__(self) -> None:
-        for name in ("per_file", "window", "stride"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if not self.max_seconds > 0:
-            raise ValueError(f"max_seconds is {self.max_seconds}, needs to be above 0")
-        if not 0 <= self.max_excluded <= 1:
-            raise ValueError(f"max_excluded is {self.max_excluded}, needs to be from 0 to 1")
-
-
 def write_records(
     features: Path,
     texts: Mapping[str, str],
@@ -320,12 +314,15 @@ def write_records(
       TrainingDataError: no utterance is left, or too many were left out.
     """
     store = FeatureStore(features)
-    kept, too_long, faulty = _select(store, texts, units, config)
+    labels, too_long, faulty = _select(store, texts, units, config)
     write_excluded(out / EXCLUDED, too_long | faulty)
-    _require(kept, faulty, len(store), config, out)
-    names = list(kept)
+    _require(labels, faulty, len(store), config, out)
+    names = list(labels)
     groups = [names[i : i + config.per_file] for i in range(0, len(names), config.per_file)]
-    plans = [_plan(i, store, {n: kept[n] for n in own}) for i, own in enumerate(groups)]
+    plans = [
+        _plan(number, store, {name: labels[name] for name in group})
+        for number, group in enumerate(groups)
+    ]
     (out / RECORDS).unlink(missing_ok=True)
     pending = [plan for plan in plans if not plan.is_done(out)]
     for path in set((out / FILES).glob("*")) - {record_path(out, plan.number) for plan in plans}:
@@ -386,7 +383,7 @@ def _select(
     store: FeatureStore, texts: Mapping[str, str], units: Units, config: RecordConfig
 ) -> tuple[dict[str, list[int]], dict[str, str], dict[str, str]]:
     """Return the labels of usable utterances; the reasons for too long and for unusable ones."""
-    kept: dict[str, list[int]] = {}
+    usable: dict[str, list[int]] = {}
     too_long: dict[str, str] = {}
     faulty: dict[str, str] = {}
     shift = store.manifest["frontend"]["frame_shift_ms"]
@@ -410,8 +407,8 @@ def _select(
         elif outputs < needed:
             faulty[name] = f"{frames} frames, too few for {len(labels)} labels"
         else:
-            kept[name] = labels
-    return kept, too_long, faulty
+            usable[name] = labels
+    return usable, too_long, faulty
 
 
 def _require(

@@ -40,27 +40,10 @@ from toolkit.train.runlog import (
 from toolkit.train.trainer import Callback, Trainer
 
 logger = logging.getLogger(__name__)
-
-
-class State(Enum):
-    """State of a training; the names are the paper's."""
-
-    TRAINING = "Training"
-    SENTENCES = "Generating Sentences"
-    SAVING = "Saving Checkpoint"
-    SWAPPING = "Swapping Model"
-    EVALUATING = "Evaluating"
-
-
-EDGES = {
-    State.TRAINING: {State.SENTENCES, State.SAVING, State.SWAPPING, State.EVALUATING},
-    State.SENTENCES: {State.TRAINING},
-    State.SAVING: {State.TRAINING},
-    State.SWAPPING: {State.EVALUATING, State.TRAINING},
-    State.EVALUATING: {State.SWAPPING, State.TRAINING},
-}
-"""Allowed transitions. The paper's figure has all but those from Training to Evaluating and back,
-which evaluation in place takes."""
+SHOWN = 4
+"""Number of utterances of a batch that are recognised in `State.SENTENCES`."""
+BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
+"""Context that logs events in the background of a training, such as utilisation."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +71,27 @@ class MachineConfig:
         if self.evaluator not in get_args(EvaluatorKind):
             known = ", ".join(get_args(EvaluatorKind))
             raise ValueError(f"evaluator is {self.evaluator!r}, needs to be one of {known}")
+
+
+class State(Enum):
+    """State of a training; the names are the paper's."""
+
+    TRAINING = "Training"
+    SENTENCES = "Generating Sentences"
+    SAVING = "Saving Checkpoint"
+    SWAPPING = "Swapping Model"
+    EVALUATING = "Evaluating"
+
+
+EDGES = {
+    State.TRAINING: {State.SENTENCES, State.SAVING, State.SWAPPING, State.EVALUATING},
+    State.SENTENCES: {State.TRAINING},
+    State.SAVING: {State.TRAINING},
+    State.SWAPPING: {State.EVALUATING, State.TRAINING},
+    State.EVALUATING: {State.SWAPPING, State.TRAINING},
+}
+"""Allowed transitions. The paper's figure has all but those from Training to Evaluating and back,
+which evaluation in place takes."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +184,6 @@ class Machine:
         logger.debug("iteration %d: %s -> %s", self.step, self.current.value, target.value)
         self.transitions.append(Transition(self.step, self.current, target))
         self.current = target
-
-
-SHOWN = 4
-"""Number of utterances of a batch that are recognised in `State.SENTENCES`."""
-
-BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
-"""Context that logs events in the background of a training, such as utilisation."""
 
 
 class TrainingStates(Callback):
