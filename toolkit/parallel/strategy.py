@@ -223,7 +223,7 @@ def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") ->
             "has the settings of this training, such as ce, baseline, sequence or student; "
             "or start it without torchrun"
         )
-    from toolkit.parallel.workers import Workers
-
+    # A single process imports neither torch.distributed nor the method.
+    workers = import_module("toolkit.parallel.workers").Workers(str(device), config.timeout)
     module, name = CLASSES[config.method].split(":")
-    return getattr(import_module(module), name)(config, Workers(str(device), config.timeout))
+    return getattr(import_module(module), name)(config, workers)
