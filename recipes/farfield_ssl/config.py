@@ -25,24 +25,20 @@ from toolkit.features.frontend import FrontendConfig
 from toolkit.features.multichannel.enhance import EnhanceConfig
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.parallel.config import ParallelConfig
 from toolkit.pipeline.far_field import ExecutorSection, TargetsSection
 from toolkit.pipeline.prepare import PrepareConfig
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.stored_shards import CacheConfig
-from toolkit.ssl.calibration import CalibrationConfig
-from toolkit.ssl.choice_of_k import ChoiceConfig
-from toolkit.ssl.recognised_phones import RecognisedPhonesConfig
+from toolkit.ssl.recognition import RecognisedPhonesConfig, SelfTrainingConfig
 from toolkit.ssl.scheduled import ScheduledConfig
-from toolkit.ssl.self_training import SelfTrainingConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.ssl.teacher_evaluation import CalibrationConfig, ChoiceConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.discriminative.training import SequenceConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
+from toolkit.train.lfmmi import LfmmiConfig
+from toolkit.train.sequence import SequenceConfig
 
 ALIGNER = "lda_mllt"
 """The GMM system whose alignments are the targets of baseline and teacher."""

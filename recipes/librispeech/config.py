@@ -31,12 +31,10 @@ from toolkit.fsa.beam import Beam
 from toolkit.fsa.rescore import RescoreLimits
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.language.training import NeuralLmConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
+from toolkit.train.language_model import NeuralLmConfig
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
 """Learning rates chosen by the expected accuracy on held-out utterances. AN4: 0.837 before sMBR;

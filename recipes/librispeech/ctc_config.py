@@ -23,11 +23,11 @@ from toolkit.lang.config import NgramConfig, Rules
 from toolkit.lang.units.factory import UnitsConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.parallel.config import ParallelConfig
-from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.readers import ReaderConfig
 from toolkit.train.ctc.records import RecordConfig
 from toolkit.train.ctc.training import CtcTrainingConfig
-from toolkit.train.language.training import NeuralLmConfig
+from toolkit.train.language_model import NeuralLmConfig
+from toolkit.train.specaugment import UtteranceMaskConfig
 
 
 @dataclass(frozen=True)

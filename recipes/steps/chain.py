@@ -18,8 +18,7 @@ from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.processes import ranks
 from toolkit.stages.run import Run
-from toolkit.train.lfmmi.spoken import AlignedPhones
-from toolkit.train.lfmmi.training import train_lfmmi
+from toolkit.train.lfmmi import AlignedPhones, train_lfmmi
 
 DENOMINATOR = "denominator.safetensors"
 

@@ -18,7 +18,7 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
 from toolkit.models.scorer import NeuralScorer
 from toolkit.stages.run import Run
-from toolkit.train.discriminative.training import train_sequence
+from toolkit.train.sequence import train_sequence
 
 
 def make_denominators(

@@ -4,8 +4,7 @@ import math
 
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.lfmmi.data import PieceConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
+from toolkit.train.lfmmi import LfmmiChunkConfig, LfmmiConfig
 
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
@@ -50,7 +49,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         prefer_average=True,
         valid_utterances=0 if hours <= SMALL_UP_TO else 100,
         model=model,
-        pieces=PieceConfig(
+        pieces=LfmmiChunkConfig(
             batch_frames=1600, left_context=model.context, right_context=model.context
         ),
         ngram=PhoneNgramConfig(order=3, extra_states=0)

@@ -7,19 +7,21 @@ from recipes.steps.farfield import validation
 from recipes.steps.network import network_decoder, targets
 from recipes.steps.unlabelled import training_shards
 from toolkit.align.augmented_copies import AugmentedAlignments
-from toolkit.align.store import AlignmentStore, OffsetAlignments
+from toolkit.align.store import OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.ssl import scheduled
-from toolkit.ssl.calibration import measure_calibration
-from toolkit.ssl.choice_of_k import choose_k, smallest_sufficient
-from toolkit.ssl.logits import TrainedModel
-from toolkit.ssl.self_training import recognise_and_align, self_labelled
+from toolkit.ssl.recognition import recognise_and_align, self_labelled
+from toolkit.ssl.teacher_evaluation import (
+    TrainedModel,
+    choose_k,
+    measure_calibration,
+    smallest_sufficient,
+)
 from toolkit.stages.run import Run
 from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import train_cross_entropy
-from toolkit.train.windows import OFFSETS
 
 
 def student_normaliser(run: Run) -> Path:
@@ -66,8 +68,7 @@ def labelled_speech(
     found, rounds = targets(run, aligner), run.setting("align.rounds")
     if rounds:
         last = run.need(f"{baseline}/rounds/{rounds - 1}")
-        stores = [AlignmentStore(last / f"ali.{offset}") for offset in range(OFFSETS)]
-        found = OffsetAlignments(stores, Senones.load(run.need("senones")))
+        found = OffsetAlignments.open(last, Senones.load(run.need("senones")))
     train = FeatureStore(run.need("fbank/train"))
     if not has_copies(run):
         return [train], [found]

@@ -1,5 +1,6 @@
 """Neural acoustic models of the hybrid recipes: training, decoding, n-best lists."""
 
+from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies, splits
@@ -10,18 +11,23 @@ from recipes.steps.decoding import (
     write_nbest,
     write_times,
 )
+from toolkit.align.augmented_copies import AugmentedAlignments
+from toolkit.align.corpus import align_at_offsets
 from toolkit.align.scorer import Scorer
-from toolkit.align.store import AlignmentStore, LowRateAlignments
+from toolkit.align.store import AlignmentStore, LowRateAlignments, OffsetAlignments
 from toolkit.decode.first_pass import Decoder
 from toolkit.decode.system import decode_passes
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.scorer import NeuralScorer
+from toolkit.processes.ranks import on_rank_zero
 from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
-from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.realignment import train_with_realignment
+from toolkit.train.corpus import Alignments
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 
 
 def train_network(
@@ -34,6 +40,11 @@ def train_network(
 ) -> dict[str, float]:
     """Train a network with cross entropy on the training data and its augmented copies.
 
+    `align.rounds` times the network aligns the data at each of its three offsets, and another one
+    is trained on these targets (C4), so that every epoch has targets of its own offset. Senones are
+    unchanged; weights are initialised again, so that no round inherits the errors of earlier ones.
+    The networks of earlier rounds and their alignments are in `rounds/`.
+
     Args:
       run: the run of the stage.
       system: name of the network.
@@ -42,21 +53,33 @@ def train_network(
       aligner: the GMM system that has aligned the data.
       valid: held-out data; by default some training utterances are held out.
     """
-    return train_with_realignment(
-        features=features / "train",
-        copies=features / "copies" if has_copies(run) else None,
-        alignments=targets(run, aligner),
-        normaliser=features / "normaliser.json",
-        senones=Senones.load(run.need("senones")),
-        lang=run.need("lang"),
-        config=config or run.config.ce,
-        align=run.config.align,
-        out=run.make(system),
-        jobs=run.jobs,
-        device=run.device,
-        progress=run.progress,
-        valid=valid,
-    )
+    align, lang, out = run.config.align, run.need("lang"), run.make(system)
+    senones, normaliser = Senones.load(run.need("senones")), features / "normaliser.json"
+    train = FeatureStore(features / "train")
+    copies = [FeatureStore(features / "copies")] if has_copies(run) else []
+    alignments: Alignments = targets(run, aligner)
+    headline: dict[str, float] = {}
+    for number in range(align.rounds + 1):
+        folder = out if number == align.rounds else out / f"rounds/{number}"
+        headline = train_cross_entropy(
+            [train, *copies],
+            [alignments, *(AugmentedAlignments(alignments, store) for store in copies)],
+            Normaliser.load(normaliser),
+            config or run.config.ce,
+            senones.num_pdfs,
+            folder,
+            run.device,
+            run.progress,
+            valid,
+        )
+        if folder != out:
+            scorers = [
+                NeuralScorer(folder, normaliser, train.path, offset, device=run.device)
+                for offset in range(LOW_RATE_FACTOR)
+            ]
+            on_rank_zero(partial(align_at_offsets, scorers, senones, lang, align, folder, run.jobs))
+            alignments = OffsetAlignments.open(folder, senones)
+    return headline
 
 
 def targets(run: Run, aligner: str, name: str = "ali") -> LowRateAlignments:

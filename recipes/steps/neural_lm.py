@@ -21,7 +21,7 @@ from toolkit.lang.text import read_sentences
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
-from toolkit.train.language.training import train_neural_lm
+from toolkit.train.language_model import train_neural_lm
 
 
 def train_lstm_lm(run: Run) -> dict[str, float]:

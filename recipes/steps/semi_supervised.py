@@ -12,9 +12,9 @@ from toolkit.fsa.denominator import Denominator, make_denominator
 from toolkit.fsa.phone_ngram import phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.processes import ranks
-from toolkit.ssl.recognised_phones import RecognisedPhones, recognise_phones
+from toolkit.ssl.recognition import RecognisedPhones, recognise_phones
 from toolkit.stages.run import Run
-from toolkit.train.lfmmi.training import train_lfmmi
+from toolkit.train.lfmmi import train_lfmmi
 
 
 def recognise_for_chain(run: Run, teacher: str) -> dict[str, float]:

@@ -19,17 +19,14 @@ from toolkit.features.normalise import Scope
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.models.word_lstm import WordLstmConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.discriminative.data import SequenceDataConfig
-from toolkit.train.discriminative.training import SequenceConfig
-from toolkit.train.language.training import NeuralLmConfig
-from toolkit.train.lfmmi.training import LfmmiConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
+from toolkit.train.language_model import NeuralLmConfig
+from toolkit.train.lfmmi import LfmmiConfig
+from toolkit.train.sequence import SequenceConfig, SequenceDataConfig
 
 
 @dataclass(frozen=True)

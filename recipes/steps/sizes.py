@@ -17,11 +17,9 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.hmm.tree.build import TreeConfig
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 
 @dataclass(frozen=True)

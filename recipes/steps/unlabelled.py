@@ -24,8 +24,8 @@ from toolkit.pipeline.spark import check_spark
 from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import Teacher
 from toolkit.pipeline.stored_shards import StoredShards
-from toolkit.ssl.shards import ShardFiles
-from toolkit.ssl.target_store import MANIFEST as TARGETS
+from toolkit.ssl.targets import MANIFEST as TARGETS
+from toolkit.ssl.unlabelled import ShardFiles
 from toolkit.stages.run import Run
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import link_atomically, write_atomically

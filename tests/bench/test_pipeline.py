@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from toolkit.bench import pipeline
-from toolkit.models.blstm import BlstmConfig, BlstmModel
+from toolkit.models.lstm import BlstmConfig, BlstmModel
 from toolkit.models.store import save_model
 from toolkit.pipeline.plan import Cluster, plan
 

@@ -88,10 +88,10 @@ def test_a_second_text_cannot_be_printed(tree, flags):
 
 
 def test_ssl_choose_k(monkeypatch):
-    from toolkit.ssl import choice_of_k
+    from toolkit.ssl import teacher_evaluation
 
-    rows = [choice_of_k.Row(k, 1e6, 0.1, 0.1, 2.0, 0.5 / k**3) for k in (1, 5, 40)]
-    monkeypatch.setattr(choice_of_k, "choose_k", lambda *_: rows)
+    rows = [teacher_evaluation.Row(k, 1e6, 0.1, 0.1, 2.0, 0.5 / k**3) for k in (1, 5, 40)]
+    monkeypatch.setattr(teacher_evaluation, "choose_k", lambda *_: rows)
     folders = ("--teacher", "--teacher-normaliser", "--student", "--features", "--out")
     found = read("ssl", "choose-k", *(word for name in folders for word in (name, "x")))
     assert [row["k"] for row in found["rows"]] == [1, 5, 40]
@@ -101,14 +101,14 @@ def test_ssl_choose_k(monkeypatch):
 def test_ssl_calibration(monkeypatch):
     from toolkit.align import store
     from toolkit.hmm import senones, topology
-    from toolkit.ssl import calibration
+    from toolkit.ssl import teacher_evaluation
 
     for module, name in ((store, "AlignmentStore"), (store, "LowRateAlignments")):
         monkeypatch.setattr(module, name, lambda *_: None)
     for kind in (senones.Senones, topology.Topology):
         monkeypatch.setattr(kind, "load", lambda *_: None)
     figures = {"frames": 3, "nll": np.float64(0.25).item()}
-    monkeypatch.setattr(calibration, "measure_calibration", lambda *_: figures)
+    monkeypatch.setattr(teacher_evaluation, "measure_calibration", lambda *_: figures)
     names = ("teacher", "normaliser", "features", "alignments", "topology", "senones", "out")
     folders = [word for name in names for word in (f"--{name}", "x")]
     assert read("ssl", "calibration", *folders) == figures

@@ -106,9 +106,8 @@ def make_bundle(recogniser, out, kind="lstm", extras=True, config=None, tuned=No
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
     from toolkit.fsa.beam import Beam
-    from toolkit.models.blstm import BlstmConfig
-    from toolkit.models.lstm import LstmConfig
-    from toolkit.models.priors import save_priors
+    from toolkit.models.lstm import BlstmConfig, LstmConfig
+    from toolkit.models.scorer import save_priors
     from toolkit.models.store import make_model, save_model
     from toolkit.models.tdnnf import TdnnfConfig
 

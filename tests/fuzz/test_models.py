@@ -25,10 +25,9 @@ from toolkit.lang.units.factory import load_units
 from toolkit.lang.units.pieces import train_pieces
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.models.priors import load_log_priors, save_priors
-from toolkit.models.scorer import NeuralModel
+from toolkit.models.scorer import NeuralModel, load_log_priors, save_priors
 from toolkit.models.store import load_model, save_model
-from toolkit.train.checkpoint import read_state, write_state
+from toolkit.train.checkpoints import read_state, write_state
 from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, Step, read_run_log
 
 ARPA = "\\data\\\nngram 1=3\nngram 2=2\n\n\\1-grams:\n-1\t<s>\t-0.3\n-1\t</s>\n-0.5\tA\t-0.2\n\n"

@@ -19,10 +19,8 @@ from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.features.tars import TarWriter
 from toolkit.lang.units.characters import Characters
-from toolkit.ssl.target_store import MANIFEST, TargetStore
-from toolkit.ssl.targets import k_best
-from toolkit.train.ctc.record_file import Record, write_file
-from toolkit.train.ctc.record_folder import RECORDS, Records, record_path
+from toolkit.ssl.targets import MANIFEST, TargetStore, k_best
+from toolkit.train.ctc.records import RECORDS, Record, Records, record_path, write_file
 
 NAMES = ("anna-1", "anna-2", "bert-1")
 GENERATOR = torch.Generator().manual_seed(0)

@@ -7,18 +7,15 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.fsa.discriminative import Criterion, PdfClasses
-from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.parallel.batch import Batch
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.objective import CtcObjective
-from toolkit.train.discriminative.data import SequenceBatch
-from toolkit.train.discriminative.objective import SequenceObjective
-from toolkit.train.distillation import Distillation, KBestBatch
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation
+from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.sequence import LatticeBatch, SequenceLoss
+from toolkit.train.trainer import Trainer
 
 CRITERIA = ("chunks", "padded", "distillation", "smbr", "mpfe", "mmi", "ctc", "ctc both ways")
 INPUTS, OUTPUTS, HIDDEN = 12, 30, 64
@@ -30,7 +27,7 @@ class Batches:
 
     given: list
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return len(self.given) // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
@@ -60,15 +57,15 @@ def make(criterion, device, sentences):
         return _sequence(criterion, device, *sentences)
     config = {"input_dim": INPUTS, "output_dim": OUTPUTS, "hidden": HIDDEN, "layers": 2}
     if criterion == "padded":
-        return Task(BlstmModel(BlstmConfig(**config)), CrossEntropy(), _batch([40, 25, 33], 0))
+        return Task(BlstmModel(BlstmConfig(**config)), cross_entropy, _batch([40, 25, 33], 0))
     model = LstmModel(LstmConfig(**config, lookahead=3))
     if criterion == "chunks":
-        return Task(model, CrossEntropy(), _batch([32] * 7 + [20], 3))
+        return Task(model, cross_entropy, _batch([32] * 7 + [20], 3))
     batch = _batch([32] * 7 + [20], 3)
     senones = torch.rand(8, 32, OUTPUTS).argsort(dim=-1)[..., :5]
     logits = 3 * torch.randn(8, 32, 5)
     soft = KBestBatch(**{**vars(batch), "targets": senones[..., 0]}, senones=senones, logits=logits)
-    return Task(model, Distillation(), soft)
+    return Task(model, distillation, soft)
 
 
 def _batch(lengths, lookahead):
@@ -89,10 +86,10 @@ def _sequence(kind, device, language, pairs):
     plain = _batch(lengths, 2)
     targets = pad_sequence([sentence.pdfs for _, sentence in pairs], batch_first=True)
     lattices = [lattice for lattice, _ in pairs]
-    batch = SequenceBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
+    batch = LatticeBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
     classes = PdfClasses.of(language.senones).to(device)
     priors = torch.zeros(config.output_dim, device=device)
-    objective = SequenceObjective(Criterion(kind), classes, priors, smoothing=0.1)
+    objective = SequenceLoss(Criterion(kind), classes, priors, smoothing=0.1)
     return Task(LstmModel(config), objective, batch)
 
 
@@ -115,4 +112,4 @@ def _ctc(bidirectional):
         label_lengths=counts,
         frames=int(lengths.sum()),
     )
-    return Task(CtcModel(config), CtcObjective(blank=8), batch)
+    return Task(CtcModel(config), CtcLoss(blank=8), batch)

@@ -20,11 +20,9 @@ from toolkit.fsa.alignment import AlignConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.lattice_store import LatticeStore
-from toolkit.models.blstm import BlstmConfig
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig
-from toolkit.models.priors import save_priors
-from toolkit.models.scorer import NeuralScorer
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import NeuralScorer, save_priors
 from toolkit.models.store import load_model, make_model, save_model
 from toolkit.pipeline.steps.targets import TargetsConfig, compute_targets
 

@@ -9,9 +9,9 @@ import torch
 
 from tests.gpu.steps import CRITERIA, Batches, make
 from toolkit.train.config import TrainerConfig
+from toolkit.train.cross_entropy import cross_entropy
 from toolkit.train.errors import TrainingError
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.trainer import fit
 
 CPU = torch.device("cpu")
 STEPS = 50
@@ -21,7 +21,7 @@ def step(criterion, device, sentences, out, **config):
     """Loss per weight and gradients of one step."""
     task = make(criterion, device, sentences)
     trainer = task.trainer(out, device, **config)
-    stats = trainer.update(task.batch.to(device))
+    stats = trainer.train_step(task.batch.to(device))
     gradients = {name: p.grad.cpu() for name, p in trainer.model.named_parameters()}
     return (stats["loss"] / stats["weight"]).item(), gradients
 
@@ -51,21 +51,19 @@ def test_a_step_in_bfloat16_is_nearly_the_cpus(criterion, device, sentences, tmp
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "adadelta"])
 @pytest.mark.parametrize("first", ["cpu", "device"])
 def test_a_training_goes_on_on_another_device(optimizer, first, device, sentences, tmp_path):
-    class Interrupted(CrossEntropy):
-        def __call__(self, model, batch):
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-            return super().__call__(model, batch)
+    def train(name, where, steps):
+        task, seen = make("chunks", where, sentences), []
 
-    def train(name, where, left):
-        task, objective = make("chunks", where, sentences), Interrupted()
-        objective.left = left
+        def objective(model, batch):
+            seen.append(batch)
+            if len(seen) > steps:
+                raise KeyboardInterrupt
+            return cross_entropy(model, batch)
+
         config = TrainerConfig(epochs=2, optimizer=optimizer, checkpoint_seconds=0)
         source = Batches([task.batch] * 4)
-        trainer = Trainer(task.model, objective, source, config, tmp_path / name, device=where)
-        trainer.run()
-        return torch.cat([p.detach().cpu().flatten() for p in trainer.model.parameters()])
+        fit(task.model, objective, source, config, tmp_path / name, device=where)
+        return torch.cat([p.detach().cpu().flatten() for p in task.model.parameters()])
 
     expected = train("whole", CPU, 100)
     devices = [CPU, device] if first == "cpu" else [device, CPU]
@@ -92,10 +90,10 @@ def test_a_step_never_waits_for_the_gpu(criterion, amp, gpu, sentences, tmp_path
     trainer = task.trainer(tmp_path, gpu, amp=amp)
     pinned = task.batch.pin()
     for _ in range(3):
-        trainer.update(pinned.to(gpu))
+        trainer.train_step(pinned.to(gpu))
     with no_waiting():
         for _ in range(5):
-            trainer.update(pinned.to(gpu))
+            trainer.train_step(pinned.to(gpu))
 
 
 @pytest.mark.parametrize("criterion", ["ctc", "ctc both ways"])
@@ -118,7 +116,7 @@ def test_memory_does_not_grow(criterion, gpu, sentences, tmp_path):
     trainer = task.trainer(tmp_path, gpu)
     used = []
     for number in range(10 + STEPS):
-        stats = trainer.update(task.batch.to(gpu))
+        stats = trainer.train_step(task.batch.to(gpu))
         torch.cuda.synchronize(gpu)  # a step lets go of the batches of those that are done
         if number >= 9:
             assert stats["loss"].isfinite()
@@ -133,9 +131,9 @@ def test_weights_stay_in_one_piece_for_cudnn(gpu, sentences, tmp_path):
     trainer = task.trainer(tmp_path, gpu)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*single contiguous chunk.*")
-        trainer.update(task.batch.to(gpu))
+        trainer.train_step(task.batch.to(gpu))
         trainer.model.load_state_dict(trainer.model.state_dict())
-        trainer.update(task.batch.to(gpu))
+        trainer.train_step(task.batch.to(gpu))
 
 
 def test_the_optimizer_takes_a_step_in_one_kernel(gpu, sentences, tmp_path):
@@ -148,8 +146,8 @@ def test_a_loss_that_is_no_number_is_found_later_and_named(device, sentences, tm
     task = make("chunks", device, sentences)
     trainer = task.trainer(tmp_path, device)
     batch = task.batch.to(device)
-    trainer.update(batch)
+    trainer.train_step(batch)
     bad = type(batch)(**{**vars(batch), "inputs": batch.inputs * float("nan"), "ids": ["bad"] * 8})
-    trainer.update(bad)
+    trainer.train_step(bad)
     with pytest.raises(TrainingError, match=r"not finite .* batch of bad"):
-        list(map(trainer.update, [batch] * 20))
+        list(map(trainer.train_step, [batch] * 20))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.models.ctc import MaskedBatchNorm
 
 LENGTHS = torch.tensor([7, 3, 5])
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from toolkit.models import blstm
-from toolkit.models.blstm import BlstmConfig, BlstmModel
-from toolkit.models.lstm import log_posteriors
+from toolkit.models import lstm
+from toolkit.models.lstm import BlstmConfig, BlstmModel
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import load_model, save_model
 
 SMALL = BlstmConfig(input_dim=6, output_dim=7, hidden=8, layers=2)
@@ -22,7 +22,7 @@ def inputs(rows, frames, seed=1):
 
 def test_paper_size(monkeypatch):
     # C9: 5 layers of 768 per direction; 67,475,055 parameters with 192 inputs and 3,183 targets
-    monkeypatch.setattr(blstm, "initialise", lambda *_: None)  # takes seconds
+    monkeypatch.setattr(lstm, "initialise", lambda *_: None)  # takes seconds
     model = BlstmModel(BlstmConfig())
     assert sum(p.numel() for p in model.parameters()) == 67_475_055
 

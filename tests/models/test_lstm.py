@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from toolkit.models.blstm import BlstmConfig, BlstmModel
-from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors, with_lookahead
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel, with_lookahead
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 
 SMALL = LstmConfig(input_dim=6, output_dim=7, hidden=8, layers=2, lookahead=3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from toolkit.models import lstm_cells
+from toolkit.models import lstm_cpu
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3.4e38, 88.0, -88.0, 1e4, -1e4]
 
@@ -22,17 +22,17 @@ def _each(function, x):
 
 @njit
 def sigmoid(x):
-    return lstm_cells.sigmoid(x)
+    return lstm_cpu.sigmoid(x)
 
 
 @njit
 def tanh(x):
-    return lstm_cells.tanh(x)
+    return lstm_cpu.tanh(x)
 
 
 @njit
 def copy(given, into):
-    lstm_cells.copy_numbers(given, into)
+    lstm_cpu.copy_numbers(given, into)
 
 
 @pytest.mark.parametrize(("ours", "torchs"), [(sigmoid, torch.sigmoid), (tanh, torch.tanh)])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from toolkit.models.blstm import BlstmConfig, BlstmModel
-from toolkit.models.lstm import LstmConfig, LstmModel, batch_logits
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
 from toolkit.models.online import online
+from toolkit.models.scorer import batch_logits
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 
 SIZES = {"input_dim": 12, "output_dim": 5, "hidden": 16}

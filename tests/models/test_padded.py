@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toolkit.models.padded import run_padded
+from toolkit.models.lstm import run_bidirectional
 
 
 def by_rows(lstm, inputs, lengths):
@@ -33,7 +33,11 @@ def test_outputs_and_gradients_are_those_of_rows_by_themselves(layers, lengths, 
     x = torch.randn(len(lengths), 9, 3, dtype=precision, requires_grad=True)
     weights = torch.randn(len(lengths), 9, 10, dtype=precision)
     found = []
-    for run, network in ((by_rows, lstm), (run_padded, lstm), (run_padded, Packable(lstm))):
+    for run, network in (
+        (by_rows, lstm),
+        (run_bidirectional, lstm),
+        (run_bidirectional, Packable(lstm)),
+    ):
         output = run(network, x, lengths)
         leaves = (x, *lstm.parameters())
         found.append((output, *torch.autograd.grad((output * weights).sum(), leaves)))
@@ -51,10 +55,10 @@ def test_nothing_comes_of_padding():
     results = []
     for inputs in (x, bad):
         inputs.requires_grad_()
-        output = run_padded(lstm, inputs, lengths)
+        output = run_bidirectional(lstm, inputs, lengths)
         assert not output[0, 4:].any()
         results.append(torch.autograd.grad(output.square().sum(), lstm.parameters()))
-        assert not torch.autograd.grad(run_padded(lstm, inputs, lengths).sum(), inputs)[0][
+        assert not torch.autograd.grad(run_bidirectional(lstm, inputs, lengths).sum(), inputs)[0][
             0, 4:
         ].any()
     for first, second in zip(*results, strict=True):
@@ -66,6 +70,8 @@ def test_dropout_is_between_layers_alone():
     lstm = torch.nn.LSTM(3, 5, 2, batch_first=True, bidirectional=True, dropout=0.5)
     lengths, x = torch.tensor([4, 9]), torch.randn(2, 9, 3)
     one = torch.nn.LSTM(3, 5, 1, batch_first=True, bidirectional=True, dropout=0.0)
-    assert not torch.equal(run_padded(lstm, x, lengths), run_padded(lstm, x, lengths))
-    assert torch.equal(run_padded(one, x, lengths), run_padded(one, x, lengths))
-    torch.testing.assert_close(run_padded(lstm.eval(), x, lengths), by_rows(lstm, x, lengths))
+    assert not torch.equal(run_bidirectional(lstm, x, lengths), run_bidirectional(lstm, x, lengths))
+    assert torch.equal(run_bidirectional(one, x, lengths), run_bidirectional(one, x, lengths))
+    torch.testing.assert_close(
+        run_bidirectional(lstm.eval(), x, lengths), by_rows(lstm, x, lengths)
+    )

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from toolkit.models.priors import load_log_priors, log_priors, save_priors
+from toolkit.models.scorer import load_log_priors, log_priors, save_priors
 from toolkit.models.store import ModelError
 
 

@@ -2,16 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.models import recurrence
-from toolkit.models.blstm import BlstmConfig, BlstmModel
+from toolkit.models import lstm_cpu
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.models.recurrence import replaces_torch, run_lstm
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.processes.devices import one_thread
 
 OLD = torch.__version__ < "2"
-NO_BFLOAT16 = not recurrence.onednn_has_bfloat16()
+NO_BFLOAT16 = not lstm_cpu.onednn_has_bfloat16()
 
 
 def make(bidirectional=False, layers=3, dropout=0.0, dtype=torch.float64):
@@ -104,15 +103,15 @@ NETWORKS = {
 @pytest.mark.parametrize("network", NETWORKS)
 def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     """As on processors without AVX-512."""
-    monkeypatch.setattr(recurrence, "onednn_has_bfloat16", lambda: False)
+    monkeypatch.setattr(lstm_cpu, "onednn_has_bfloat16", lambda: False)
     torch.manual_seed(0)
     model, x = NETWORKS[network]()
     model.eval()
     lstm = next(m for m in model.modules() if isinstance(m, nn.LSTM))
-    assert not replaces_torch(lstm, x) or torch.__version__ < "2"
+    assert not is_faster_than_torch(lstm, x) or torch.__version__ < "2"
     expected = model(x)[0]
     with torch.autocast("cpu", torch.bfloat16):
-        assert replaces_torch(lstm, x)
+        assert is_faster_than_torch(lstm, x)
         found = model(x)[0]
         found.float().sum().backward()
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
@@ -120,7 +119,7 @@ def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     if hasattr(torch, "get_autocast_dtype"):  # older versions have no autocast to float16 on a CPU
         with torch.autocast("cpu", torch.float16):
-            assert not replaces_torch(lstm, x)
+            assert not is_faster_than_torch(lstm, x)
 
 
 def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
@@ -131,11 +130,11 @@ def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
         for threads, expected in ((4, True), (5, False)):
             torch.set_num_threads(threads)
             with torch.autocast("cpu", torch.bfloat16):
-                assert replaces_torch(large, x) == (expected or OLD or NO_BFLOAT16)
-                assert replaces_torch(small, x) == (OLD or NO_BFLOAT16)
+                assert is_faster_than_torch(large, x) == (expected or OLD or NO_BFLOAT16)
+                assert is_faster_than_torch(small, x) == (OLD or NO_BFLOAT16)
                 with torch.no_grad():  # torch's forward pass is faster
-                    assert replaces_torch(large, x) == NO_BFLOAT16
-            assert replaces_torch(large, x) == OLD
+                    assert is_faster_than_torch(large, x) == NO_BFLOAT16
+            assert is_faster_than_torch(large, x) == OLD
     finally:
         torch.set_num_threads(before)
 
@@ -151,7 +150,7 @@ def test_a_large_network_in_bfloat16_has_the_gradients_of_float32(with_state):
     found = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled), one_thread():
-            assert replaces_torch(model.lstm, x) == (enabled or OLD)
+            assert is_faster_than_torch(model.lstm, x) == (enabled or OLD)
             logits, last = model(x, state if with_state else None)
         total = (logits.float() * weights).sum() + last[0].sum() - last[1].square().sum()
         found.append(torch.autograd.grad(total, leaves))
@@ -193,6 +192,6 @@ def test_frozen_inputs_and_weights_need_no_gradient():
 def test_weights_in_bfloat16_are_left_to_torch():
     lstm, x = nn.LSTM(5, 384, batch_first=True).bfloat16(), torch.randn(2, 3, 5)
     with torch.autocast("cpu", torch.bfloat16), one_thread():
-        assert not replaces_torch(lstm, x)
+        assert not is_faster_than_torch(lstm, x)
     with pytest.raises(TypeError, match=r"torch\.bfloat16, not float32 or float64"):
         run_lstm(lstm, x.bfloat16())

@@ -8,8 +8,7 @@ from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import stack
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.models.priors import save_priors
-from toolkit.models.scorer import NeuralScorer
+from toolkit.models.scorer import NeuralScorer, save_priors
 from toolkit.models.store import ModelError, save_model
 
 COUNTS = torch.tensor([10, 30, 20, 35, 5])

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.models.semi_orthogonal import EVERY_STEPS, constrain, make_semi_orthogonal
+from toolkit.models.tdnnf import EVERY_STEPS, constrain, make_semi_orthogonal
 
 
 def deviation(weight):

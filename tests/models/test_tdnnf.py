@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from toolkit.models.lstm import log_posteriors
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import load_model, save_model
 from toolkit.models.tdnnf import FactorisedLayer, TdnnfConfig, TdnnfModel
 

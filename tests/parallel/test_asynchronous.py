@@ -59,7 +59,7 @@ def crew(ranks, work):
 
 
 def strategy_of(config):
-    from toolkit.parallel.config import make_strategy
+    from toolkit.parallel.strategy import make_strategy
 
     torch.set_num_threads(1)
     return make_strategy(config)
@@ -97,7 +97,7 @@ class Gate:
 def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
     """Train as the loop does; return each epoch's weights and what the consensus was."""
     model, inputs, outputs = problem(rank)
-    _, ranks = strategy.rank_and_world_size()
+    ranks = strategy.world_size
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     strategy.start(model, optimizer)
     ends = []
@@ -189,7 +189,7 @@ def test_averaging_alone_keeps_the_mean_and_comes_to_a_consensus():
         for _ in range(60):
             strategy.after_step()
             time.sleep(0.005)
-        weights = strategy.rank_state()["weights"]
+        weights = strategy.rank_state_dict()["weights"]
         strategy.stop()
         return weights.tolist()
 
@@ -207,22 +207,22 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         strategy.start(model, optimizer)
         expected = {"bytes_per_step": 150.4, "averagings": 0.6, "host_copies": 1.0}
         assert strategy.report() != expected
-        state = {**strategy.state(), "steps": 10, "sent": 1000.0}
+        state = {**strategy.state_dict(), "steps": 10, "sent": 1000.0}
         rank_state = {
-            **strategy.rank_state(),
+            **strategy.rank_state_dict(),
             "weights": torch.full((21,), float(rank)),
             "counts": {"steps": 10, "sent": 1000.0, "exchanged": 84 * 6},
             "averagings": [6, 6 * (rank == 0)],  # all of them, and those that it has requested
             "host_copies": 10,
         }
-        strategy.load_state(state, [rank_state])
+        strategy.load_state_dict(state, [rank_state])
         assert strategy.report() == expected
         mine = strategy.flat.weights()
-        again = strategy.rank_state()
+        again = strategy.rank_state_dict()
         assert torch.equal(again.pop("weights"), rank_state["weights"])
         assert again == {name: value for name, value in rank_state.items() if name != "weights"}
         weights = rank_state["weights"] + 2
-        strategy.load_state(state, [rank_state, {**rank_state, "weights": weights}])
+        strategy.load_state_dict(state, [rank_state, {**rank_state, "weights": weights}])
         mean = strategy.flat.weights()
         strategy.stop()
         return {**result, "mine": mine.tolist(), "mean": mean.tolist()}
@@ -261,7 +261,7 @@ def test_nodes_keep_their_workers_alike():
 
 def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeypatch):
     """Whatever the counter says, nobody else gathers the weights as one vector."""
-    from toolkit.parallel.flat_parameters import FlatParameters
+    from toolkit.parallel.workers import FlatParameters
 
     config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
     read = []

@@ -10,8 +10,8 @@ import torch
 
 from tests.parallel.tiny import Job, with_method
 from tests.train.conftest import CtcToy, Spelling
-from toolkit.parallel.config import make_strategy
-from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.parallel.strategy import make_strategy
+from toolkit.train.ctc.states import MachineConfig
 
 pytestmark = pytest.mark.long
 
@@ -45,11 +45,11 @@ def spelled(out, method, deadly):
     machine = MachineConfig(sentences_every=4, checkpoint_every=4)
     config = replace(CtcToy.config, epochs=2, machine=machine, parallel=parallel)
     strategy = make_strategy(parallel)
-    rank_state, checkpoints = strategy.rank_state, []
+    rank_state_dict, checkpoints = strategy.rank_state_dict, []
 
     def watched():
         """The state of a checkpoint; then all weights must be those of the model that is stored."""
-        state, weights = rank_state(), strategy.flat.weights()
+        state, weights = rank_state_dict(), strategy.flat.weights()
         if method == "adpsgd":
             assert torch.equal(state["weights"], weights), strategy.steps
         elif os.environ["RANK"] == "0":
@@ -58,7 +58,7 @@ def spelled(out, method, deadly):
         (out / f"made-{os.environ['RANK']}").write_text(repr(checkpoints))
         return state
 
-    strategy.rank_state = watched
+    strategy.rank_state_dict = watched
     headline = toy.train(out, config, strategy=strategy)
     return {"made": checkpoints, "cer": headline["cer"]}
 

@@ -10,31 +10,32 @@ import numpy as np
 import pytest
 
 from tests.parallel.tiny import ASYNCHRONOUS, SYNCHRONOUS, Job, TinyData, TinyModel, train
-from toolkit.parallel.strategy import SingleProcess
-from toolkit.train.loop import Trainer
+from toolkit.parallel.strategy import Strategy
+from toolkit.train.trainer import Callback
 
 PATIENCE = 140
 
 
-class Noting(Trainer):
-    """Writes down which batches this rank has trained on; it may be killed after one of them."""
+class Noting(Callback):
+    """Writes down which batches this rank has trained on; it may be killed after one of them.
 
-    die_after = (0, 0)
-    """Epoch and number of batches."""
+    Args:
+      out: folder of the training.
+      die_after: epoch and number of batches.
+    """
 
-    def __init__(self, model, objective, data, config, out, **options):
-        super().__init__(model, objective, data, config, out, **options)
+    def __init__(self, out, die_after=(0, 0)):
         self.notes = out / f"trained-{os.environ['RANK']}"
+        self.die_after = die_after
 
-    def update(self, batch):
-        stats = super().update(batch)
+    def on_step(self, trainer, batch, stats, checkpoint_due):
         with self.notes.open("a") as file:
-            file.write(f"{self.epoch - 1} {batch.ids[0]} {time.monotonic()}\n")
+            file.write(f"{trainer.epoch} {batch.ids[0]} {time.monotonic()}\n")
         epoch, number = self.die_after
         if number and self.notes.read_text().count(f"\n{epoch} ") == number:
             time.sleep(1.0)  # until it can be seen that this one is there
             os.kill(os.getpid(), signal.SIGKILL)
-        return stats
+        super().on_step(trainer, batch, stats, checkpoint_due)
 
 
 def noted(out, epoch):
@@ -66,10 +67,9 @@ def die(rank, epoch, step, victim=0):
 def trained(out, parallel, hook=None, number=60, victim=None, **settings):
     settings = {"checkpoint_seconds": 300} | settings
 
-    class Mortal(Noting):
-        die_after = (1, 12) if os.environ["RANK"] == str(victim) else (0, 0)
-
-    return train(out, parallel, TinyData(number, hook=hook), trainer=Mortal, **settings)
+    die_after = (1, 12) if os.environ["RANK"] == str(victim) else (0, 0)
+    data = TinyData(number, hook=hook)
+    return train(out, parallel, data, callback=Noting(out, die_after), **settings)
 
 
 class Factorised(TinyModel):
@@ -241,10 +241,10 @@ def test_what_one_process_began_several_go_on_with(method, tmp_path):
 
 
 def test_going_on_in_one_process_says_what_is_dropped(caplog):
-    strategy = SingleProcess()
-    strategy.load_state({"steps": 3, "ranks": 2}, [{"running": []}])
+    strategy = Strategy()
+    strategy.load_state_dict({"steps": 3, "ranks": 2}, [{"running": []}])
     assert not caplog.messages
-    strategy.load_state({"bmuf": {}}, [{"residual": 0}, {"residual": 1}])
+    strategy.load_state_dict({"bmuf": {}}, [{"residual": 0}, {"residual": 1}])
     assert [m.rpartition("without ")[2] for m in caplog.messages] == [
         "the block momentum",
         "the gradients that were not sent yet",

@@ -12,17 +12,17 @@ DRIFT = torch.tensor([0.25, 1.0, -3.0], dtype=torch.float64)
 
 def test_no_momentum_and_rate_1_over_n_is_model_averaging():
     state = BmufState(START, 4, BmufConfig(momentum=0.0, rate=0.25))
-    assert state.zeta(0) == 1
+    assert state.block_rate(0) == 1
     for block in range(5):
         mean = START * (block + 2)
         torch.testing.assert_close(state.step(mean), mean)
-        torch.testing.assert_close(state.model, mean)
+        torch.testing.assert_close(state.global_weights, mean)
 
 
 @pytest.mark.parametrize("nbm", ["seed", "nesterov"])
 def test_one_worker_is_plain_training(nbm):
     state = BmufState(START, 1, BmufConfig(nbm=nbm))
-    assert (state.eta(0), state.zeta(0)) == (0, 1)
+    assert (state.block_momentum(0), state.block_rate(0)) == (0, 1)
     for block in range(4):
         torch.testing.assert_close(state.step(START - block), START - block)
 
@@ -36,13 +36,13 @@ def test_gain_under_a_constant_drift(ranks, rate, nbm):
     So C = 1 and eta = 1 - 1/N are CNTK's rule zeta = 1, and `seed` gains 2N - 1.
     """
     state = BmufState(START, ranks, BmufConfig(rate=rate, nbm=nbm))
-    assert state.zeta(0) == pytest.approx(rate)
-    before = state.model
+    assert state.block_rate(0) == pytest.approx(rate)
+    before = state.global_weights
     for _ in range(60 * ranks):
-        before = state.model
-        state.step(state.start + DRIFT)
+        before = state.global_weights
+        state.step(state.broadcast_weights + DRIFT)
     gain = ranks * rate * ((2 - 1 / ranks) if nbm == "seed" else 1)
-    torch.testing.assert_close(state.model - before, gain * DRIFT)
+    torch.testing.assert_close(state.global_weights - before, gain * DRIFT)
 
 
 def test_the_equations_of_the_paper_written_out():
@@ -57,7 +57,7 @@ def test_the_equations_of_the_paper_written_out():
         delta = eta * delta + zeta * (mean - shifted)
         shifted = shifted + delta + eta * delta
         torch.testing.assert_close(seed.step(mean), shifted)
-        assert torch.equal(seed.model, seed.start)
+        assert torch.equal(seed.global_weights, seed.broadcast_weights)
         previous = delta_true
         delta_true = eta * delta_true + zeta * (mean - ahead)
         apart = apart + delta_true
@@ -66,7 +66,7 @@ def test_the_equations_of_the_paper_written_out():
         ahead = apart + eta * delta_true
         torch.testing.assert_close(moved, ahead)
         torch.testing.assert_close(true.step(mean), ahead)
-        torch.testing.assert_close(true.model, apart)
+        torch.testing.assert_close(true.global_weights, apart)
 
 
 def test_nesterov_damps_a_quadratic_better_than_the_paper_s_step():
@@ -75,8 +75,8 @@ def test_nesterov_damps_a_quadratic_better_than_the_paper_s_step():
     for nbm in ("seed", "nesterov"):
         state = BmufState(torch.ones(1, dtype=torch.float64), 64, BmufConfig(nbm=nbm))
         for _ in range(3000):
-            state.step(0.9 * state.start)
-        left[nbm] = abs(float(state.model))
+            state.step(0.9 * state.broadcast_weights)
+        left[nbm] = abs(float(state.global_weights))
     assert left["nesterov"] < 1e-20 < left["seed"] < 1e-3
 
 
@@ -85,21 +85,21 @@ def test_warm_up_blocks_are_averaged():
     for block in range(2):
         mean = START + block
         state.step(mean)
-        torch.testing.assert_close(state.model, mean)
-    model, momentum = state.model, state.momentum
-    torch.testing.assert_close(state.start, model + 0.875 * momentum)
-    state.step(state.start)  # no move of the workers: only momentum
-    torch.testing.assert_close(state.model, model + 0.875 * momentum)
+        torch.testing.assert_close(state.global_weights, mean)
+    model, momentum = state.global_weights, state.momentum
+    torch.testing.assert_close(state.broadcast_weights, model + 0.875 * momentum)
+    state.step(state.broadcast_weights)  # no move of the workers: only momentum
+    torch.testing.assert_close(state.global_weights, model + 0.875 * momentum)
 
 
 def test_a_restored_state_goes_on_as_the_original():
     a = BmufState(START, 4, BmufConfig())
     a.step(START + DRIFT)
     b = BmufState(torch.zeros(3, dtype=torch.float64), 4, BmufConfig())
-    b.load_state(a.state())
+    b.load_state_dict(a.state_dict())
     for mean in (DRIFT, START):
         assert torch.equal(a.step(mean), b.step(mean))
-        assert torch.equal(a.model, b.model)
+        assert torch.equal(a.global_weights, b.global_weights)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.parallel.test_compression import by_definition, dyadic
-from toolkit.parallel.fixed_messages import LEAST, STEPS_BEHIND, Rooms, decode, encode
-from toolkit.parallel.streams import HostStreams
+from toolkit.parallel.compression import (
+    MIN_ELEMENTS,
+    STEPS_BEHIND,
+    MessageCapacity,
+    decode_fixed,
+    encode_fixed,
+)
+from toolkit.parallel.messages import HostStreams
 
 
 @settings(deadline=None, max_examples=60)
@@ -20,30 +26,30 @@ def test_with_room_for_all_they_do_what_the_definition_says(size, tau, seed):
     gradient, before = dyadic(size, seed), dyadic(size, seed + 1, 32)
     total, left = by_definition(gradient, before, tau)
     residual = before.clone()
-    message = encode(gradient, residual, torch.tensor(tau), size)
+    message = encode_fixed(gradient, residual, torch.tensor(tau), size)
     assert torch.equal(residual, left)
-    found, numbers = decode(message[None], torch.tensor(tau), size)
+    found, numbers = decode_fixed(message[None], torch.tensor(tau), size)
     assert numbers.tolist() == [int((total != 0).sum())]
     assert torch.equal(found, total)
 
 
-@pytest.mark.parametrize("room", [5, 20])
-def test_what_does_not_fit_stays_and_is_sent_later(room):
+@pytest.mark.parametrize("capacity", [5, 20])
+def test_what_does_not_fit_stays_and_is_sent_later(capacity):
     residuals = [torch.zeros(200) for _ in range(3)]
     sent, whole, tau = torch.zeros(200), torch.zeros(200), torch.tensor(0.5)
     for step in range(6):
         parts = [dyadic(200, 10 * step + n, 40) for n in range(3)]
         whole += sum(parts)
         pairs = zip(parts, residuals, strict=True)
-        messages = torch.stack([encode(part, rest, tau, room) for part, rest in pairs])
-        assert messages.shape == (3, room + 1)
-        found, numbers = decode(messages, tau, 200)
-        assert (numbers > room).any()
+        messages = torch.stack([encode_fixed(part, rest, tau, capacity) for part, rest in pairs])
+        assert messages.shape == (3, capacity + 1)
+        found, numbers = decode_fixed(messages, tau, 200)
+        assert (numbers > capacity).any()
         sent += found
         assert torch.equal(sent + sum(residuals), whole)
     for _ in range(600):
-        messages = [encode(torch.zeros(200), rest, tau, room) for rest in residuals]
-        sent += decode(torch.stack(messages), tau, 200)[0]
+        messages = [encode_fixed(torch.zeros(200), rest, tau, capacity) for rest in residuals]
+        sent += decode_fixed(torch.stack(messages), tau, 200)[0]
     assert torch.equal(sent + sum(residuals), whole)
     assert max(rest.abs().max() for rest in residuals) <= 0.5
 
@@ -57,19 +63,24 @@ def test_an_index_of_31_bits_keeps_its_highest_bit():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_value_that_is_not_finite_makes_all_workers_sums_nan(bad):
     gradient = dyadic(50, 3)
-    messages = [encode(gradient, torch.zeros(50), torch.tensor(1.0), 10)]
+    messages = [encode_fixed(gradient, torch.zeros(50), torch.tensor(1.0), 10)]
     gradient[7] = bad
-    messages.append(encode(gradient, torch.zeros(50), torch.tensor(1.0), 10))
-    assert decode(torch.stack(messages), torch.tensor(1.0), 50)[0].isnan().all()
+    messages.append(encode_fixed(gradient, torch.zeros(50), torch.tensor(1.0), 10))
+    assert decode_fixed(torch.stack(messages), torch.tensor(1.0), 50)[0].isnan().all()
 
 
 def test_room_follows_what_was_sent_two_steps_before():
-    rooms = Rooms([16 * 1000, 16], HostStreams())
-    assert rooms.next() == [1000, LEAST]
+    capacity = MessageCapacity([16 * 1000, 16], HostStreams())
+    assert capacity.next() == [1000, MIN_ELEMENTS]
     sent = [300.0, 400.0, 900.0, 100.0]
     found = []
     for number in sent:
-        rooms.add(torch.tensor([number, 1.0]))
-        found.append(list(rooms.next()))
+        capacity.add(torch.tensor([number, 1.0]))
+        found.append(list(capacity.next()))
     assert STEPS_BEHIND == 2
-    assert found == [[1000, LEAST], [600, LEAST], [800, LEAST], [1000, LEAST]]
+    assert found == [
+        [1000, MIN_ELEMENTS],
+        [600, MIN_ELEMENTS],
+        [800, MIN_ELEMENTS],
+        [1000, MIN_ELEMENTS],
+    ]

@@ -20,7 +20,7 @@ from toolkit.parallel.config import (
     GtcConfig,
     ParallelConfig,
 )
-from toolkit.parallel.gtc_buckets import FixedMessages
+from toolkit.parallel.gtc import FixedMessages
 
 STEPS, WORKERS, RATE, MOMENTUM, CLIP = 40, 4, 0.05, 0.9, 0.2
 INPUTS, OUTPUTS = 5, 3

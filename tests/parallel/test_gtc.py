@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from toolkit.parallel.config import GtcConfig, ParallelConfig
-from toolkit.parallel.gtc import Gtc
-from toolkit.parallel.gtc_state import GtcState
+from toolkit.parallel.gtc import Gtc, GtcState
 
 
 def gradients(workers, size, seed):

@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.parallel.learner import Learner, ParameterServer, delay_by_one_update, optimizer_like
+from toolkit.parallel.adpsgd import Learner, delay_by_one_update
+from toolkit.parallel.asgd import ParameterServer, optimizer_like
 
 
 def test_an_averaging_that_updates_interrupt_keeps_the_sum_and_loses_none():
     asking, asked = Learner(torch.tensor([4.0])), Learner(torch.tensor([8.0]))
     sent = asking.weights()
     asking.add(torch.tensor([1.0]))  # while the weights are on their way
-    half = asked.answer(sent)
+    half = asked.average_with(sent)
     asked.add(torch.tensor([2.0]))
-    asking.finish(half)
+    asking.apply_correction(half)
     assert asked.weights().item() == 4 + 2 + 2
     assert asking.weights().item() == 4 + 1 + 2
     assert asking.averagings == asked.averagings == 1
@@ -30,7 +31,7 @@ def test_changes_from_many_threads_are_all_there():
 
     def average():
         for _ in range(200):
-            learner.finish(other.answer(learner.weights()))
+            learner.apply_correction(other.average_with(learner.weights()))
 
     threads = [threading.Thread(target=target) for target in (work, work, average)]
     for thread in threads:
@@ -113,7 +114,7 @@ def test_state_brings_momentum_back():
     for gradient in gradients[:2]:
         first.add(gradient, 0.1)
     second.set_weights(first.weights())
-    second.load_state(first.state())
+    second.load_state_dict(first.state_dict())
     for gradient in gradients[2:]:
         second.add(gradient, 0.1)
     assert torch.equal(second.weights(), whole.weights())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from toolkit.parallel.buckets import Buckets
+from toolkit.parallel.ssgd import Buckets
 
 
 class Alone:

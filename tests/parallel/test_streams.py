@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from tests.parallel.fake_streams import FakeStreams, comes_after
-from toolkit.parallel.adpsgd import NeighbourAverager
+from toolkit.parallel.adpsgd import Learner, NeighbourAverager
+from toolkit.parallel.asgd import ParameterServer
 from toolkit.parallel.config import GtcConfig, ParallelConfig
-from toolkit.parallel.gtc import Gtc
-from toolkit.parallel.gtc_buckets import FixedMessages
-from toolkit.parallel.learner import Learner, ParameterServer
-from toolkit.parallel.streams import Channel
+from toolkit.parallel.gtc import FixedMessages, Gtc
+from toolkit.parallel.messages import HostCopies
 
 READ_BY_THE_HOST = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"}
 
@@ -50,7 +49,7 @@ def test_training_goes_on_while_its_model_is_averaged():
     streams = FakeStreams()
     learner, exchange = Learner(torch.full((5,), 4.0), streams), Neighbour(streams)
     averager = NeighbourAverager(
-        exchange, learner, [0, 1], 0, "fixed", lambda: Channel(streams, 5, "cpu")
+        exchange, learner, [0, 1], 0, "fixed", lambda: HostCopies(streams, 5, "cpu")
     )
     learner.add(torch.ones(5))
     first = streams.note("first step")
@@ -83,26 +82,26 @@ def test_training_goes_on_while_its_model_is_averaged():
 
 def test_an_answer_is_computed_on_the_device_between_two_copies():
     streams = FakeStreams()
-    learner, channel = Learner(torch.zeros(4), streams), Channel(streams, 4, "cpu")
+    learner, channel = Learner(torch.zeros(4), streams), HostCopies(streams, 4, "cpu")
     replies = []
     for number in (2.0, 6.0, 10.0):
         with channel.stream(), streams.tracing():
             asking = channel.to_device(torch.full((4,), number))
-            replies.append(channel.to_host(learner.answer(asking)))
+            replies.append(channel.to_host(learner.average_with(asking)))
     assert learner.weights().tolist() == [6.75] * 4  # 0, 1, 3.5, 6.75
     assert [reply[0] for reply in replies] == [3.25, 2.5, 3.25]
     assert [entry.stream for entry in streams.named("copy_")] == ["side 1"] * 3
     assert len(streams.named("the host waits")) == 3
     assert replies[0].data_ptr() != replies[1].data_ptr()  # two buffers take turns
     assert replies[0].data_ptr() == replies[2].data_ptr()
-    assert channel.copies == 3
+    assert channel.count == 3
 
 
 def test_a_parameter_server_takes_pushes_in_turns_on_its_device():
     streams = FakeStreams()
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)
     server = ParameterServer(torch.zeros(3), optimizer, parts=2, streams=streams)
-    channels = [Channel(streams, 3, "cpu") for _ in range(2)]
+    channels = [HostCopies(streams, 3, "cpu") for _ in range(2)]
     for channel in channels:
         with channel.stream():
             pulled = channel.to_host(server.add(channel.to_device(torch.ones(3)), 0.5))
@@ -195,10 +194,10 @@ def test_gtc_bucket_by_bucket_keeps_what_it_has_not_sent():
         model.zero_grad(set_to_none=True)
         strategy.backward(model(inputs).square().sum(), torch.tensor(6.0))
         sent += strategy.flat.gradients()
-    residual = strategy.rank_state()["residual"]
+    residual = strategy.rank_state_dict()["residual"]
     assert torch.allclose(sent + residual, whole, atol=1e-5)
     assert 0 < (sent != 0).float().mean() < 1
-    strategy.load_state(strategy.state(), [{"residual": torch.arange(60.0)}])
-    assert strategy.rank_state()["residual"].tolist() == list(range(60))
-    strategy.load_state(strategy.state(), [{"residual": residual}])
-    assert torch.equal(strategy.rank_state()["residual"], residual)
+    strategy.load_state_dict(strategy.state_dict(), [{"residual": torch.arange(60.0)}])
+    assert strategy.rank_state_dict()["residual"].tolist() == list(range(60))
+    strategy.load_state_dict(strategy.state_dict(), [{"residual": residual}])
+    assert torch.equal(strategy.rank_state_dict()["residual"], residual)

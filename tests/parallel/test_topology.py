@@ -7,13 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.parallel.learner import Learner
-from toolkit.parallel.topology import (
-    consensus_distance,
-    is_active,
-    partner,
-    partners,
-)
+from toolkit.parallel.adpsgd import Learner, consensus_distance, is_active, partner, partners
 
 SIZES = st.integers(2, 9)
 
@@ -114,7 +108,7 @@ def test_learners_average_as_the_matrices_do(learners, seed):
     for number in range(6):
         for rank in range(0, learners, 2):
             other = partner(rank, learners, "random", number, seed)
-            crew[rank].finish(crew[other].answer(crew[rank].weights()))
+            crew[rank].apply_correction(crew[other].average_with(crew[rank].weights()))
             models = pair_matrix(learners, [(rank, other)]) @ models
     got = torch.stack([learner.weights() for learner in crew])
     assert torch.allclose(got, models)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from toolkit.parallel.work_sharing import Shares, Steps
+from toolkit.parallel.asynchronous import StepQueue, StepRange
 
 
 def counters():
@@ -23,7 +23,7 @@ def counters():
 
 
 def parts(nodes, steps):
-    return [Steps(node, 0, steps) for node in range(nodes)]
+    return [StepRange(node, 0, steps) for node in range(nodes)]
 
 
 def place(found):
@@ -33,7 +33,7 @@ def place(found):
 @given(st.integers(1, 6), st.integers(0, 25), st.data())
 def test_every_step_is_taken_once_whoever_is_next(nodes, steps, data):
     add = counters()
-    shares = [Shares(add, node, parts(nodes, steps)) for node in range(nodes)]
+    shares = [StepQueue(add, node, parts(nodes, steps)) for node in range(nodes)]
     active, seen = list(range(nodes)), []
     while active:
         node = data.draw(st.sampled_from(active))
@@ -50,7 +50,7 @@ def test_every_step_is_taken_once_whoever_is_next(nodes, steps, data):
 def test_what_remains_is_what_nobody_has_begun(nodes, steps, before, data):
     """Stopped anywhere, with new counters, the rest is taken once."""
     add = counters()
-    shares = [Shares(add, node, parts(nodes, steps)) for node in range(nodes)]
+    shares = [StepQueue(add, node, parts(nodes, steps)) for node in range(nodes)]
     seen = []
     for _ in range(before):
         found = shares[data.draw(st.integers(0, nodes - 1))].take()
@@ -60,7 +60,7 @@ def test_what_remains_is_what_nobody_has_begun(nodes, steps, before, data):
     assert left == nodes * steps - len(seen)
     add = counters()
     own = [part for part, _ in remaining]
-    shares = [Shares(add, node, own, taken) for node, (_, taken) in enumerate(remaining)]
+    shares = [StepQueue(add, node, own, taken) for node, (_, taken) in enumerate(remaining)]
     for share in shares:
         while (found := share.take()) is not None:
             seen.append(place(found))
@@ -70,7 +70,7 @@ def test_what_remains_is_what_nobody_has_begun(nodes, steps, before, data):
 def run(speeds, steps):
     """Let nodes of so many seconds per step take steps; return their numbers and last times."""
     add = counters()
-    shares = [Shares(add, node, parts(len(speeds), steps)) for node in range(len(speeds))]
+    shares = [StepQueue(add, node, parts(len(speeds), steps)) for node in range(len(speeds))]
     due = [(0.0, node) for node in range(len(speeds))]
     taken, ends = [0] * len(speeds), [0.0] * len(speeds)
     while due:
@@ -95,7 +95,7 @@ def test_nodes_come_to_the_end_within_one_step_of_the_slowest(speeds):
 
 def test_equally_fast_nodes_keep_their_own_parts():
     add = counters()
-    shares = [Shares(add, node, parts(3, 10)) for node in range(3)]
+    shares = [StepQueue(add, node, parts(3, 10)) for node in range(3)]
     for step in range(10):
         assert [place(share.take()) for share in shares] == [(node, step) for node in range(3)]
 
@@ -104,7 +104,7 @@ def test_many_threads_with_torch_s_store_take_every_step_once():
     store, seen = HashStore(), [[] for _ in range(4)]
 
     def work(node):
-        share = Shares(store.add, node, parts(4, 200))
+        share = StepQueue(store.add, node, parts(4, 200))
         while (found := share.take()) is not None:
             seen[node].append(place(found))
 

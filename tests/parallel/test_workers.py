@@ -12,44 +12,50 @@ import pytest
 import torch
 
 from tests.parallel.tiny import ASYNCHRONOUS, SYNCHRONOUS, Job, TinyData, train, with_method
-from toolkit.parallel.batch import Batch
-from toolkit.parallel.config import (
-    BmufConfig,
-    GtcConfig,
-    ParallelError,
-    make_strategy,
-)
+from toolkit.parallel.config import BmufConfig, GtcConfig, ParallelError
+from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.processes import watchdog
-from toolkit.train.observer import DefaultObserver
+from toolkit.train.batches import Batch
+from toolkit.train.trainer import Callback
+
+
+def joined(a, b):
+    names = ("inputs", "targets", "weights", "lengths")
+    tensors = {name: torch.cat([getattr(a, name), getattr(b, name)]) for name in names}
+    return Batch(a.ids + b.ids, **tensors, frames=a.frames + b.frames)
 
 
 class Pairs(TinyData):
     """What two workers see in a step, as one batch."""
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return self.number // 2
 
     def batch(self, epoch, index):
-        a, b = (TinyData.batch(self, epoch, 2 * index + i) for i in range(2))
-        names = ("inputs", "targets", "weights", "lengths")
-        joined = {name: torch.cat([getattr(a, name), getattr(b, name)]) for name in names}
-        return Batch(a.ids + b.ids, **joined, frames=a.frames + b.frames)
+        return joined(*(TinyData.batch(self, epoch, 2 * index + i) for i in range(2)))
 
 
-class EveryStep(DefaultObserver):
-    """Stores a checkpoint after every step, whatever the strategy prefers."""
+class JoinedSteps(TinyData):
+    """What each rank sees in a step with `accumulate=2`, as one batch."""
 
-    def after_step(self, trainer, batch, stats, overdue):
-        trainer.checkpoint()
+    def num_steps(self, epoch, world_size=1):
+        return self.number // world_size // 2
+
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        for step in range(start, self.num_steps(epoch, world_size)):
+            first = 2 * step * world_size + rank
+            yield joined(self.batch(epoch, first), self.batch(epoch, first + world_size))
+
+
+class EveryStep(Callback):
+    """Saves a checkpoint after every step, whatever the strategy prefers."""
+
+    def on_step(self, trainer, batch, stats, checkpoint_due):
+        trainer.save_checkpoint()
 
 
 def stored_every_step(out, parallel, data):
-    from toolkit.train.loop import Trainer
-
-    def trainer(*arguments, **options):
-        return Trainer(*arguments, **options, observer=EveryStep())
-
-    return train(out, parallel, data, trainer=trainer, momentum=0.9)
+    return train(out, parallel, data, callback=EveryStep(), momentum=0.9)
 
 
 def die(rank, epoch, step, victim=None):
@@ -109,6 +115,18 @@ def test_all_workers_end_with_the_same_bits_and_have_learnt(whole, name):
     assert first["history"] == second["history"]
     assert first["score"] >= 0.9
     assert first["history"][-1]["bytes_per_step"] > 0
+
+
+@pytest.mark.parametrize("name", ["ssgd", "gtc", "gtc adapted", "bmuf"])
+def test_accumulated_batches_are_exchanged_as_one_of_all_their_rows(name, tmp_path):
+    # The average in the model moves twice where there are two batches.
+    settings = {"momentum": 0.9, "epochs": 1}
+    job = Job(2, train, tmp_path / "one", SYNCHRONOUS[name], JoinedSteps(), **settings)
+    expected = job.wait()
+    found = Job(2, train, tmp_path / "two", SYNCHRONOUS[name], accumulate=2, **settings).wait()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert close(ours["weights"], theirs["weights"])
+        assert ours["history"][0]["loss"] == pytest.approx(theirs["history"][0]["loss"], rel=1e-4)
 
 
 def test_ssgd_is_training_with_twice_the_batch(whole, tmp_path):
@@ -346,7 +364,7 @@ def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
 
 
 def test_one_process_needs_nothing_and_several_need_a_method(monkeypatch):
-    assert make_strategy(SYNCHRONOUS["gtc"]).rank_and_world_size() == (0, 1)
+    assert type(make_strategy(SYNCHRONOUS["gtc"])) is Strategy
     for name in ("RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("MASTER_ADDR", "localhost")

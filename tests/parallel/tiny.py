@@ -15,19 +15,13 @@ import torch
 import toolkit.parallel.bmuf
 import toolkit.parallel.gtc
 import toolkit.parallel.ssgd  # noqa: F401
-from toolkit.parallel.batch import Batch
-from toolkit.parallel.config import (
-    AdpsgdConfig,
-    BmufConfig,
-    GtcConfig,
-    ParallelConfig,
-    make_strategy,
-)
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.config import AdpsgdConfig, BmufConfig, GtcConfig, ParallelConfig
+from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.processes import ranks
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.trainer import fit
 
 CLASSES, DIMENSION = 5, 6
 context = multiprocessing.get_context("forkserver")
@@ -88,11 +82,11 @@ class TinyData:
     seed: int = 1
     hook: object = None
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return self.number // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        for step in range(start, self.steps(epoch, world_size)):
+        for step in range(start, self.num_steps(epoch, world_size)):
             if self.hook is not None:
                 self.hook(rank, epoch, step)
             yield self.batch(epoch, step * world_size + rank)
@@ -113,7 +107,7 @@ def train(
     parallel=None,
     data=None,
     seed=0,
-    trainer=Trainer,
+    callback=None,
     model=TinyModel,
     **settings,
 ):
@@ -122,17 +116,17 @@ def train(
     usual = {"epochs": 2, "optimizer": "sgd", "initial_rate": 0.2, "final_rate": 0.1}
     settings = usual | {"checkpoint_seconds": 0} | settings
     config = TrainerConfig(parallel=parallel or ParallelConfig(), **settings)
-    strategy = make_strategy(config.parallel) if parallel else SingleProcess()
+    strategy = make_strategy(config.parallel) if parallel else Strategy()
     model = model(seed)
     data = data or TinyData()
     valid = [TinyData(seed=1).batch(99, index) for index in range(4)]
-    run = trainer(model, CrossEntropy(), data, config, Path(out), valid=valid, strategy=strategy)
-    record = run.run()
+    options = {"valid": valid, "strategy": strategy, "callback": callback}
+    result = fit(model, cross_entropy, data, config, Path(out), **options)
     sent = getattr(getattr(strategy, "workers", None), "sent", 0)
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     timed = ("seconds", "frames_per_second", "data_wait")
-    history = [{k: v for k, v in r.items() if k not in timed} for r in run.history]
-    return {"weights": weights, "score": record["score"], "history": history, "sent": sent}
+    history = [{k: v for k, v in r.items() if k not in timed} for r in result.history]
+    return {"weights": weights, "score": result.score, "history": history, "sent": sent}
 
 
 class Job:

@@ -20,11 +20,16 @@ from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStor
 from toolkit.pipeline.shards import put_shard, read_shards, write_manifests
 from toolkit.pipeline.step import StepError, StepResult
 from toolkit.pipeline.stored_shards import FORCE, CacheConfig, StoredShards
-from toolkit.ssl.batches import ChunkBatching, TeacherBatches
-from toolkit.ssl.selection import SelectionConfig, select
-from toolkit.ssl.shards import TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.train.chunks import ChunkConfig
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
+from toolkit.train.batches import ChunkSampler
+from toolkit.train.config import ChunkConfig
 
 FIELDS = {"cuts": "jsonl", "features": "tar", "targets": "tar"}
 SHARDS = 6
@@ -101,8 +106,8 @@ def test_a_training_reads_the_same_batches(local, url, tmp_path):
     for files in (made.folder, stored):
         shards = TeacherShards(files)
         source = Source(shards, select(shards, SelectionConfig("confidence", share=0.5)))
-        data = SubEpochs([source], normaliser, None, 2, room=200, seed=1)
-        batches = TeacherBatches(data, ChunkBatching(ChunkConfig(batch=4), 1), seed=2)
+        data = SubEpochs([source], normaliser, None, 2, max_frames=200, seed=1)
+        batches = TeacherBatches(data, ChunkSampler(ChunkConfig(batch=4), 1), seed=2)
         found.append([b for epoch in range(2) for b in batches.batches(epoch)])
     assert len(found[0]) == len(found[1]) > 2
     for one, other in zip(*found, strict=True):

@@ -19,7 +19,8 @@ from toolkit.config.settings import apply_overrides
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.features.extract import pack_shards
-from toolkit.parallel.config import ParallelError, make_strategy
+from toolkit.parallel.config import ParallelError
+from toolkit.parallel.strategy import make_strategy
 from toolkit.pipeline.shards import write_manifests
 
 

@@ -15,9 +15,8 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 
 BASELINE = CrossEntropyConfig(

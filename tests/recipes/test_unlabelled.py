@@ -22,7 +22,7 @@ from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.select import select
-from toolkit.ssl.shards import TeacherShards
+from toolkit.ssl.unlabelled import TeacherShards
 from toolkit.storage.digests import Digests
 
 START = 1_770_000_000.0

@@ -15,10 +15,8 @@ from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.stages.recipe import Recipe
 from toolkit.train.ctc.readers import ReaderConfig
-from toolkit.train.ctc.record_file import Record, write_file
-from toolkit.train.ctc.record_folder import record_path
-from toolkit.train.ctc.records import RecordConfig
-from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.train.ctc.records import Record, RecordConfig, record_path, write_file
+from toolkit.train.ctc.states import MachineConfig
 
 
 def tiny_config(evaluator):

@@ -11,9 +11,8 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.models.lstm import LstmConfig
-from toolkit.ssl.recognised_phones import recognise_phones
-from toolkit.ssl.self_training import recognise_and_align
-from toolkit.train.chunks import ChunkConfig
+from toolkit.ssl.recognition import recognise_and_align, recognise_phones
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 
 CE = CrossEntropyConfig(

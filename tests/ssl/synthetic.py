@@ -12,7 +12,7 @@ from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.shards import write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.features.tars import TarWriter
-from toolkit.models.lstm import batch_logits
+from toolkit.models.scorer import batch_logits
 from toolkit.ssl.targets import k_best
 
 CLASSES = 6

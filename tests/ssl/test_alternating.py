@@ -1,6 +1,7 @@
 import pytest
 
-from toolkit.ssl.alternating import Alternating, AlternatingRate
+from toolkit.ssl.scheduled import AlternatingBatches, alternating_schedule
+from toolkit.train.config import TrainerConfig
 
 
 class Numbers:
@@ -9,24 +10,27 @@ class Numbers:
     def __init__(self, name, steps):
         self.name, self.count = name, steps
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return (self.count + epoch) // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        return ((self.name, epoch, s, rank) for s in range(start, self.steps(epoch, world_size)))
+        return (
+            (self.name, epoch, s, rank) for s in range(start, self.num_steps(epoch, world_size))
+        )
 
 
 def test_passes_take_turns():
-    source = Alternating(Numbers("u", 4), Numbers("l", 2))
-    assert [source.steps(epoch) for epoch in range(4)] == [4, 2, 5, 3]
-    assert [source.steps(epoch, 2) for epoch in range(4)] == [2, 1, 2, 1]
+    source = AlternatingBatches(Numbers("u", 4), Numbers("l", 2))
+    assert [source.num_steps(epoch) for epoch in range(4)] == [4, 2, 5, 3]
+    assert [source.num_steps(epoch, 2) for epoch in range(4)] == [2, 1, 2, 1]
     assert list(source.batches(2, start=3)) == [("u", 1, 3, 0), ("u", 1, 4, 0)]
     assert list(source.batches(3, rank=1, world_size=2)) == [("l", 1, 0, 1)]
 
 
 def test_the_rate_decays_over_unlabelled_steps_alone():
     steps = [3, 50, 4, 50]
-    rate = AlternatingRate(1.0, 0.1, warmup=0, factor=1.2)
+    config = TrainerConfig(initial_rate=1.0, final_rate=0.1)
+    rate = alternating_schedule(config, labelled_factor=1.2)
     unlabelled = [rate(0, s, steps) for s in range(3)] + [rate(2, s, steps) for s in range(4)]
     assert unlabelled == pytest.approx([10 ** -(s / 6) for s in range(7)])
     for step in (0, 49):
@@ -35,6 +39,7 @@ def test_the_rate_decays_over_unlabelled_steps_alone():
 
 
 def test_warm_up():
-    rate = AlternatingRate(1.0, 1.0, warmup=3, factor=1.5)
+    config = TrainerConfig(initial_rate=1.0, final_rate=1.0, warmup_steps=3)
+    rate = alternating_schedule(config, labelled_factor=1.5)
     assert [rate(0, s, [5, 2]) for s in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rate(1, 0, [5, 2]) == pytest.approx(1.5)

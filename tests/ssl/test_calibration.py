@@ -5,18 +5,19 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import save_model
-from toolkit.ssl.calibration import (
+from toolkit.ssl.targets import TargetError
+from toolkit.ssl.teacher_evaluation import (
     BINS,
     TEMPERATURES,
     CalibrationConfig,
     Reliability,
     TemperatureSweep,
+    TrainedModel,
     measure_calibration,
 )
-from toolkit.ssl.logits import TrainedModel
-from toolkit.ssl.targets import TargetError
 
 
 def drawn(frames=4000, classes=6, sharpen=1.0, seed=0):

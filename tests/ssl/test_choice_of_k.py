@@ -7,19 +7,20 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.features.low_frame_rate import low_rate_length, stack
-from toolkit.models.blstm import BlstmConfig, BlstmModel
-from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import save_model
-from toolkit.ssl.choice_of_k import (
+from toolkit.ssl.targets import TargetError
+from toolkit.ssl.teacher_evaluation import (
     ChoiceConfig,
     Row,
+    TrainedModel,
     choose_k,
+    sample_utterances,
     smallest_sufficient,
     table,
     train_output_layer,
 )
-from toolkit.ssl.logits import TrainedModel, sample_utterances
-from toolkit.ssl.targets import TargetError
 
 SENONES = 40
 

@@ -9,11 +9,10 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import BmufConfig
-from toolkit.ssl.scheduled import ScheduledConfig, train_student
-from toolkit.train.chunks import ChunkConfig
-from toolkit.train.distillation import HardOrSoft, KBestBatch
-from toolkit.train.loop import Trainer
-from toolkit.train.whole_utterances import WholeUtteranceConfig
+from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
+from toolkit.train.cross_entropy import KBestBatch
+from toolkit.train.trainer import Trainer
 
 CONFIG = ScheduledConfig(
     epochs=2,
@@ -31,14 +30,14 @@ CONFIG = ScheduledConfig(
 
 def train(unlabelled, labelled, normaliser, out):
     """Train one rank; return its last weights and the frames that it learnt from."""
-    frames, compute, last = {True: 0, False: 0}, HardOrSoft.__call__, {}
+    frames, compute, last = {True: 0, False: 0}, student_loss.__call__, {}
 
     def counted(self, model, batch):
         if model.training:
             frames[isinstance(batch, KBestBatch)] += batch.frames
         return compute(self, model, batch)
 
-    HardOrSoft.__call__ = counted
+    student_loss.__call__ = counted
     store, alignments = FeatureStore(labelled), AlignmentStore(labelled)
     given = store, alignments, Normaliser.load(normaliser), CONFIG, CLASSES, out
     run = Trainer.run

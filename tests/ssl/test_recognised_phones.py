@@ -20,15 +20,9 @@ from toolkit.fsa.denominator import make_denominator
 from toolkit.fsa.numerator import PhoneTimes
 from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 from toolkit.models.lstm import LstmConfig
-from toolkit.ssl.recognised_phones import (
-    DamagedPhonesError,
-    RecognisedPhones,
-    RecognisedPhonesConfig,
-)
+from toolkit.ssl.recognition import DamagedPhonesError, RecognisedPhones, RecognisedPhonesConfig
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import PieceConfig
-from toolkit.train.lfmmi.spoken import AlignedPhones
-from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
+from toolkit.train.lfmmi import AlignedPhones, LfmmiChunkConfig, LfmmiConfig, train_lfmmi
 
 CONFIG = RecognisedPhonesConfig(samples=40, alternatives=5)
 
@@ -147,7 +141,7 @@ def test_a_network_learns_from_both_kinds_of_speech(
         valid_utterances=0,
         threads=1,
         model=LstmConfig(hidden=16, layers=1, lookahead=1),
-        pieces=PieceConfig(max_frames=20, left_context=2, batch_frames=200),
+        pieces=LfmmiChunkConfig(max_frames=20, left_context=2, batch_frames=200),
     )
     found = train_lfmmi(
         [FeatureStore(speech.cepstra), renamed(unlabelled.cepstra, tmp_path / "lake")],

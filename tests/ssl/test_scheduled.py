@@ -8,19 +8,15 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig, log_posteriors
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import KINDS, ModelError, load_model, make_model, save_model
-from toolkit.ssl.scheduled import ScheduledConfig, train_student
-from toolkit.ssl.selection import SelectionConfig
+from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
 from toolkit.ssl.targets import TargetError
-from toolkit.train.chunks import ChunkConfig
+from toolkit.ssl.unlabelled import SelectionConfig
+from toolkit.train.config import ChunkConfig, SpecAugmentConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
-from toolkit.train.distillation import HardOrSoft
 from toolkit.train.errors import TrainingDataError, TrainingError
-from toolkit.train.specaugment import SpecAugmentConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 CLASSES = 6
 CHUNKS = ChunkConfig(frames=16, batch=16)
@@ -168,7 +164,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
         select=SelectionConfig("confidence", 0.7),
         specaugment=SpecAugmentConfig(frequency_masks=1, frequency_width=1),
     )
-    compute, calls, stops = HardOrSoft.__call__, [], set()
+    compute, calls, stops = student_loss.__call__, [], set()
 
     def killed(self, model, batch):
         if model.training:
@@ -177,7 +173,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
                 raise KilledError
         return compute(self, model, batch)
 
-    monkeypatch.setattr(HardOrSoft, "__call__", killed)
+    monkeypatch.setattr(student_loss, "__call__", killed)
     headline = train(tmp_path / "whole", config)
     steps = len(calls)
     calls.clear()
@@ -201,14 +197,14 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
 def test_every_unlabelled_frame_is_seen_once_and_labelled_data_at_three_offsets(
     train, unlabelled, tmp_path, monkeypatch
 ):
-    compute, seen = HardOrSoft.__call__, []
+    compute, seen = student_loss.__call__, []
 
     def noted(self, model, batch):
         if model.training:
             seen.append((type(batch).__name__, batch.frames, len(set(batch.ids))))
         return compute(self, model, batch)
 
-    monkeypatch.setattr(HardOrSoft, "__call__", noted)
+    monkeypatch.setattr(student_loss, "__call__", noted)
     train(tmp_path, replace(CONFIG, valid_utterances=0))
     frames = sum(n for kind, n, _ in seen if kind == "KBestBatch")
     assert abs(frames - sum_of_frames(unlabelled) / 3) <= 120  # a stack per utterance is cut
@@ -269,7 +265,7 @@ def test_settings_and_stores_that_do_not_fit(
     with pytest.raises(TrainingDataError, match="too few for sub-epochs"):
         train(tmp_path / "c", replace(config, epochs=40))
 
-    compute, calls = HardOrSoft.__call__, []
+    compute, calls = student_loss.__call__, []
 
     def stop(self, model, batch):
         calls.append(batch)
@@ -277,7 +273,7 @@ def test_settings_and_stores_that_do_not_fit(
             raise KilledError
         return compute(self, model, batch)
 
-    monkeypatch.setattr(HardOrSoft, "__call__", stop)
+    monkeypatch.setattr(student_loss, "__call__", stop)
     with pytest.raises(KilledError):
         train(tmp_path / "d", config)
     with pytest.raises(TrainingError, match="labelled_factor"):
@@ -295,7 +291,7 @@ def test_a_selection_is_of_the_targets_it_was_made_from(
     def killed(self, model, batch):
         raise KilledError
 
-    monkeypatch.setattr(HardOrSoft, "__call__", killed)
+    monkeypatch.setattr(student_loss, "__call__", killed)
     config = replace(CONFIG, select=SelectionConfig("confidence", 0.5))
     with pytest.raises(KilledError):
         train(tmp_path, config)

@@ -11,7 +11,7 @@ from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.confidence import Calibration
 from toolkit.score.wer import score
-from toolkit.ssl.self_training import (
+from toolkit.ssl.recognition import (
     Recognised,
     SelfTrainingConfig,
     most_confident,

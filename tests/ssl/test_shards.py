@@ -9,10 +9,14 @@ import torch
 
 from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.ssl.selection import Selection, SelectionConfig, score_threshold, select
-from toolkit.ssl.shards import TeacherShards
-from toolkit.ssl.target_store import TargetStore
-from toolkit.ssl.targets import TargetError
+from toolkit.ssl.targets import TargetError, TargetStore
+from toolkit.ssl.unlabelled import (
+    Selection,
+    SelectionConfig,
+    TeacherShards,
+    score_threshold,
+    select,
+)
 
 
 @pytest.fixture(scope="module")

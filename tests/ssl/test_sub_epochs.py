@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 
 from toolkit.features.low_frame_rate import stack
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching, equal_parts
-from toolkit.ssl.selection import SelectionConfig, select
-from toolkit.ssl.shards import TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.ssl.target_store import TargetStore
-from toolkit.train.chunks import ChunkConfig
+from toolkit.ssl.targets import TargetStore
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
+from toolkit.train.batches import ChunkSampler, UtteranceSampler, equal_parts
+from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 CHUNKS = ChunkConfig(frames=8, batch=6, window=1500)
 WHOLE = WholeUtteranceConfig(batch_frames=100, max_frames=26)
@@ -39,8 +43,8 @@ def source(folder):
     return Source(shards, select(shards, SelectionConfig()))
 
 
-def sub_epochs(source, normaliser, count=3, hours=None, room=1500, seed=0):
-    return SubEpochs([source], normaliser, hours, count, room, seed)
+def sub_epochs(source, normaliser, count=3, hours=None, max_frames=1500, seed=0):
+    return SubEpochs([source], normaliser, hours, count, max_frames, seed)
 
 
 def test_one_pass_over_all_shards(source, normaliser):
@@ -72,7 +76,7 @@ def test_passes_follow_each_other_in_new_orders(source, normaliser):
 def test_windows_hold_what_fits(source, normaliser):
     data = sub_epochs(source, normaliser)
     for number in range(3):
-        windows = data.windows(number)
+        windows = data.shard_sets(number)
         assert [s for w in windows for s in w.shards] == [s for _, s in data.shards(number)]
         frames = source.shards.frames
         assert all(sum(frames[list(w.shards)]) <= 1500 or len(w.shards) == 1 for w in windows)
@@ -103,18 +107,18 @@ def test_sources_take_turns(make_synthetic, normaliser, teacher):
         sources.append(Source(shards, select(shards, SelectionConfig())))
     hours = sources[0].shards.frames.sum() / 360_000
     data = SubEpochs(sources, normaliser, hours, 3, 10**6, seed=0)
-    offsets = [[w.source.shards.offset for w in data.windows(number)] for number in range(3)]
+    offsets = [[w.source.shards.offset for w in data.shard_sets(number)] for number in range(3)]
     assert offsets == [[0], [1], [0]]
     other = TeacherShards(make_synthetic(11, shards=4).label(teacher, normaliser))
     with pytest.raises(TrainingDataError, match="same utterances"):
         SubEpochs([sources[0], Source(other, sources[0].selection)], normaliser, None, 1, 10, 0)
 
 
-def batches_of(data, batching, **options):
-    source = TeacherBatches(data, batching, seed=0)
+def batches_of(data, sampler, **options):
+    source = TeacherBatches(data, sampler, seed=0)
     for epoch in range(data.count):
         made = list(source.batches(epoch, **options))
-        assert len(made) == source.steps(epoch, options.get("world_size", 1))
+        assert len(made) == source.num_steps(epoch, options.get("world_size", 1))
         yield from made
 
 
@@ -136,7 +140,7 @@ def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, k
     from toolkit.features.store import FeatureStore
 
     data = sub_epochs(source, normaliser)
-    batching = ChunkBatching(CHUNKS, 2) if kind == "chunks" else UtteranceBatching(WHOLE, 2)
+    sampler = ChunkSampler(CHUNKS, 2) if kind == "chunks" else UtteranceSampler(WHOLE, 2)
     expected = expected_frames(folder, normaliser, FeatureStore(folder))
     rows = {  # the first value of a frame's inputs, its senones and logits: who it is
         name: Counter(
@@ -148,7 +152,7 @@ def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, k
     seen = {name: Counter() for name in expected}
     sizes = []
     for rank in range(world_size):
-        for batch in batches_of(data, batching, rank=rank, world_size=world_size):
+        for batch in batches_of(data, sampler, rank=rank, world_size=world_size):
             assert batch.frames == int(batch.weights.sum()) > 0
             assert torch.equal(batch.targets, batch.senones[..., 0])
             sizes.append(batch.frames)
@@ -166,7 +170,7 @@ def test_lookahead_frames_are_the_ones_that_follow(folder, source, normaliser):
     from toolkit.features.store import FeatureStore
 
     expected = expected_frames(folder, normaliser, FeatureStore(folder))
-    batch = next(batches_of(sub_epochs(source, normaliser), UtteranceBatching(WHOLE, 2)))
+    batch = next(batches_of(sub_epochs(source, normaliser), UtteranceSampler(WHOLE, 2)))
     checked = 0
     for row, name in enumerate(batch.ids):
         inputs = expected[name][0].float()
@@ -180,8 +184,8 @@ def test_lookahead_frames_are_the_ones_that_follow(folder, source, normaliser):
 
 @pytest.mark.parametrize("kind", ["chunks", "utterances"])
 def test_the_order_follows_from_the_seed_and_can_begin_anywhere(source, normaliser, kind):
-    batching = ChunkBatching(CHUNKS, 0) if kind == "chunks" else UtteranceBatching(WHOLE, 0)
-    make = TeacherBatches(sub_epochs(source, normaliser), batching, seed=0)
+    sampler = ChunkSampler(CHUNKS, 0) if kind == "chunks" else UtteranceSampler(WHOLE, 0)
+    make = TeacherBatches(sub_epochs(source, normaliser), sampler, seed=0)
     for epoch in range(3):
         whole = list(make.batches(epoch))
         for start in (0, 1, len(whole) // 2, len(whole) - 1, len(whole)):
@@ -189,23 +193,23 @@ def test_the_order_follows_from_the_seed_and_can_begin_anywhere(source, normalis
             assert [b.ids for b in rest] == [b.ids for b in whole[start:]]
             for one, other in zip(rest, whole[start:], strict=True):
                 assert torch.equal(one.inputs, other.inputs)
-    other = TeacherBatches(sub_epochs(source, normaliser), batching, seed=1)
+    other = TeacherBatches(sub_epochs(source, normaliser), sampler, seed=1)
     assert [b.ids for b in other.batches(0)] != [b.ids for b in make.batches(0)]
 
 
 def test_only_needed_windows_are_read(source, normaliser):
-    data = sub_epochs(source, normaliser, room=700)
+    data = sub_epochs(source, normaliser, max_frames=700)
     read, load = [], data.load
     data.load = lambda window, rank, world_size: (
         read.append(window),
         load(window, rank, world_size),
     )[1]
-    batching = ChunkBatching(CHUNKS, 0)
-    source = TeacherBatches(data, batching, seed=0)
-    windows = data.windows(0)
+    sampler = ChunkSampler(CHUNKS, 0)
+    source = TeacherBatches(data, sampler, seed=0)
+    windows = data.shard_sets(0)
     assert len(windows) > 1
-    last = batching.count(windows[-1], 1)
-    list(source.batches(0, start=source.steps(0) - last))
+    last = sampler.estimate(windows[-1].frames, windows[-1].utterances, 1)
+    list(source.batches(0, start=source.num_steps(0) - last))
     assert read == [windows[-1]]
 
 
@@ -220,7 +224,7 @@ def test_the_raw_features_of_a_window_are_not_kept(source, normaliser, monkeypat
             yield example
 
     monkeypatch.setattr(TeacherShards, "read", watched)
-    window = data.load(data.windows(0)[0], 0, 1)
+    window = data.load(data.shard_sets(0)[0], 0, 1)
     assert len(window.names) == len(most) > 5
     assert max(most) <= 2
 
@@ -230,15 +234,15 @@ def test_selected_utterances_alone_are_learnt_from(folder, normaliser):
     chosen = select(shards, SelectionConfig("confidence", share=0.5))
     data = sub_epochs(Source(shards, chosen), normaliser)
     wanted = {e.name for n in range(10) for e in shards.read(n) if chosen.takes(e)}
-    seen = {name for batch in batches_of(data, ChunkBatching(CHUNKS, 0)) for name in batch.ids}
+    seen = {name for batch in batches_of(data, ChunkSampler(CHUNKS, 0)) for name in batch.ids}
     assert seen == wanted
     assert 0.4 < len(wanted) / 60 < 0.6
 
 
 def test_a_share_without_utterances_is_an_error(source, normaliser):
-    data = sub_epochs(source, normaliser, room=1)
+    data = sub_epochs(source, normaliser, max_frames=1)
     with pytest.raises(TrainingDataError, match="write longer shards"):
-        list(TeacherBatches(data, ChunkBatching(CHUNKS, 0), 0).batches(0, rank=9, world_size=10))
+        list(TeacherBatches(data, ChunkSampler(CHUNKS, 0), 0).batches(0, rank=9, world_size=10))
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60), st.data())
@@ -256,7 +260,7 @@ def test_parts_are_near_equal_and_none_is_empty(sizes, data):
 
 def test_windows_of_fewer_chunks_than_batches_repeat_some():
     chance = np.random.default_rng(0)
-    groups = ChunkBatching(CHUNKS, 0).groups(np.array([3, 9]), 5, chance)
+    groups = ChunkSampler(CHUNKS, 0).split(np.array([3, 9]), 5, chance)
     assert [len(group) for group in groups] == [1] * 5
-    groups = UtteranceBatching(WHOLE, 0).groups(np.array([3]), 2, chance)
+    groups = UtteranceSampler(WHOLE, 0).split(np.array([3]), 2, chance)
     assert [group.tolist() for group in groups] == [[[0, 0, 3]], [[0, 0, 3]]]

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from toolkit.features.tars import TarWriter
-from toolkit.ssl.target_store import TargetStore
-from toolkit.ssl.targets import TargetError, k_best
+from toolkit.ssl.targets import TargetError, TargetStore, k_best
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ leave_writing_to_others()
 write_atomically(folder / "text", "text")
 write_atomically(folder / "bytes", b"bytes")
 assert list(folder.iterdir()) == []
-write_atomically(folder / "own", "own", own=True)
+write_atomically(folder / "own", "own", every_rank=True)
 """
 
 

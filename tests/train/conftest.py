@@ -13,10 +13,10 @@ from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.cer import error_rates
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.evaluation import Evaluation, Recognition
-from toolkit.train.ctc.objective import CtcObjective
-from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
+from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.ctc.states import MachineConfig
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.runlog import Started, read_run_log
 
@@ -205,12 +205,12 @@ class Spelling:
             noise = torch.from_numpy(chance.standard_normal(inputs.shape).astype(np.float32))
             self.items.append((f"utterance{number:03d}", inputs + 0.1 * noise, labels))
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return len(self.items) // self.batch // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
         order = np.random.default_rng([1, epoch]).permutation(len(self.items))
-        for step in range(start, self.steps(epoch, world_size)):
+        for step in range(start, self.num_steps(epoch, world_size)):
             place = step * world_size + rank
             yield self.made(order[place * self.batch : (place + 1) * self.batch])
 
@@ -250,7 +250,7 @@ class CtcToy:
     )
     data = Spelling()
     valid = Spelling(10, seed=1).in_order()
-    evaluation = Evaluation(valid, recognition, CtcObjective(Characters().blank))
+    evaluation = HeldOutEvaluation(valid, recognition, CtcLoss(Characters().blank))
 
     def train(self, out, config=None, evaluator="in_place", **options):
         """Train, 6 iterations per epoch."""

@@ -4,16 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-import toolkit.train.batch_statistics as batch_statistics
-from toolkit.models.batch_norm import MaskedBatchNorm
+import toolkit.train.checkpoints as batch_statistics
+from toolkit.models.ctc import MaskedBatchNorm
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
-from toolkit.parallel.batch import Batch
-from toolkit.train.batch_statistics import estimate_statistics
-from toolkit.train.chunks import ChunkConfig, Chunks
-from toolkit.train.config import TrainerConfig
+from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.checkpoints import update_batch_norm
+from toolkit.train.config import ChunkConfig, TrainerConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.trainer import fit
 
 
 class Network(nn.Module):
@@ -61,7 +60,7 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
     for norm in (model.masked, model.plain):  # of another network
         norm.running_mean.fill_(7)
         norm.running_var.fill_(70)
-    estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
+    update_batch_norm(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
     assert data.loaded == 5
     assert not any(module.training for module in model.modules())
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
@@ -83,14 +82,14 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
 def test_no_more_batches_are_loaded_than_are_used(monkeypatch):
     monkeypatch.setattr(batch_statistics, "ENOUGH", 2)
     model, data = made_up(5)
-    estimate_statistics(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
+    update_batch_norm(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
     assert data.loaded == 2
     assert data.closed
 
 
 def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
     data = made_up(2)[1]
-    estimate_statistics(nn.Linear(3, 3), data, 2, torch.device("cpu"), None)
+    update_batch_norm(nn.Linear(3, 3), data, 2, torch.device("cpu"), None)
     assert data.loaded == 0
 
 
@@ -101,7 +100,7 @@ def test_momenta_are_restored_after_a_fault():
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        estimate_statistics(model, data, 2, torch.device("cpu"), fail)
+        update_batch_norm(model, data, 2, torch.device("cpu"), fail)
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
     assert not model.plain.training
     assert data.closed
@@ -111,7 +110,8 @@ def test_momenta_are_restored_after_a_fault():
 def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_path, average_epochs):
     stores = make_stores([90, 40, 70, 100])
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-    data = Chunks(corpus, ChunkConfig(frames=8, batch=4), 0, seed=0)
+    sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 0)
+    data = CorpusBatches(ShardGroups(corpus, 10_000, 0), sampler, seed=0)
     torch.manual_seed(0)
     model = TdnnfModel(
         TdnnfConfig(12, 5, hidden=8, bottleneck=4, final=4, strides=(1, 0, 3), dropout=0.5)
@@ -119,9 +119,9 @@ def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_pat
     config = TrainerConfig(
         epochs=3, initial_rate=1e-2, final_rate=1e-3, average_epochs=average_epochs
     )
-    Trainer(model, CrossEntropy(), data, config, tmp_path).run()
+    fit(model, cross_entropy, data, config, tmp_path)
     kept = {name: x.clone() for name, x in model.state_dict().items() if "running" in name}
-    estimate_statistics(model, data, 2, torch.device("cpu"), partial(CrossEntropy(), model))
+    update_batch_norm(model, data, 2, torch.device("cpu"), partial(cross_entropy, model))
     own = all(torch.equal(model.state_dict()[name], x) for name, x in kept.items())
     assert kept
     assert own == (average_epochs == 2)  # the last step's are kept with the last step's weights

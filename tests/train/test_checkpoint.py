@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toolkit.train.checkpoint import Checkpoints, read_state, write_state
+from toolkit.train.checkpoints import Checkpoints, read_state, write_state
 from toolkit.train.errors import TrainingError
 
 

@@ -5,7 +5,8 @@ import torch
 
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
-from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import Corpus
 
 LENGTHS = [31, 2, 48, 1, 100, 17, 9, 64, 33]
@@ -16,7 +17,9 @@ def make_chunks(make_stores):
     def make(lengths=LENGTHS, lookahead=2, seed=3, shard_size=4, **config):
         stores = make_stores(lengths, shard_size=shard_size)
         corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-        return stores, Chunks(corpus, ChunkConfig(**config), lookahead, seed)
+        settings = ChunkConfig(**config)
+        groups = ShardGroups(corpus, settings.window, seed)
+        return stores, CorpusBatches(groups, ChunkSampler(settings, lookahead), seed)
 
     return make
 
@@ -62,7 +65,7 @@ def test_every_chunk_comes_once_with_its_context_and_targets(make_chunks, epoch,
             del expected[matching[0]]
         count += 1
     assert not expected
-    assert count == chunks.steps(epoch)
+    assert count == chunks.num_steps(epoch)
 
 
 def signature(batches):
@@ -86,7 +89,7 @@ def test_starting_late_and_sharing_out_follow_the_same_order(make_chunks, window
     _, chunks = make_chunks(frames=8, batch=3, window=window)
     for epoch in (0, 5):
         whole = signature(chunks.batches(epoch))
-        steps = chunks.steps(epoch, ranks)
+        steps = chunks.num_steps(epoch, ranks)
         assert steps == len(whole) // ranks
         for rank in range(ranks):
             for start in (0, 1, steps // 2, steps):
@@ -107,7 +110,7 @@ def test_a_resident_corpus_is_read_once_and_a_larger_one_per_epoch(make_chunks):
 
 def test_resuming_loads_only_the_windows_that_remain(make_chunks):
     stores, chunks = make_chunks(frames=8, batch=3, window=50, shard_size=1)
-    last = list(chunks.batches(0, start=chunks.steps(0) - 1))
+    last = list(chunks.batches(0, start=chunks.num_steps(0) - 1))
     assert len(last) == 1
     assert set(last[0].ids) <= {name for name, loads in stores.features.loads.items() if loads}
     assert sum(stores.features.loads.values()) <= 2

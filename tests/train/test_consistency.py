@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toolkit.train.consistency import check_consistency, view_divergence
+from toolkit.train.specaugment import check_consistency, view_divergence
 
 
 def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():

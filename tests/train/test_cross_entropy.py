@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import LstmConfig, log_posteriors
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
 

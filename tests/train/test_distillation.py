@@ -3,10 +3,10 @@ import torch
 from safetensors import safe_open
 from torch.nn import functional
 
-from toolkit.parallel.batch import Batch
+from toolkit.ssl.scheduled import student_loss
 from toolkit.ssl.targets import k_best
-from toolkit.train.distillation import Distillation, HardOrSoft, KBestBatch, distillation_losses
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.batches import Batch
+from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation, distillation_losses
 
 FRAMES, SENONES = 24, 30
 
@@ -90,7 +90,7 @@ class Linear(torch.nn.Module):
 
 def test_the_objective_sums_over_scored_frames():
     model, batch = Linear(), batch_of(6)
-    loss, stats = Distillation()(model, batch)
+    loss, stats = distillation(model, batch)
     outputs = model(batch.inputs)[0].double()
     expected = agreeing = divergence = 0.0
     for row in range(3):
@@ -111,8 +111,8 @@ def test_the_objective_sums_over_scored_frames():
 
 def test_one_best_senone_is_the_cross_entropy_of_hard_targets():
     model, batch = Linear(), batch_of(1)
-    soft, stats = Distillation()(model, batch)
-    hard, others = CrossEntropy()(model, batch)
+    soft, stats = distillation(model, batch)
+    hard, others = cross_entropy(model, batch)
     assert float(soft) == pytest.approx(float(hard), rel=1e-6)
     assert float(stats["agreement"]) == float(others["accuracy"])
 
@@ -121,10 +121,10 @@ def test_batches_of_both_kinds():
     model, soft = Linear(), batch_of(2)
     names = ("ids", "inputs", "targets", "weights", "lengths", "frames")
     hard = Batch(**{name: getattr(soft, name) for name in names})
-    objective = HardOrSoft()
+    objective = student_loss
     assert "agreement" in objective(model, soft)[1]
     assert "accuracy" in objective(model, hard)[1]
-    assert float(objective(model, hard)[0]) == float(CrossEntropy()(model, hard)[0])
+    assert float(objective(model, hard)[0]) == float(cross_entropy(model, hard)[0])
 
 
 def test_a_batch_is_moved_and_saved_whole(tmp_path):

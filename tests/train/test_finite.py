@@ -5,8 +5,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from toolkit.train import finite
-from toolkit.train.finite import FiniteCheck
+from toolkit.train import precision
+from toolkit.train.precision import NonFiniteDetector
 
 NAN = torch.tensor(float("nan"))
 CPU = torch.device("cpu")
@@ -37,39 +37,39 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda size, dtype, pin_memory: empty(size, dtype=dtype))
-    return FiniteCheck(torch.device("cuda"))
+    return NonFiniteDetector(torch.device("cuda"))
 
 
 def test_on_the_cpu_the_step_before_is_known():
-    check = FiniteCheck(CPU)
-    assert check.known() is None
+    check = NonFiniteDetector(CPU)
+    assert check.first_bad_batch() is None
     check.add(torch.tensor(1.0), "good")
-    assert check.known() is None
+    assert check.first_bad_batch() is None
     check.add(NAN, "bad")
     check.add(NAN, "worse")
-    assert check.known() == "bad"
+    assert check.first_bad_batch() == "bad"
 
 
 def test_a_gpu_is_not_waited_for(on_gpu):
     on_gpu.add(NAN, "bad")
     on_gpu.add(torch.tensor(1.0), "good")
-    assert on_gpu.known() is None
+    assert on_gpu.first_bad_batch() is None
     Event.made[0].done = True
-    assert on_gpu.known() == "bad"
+    assert on_gpu.first_bad_batch() == "bad"
     assert not any(event.waited for event in Event.made)
 
 
 def test_a_gpu_that_is_far_behind_is_waited_for(on_gpu):
-    for number in range(finite.STEPS_BEHIND):
+    for number in range(precision.STEPS_BEHIND):
         on_gpu.add(NAN if number == 0 else torch.tensor(1.0), number)
-        assert on_gpu.known() is None
+        assert on_gpu.first_bad_batch() is None
     on_gpu.add(torch.tensor(1.0), "next")
-    assert on_gpu.known() == 0
+    assert on_gpu.first_bad_batch() == 0
     assert [event.waited for event in Event.made].count(True) == 1
 
 
 def test_before_a_checkpoint_all_are_known(on_gpu):
     on_gpu.add(torch.tensor(1.0), "good")
     on_gpu.add(NAN, "bad")
-    assert on_gpu.all() == "bad"
-    assert on_gpu.all() is None
+    assert on_gpu.first_bad_batch(wait=True) == "bad"
+    assert on_gpu.first_bad_batch(wait=True) is None

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
+from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import TrainerConfig
-from toolkit.train.headline import finished, settings_of, write_headline
 
 
 @dataclass(frozen=True)
@@ -10,25 +10,39 @@ class Config(TrainerConfig):
 
 
 def test_a_training_with_the_same_settings_is_finished(tmp_path):
-    settings = settings_of(Config(), num_targets=3)
-    assert finished(tmp_path, settings) is None
-    write_headline(tmp_path, settings, {"loss": 0.1})
-    assert finished(tmp_path, settings_of(Config(), num_targets=3)) == {"loss": 0.1}
-    assert finished(tmp_path, settings_of(Config(), num_targets=4)) is None
-    assert finished(tmp_path, settings_of(Config(sizes=(2, 1)), num_targets=3)) is None
+    settings = training_identity(Config(), num_targets=3)
+    assert finished_headline(tmp_path, settings) is None
+    finish_training(tmp_path, settings, {"loss": 0.1})
+    assert finished_headline(tmp_path, training_identity(Config(), num_targets=3)) == {"loss": 0.1}
+    assert finished_headline(tmp_path, training_identity(Config(), num_targets=4)) is None
+    assert (
+        finished_headline(tmp_path, training_identity(Config(sizes=(2, 1)), num_targets=3)) is None
+    )
 
 
-def test_checkpoints_that_a_killed_run_left_go_with_the_next_call(tmp_path):
-    settings = settings_of(Config())
-    left = [tmp_path / "checkpoints/a.safetensors", tmp_path / "whole/checkpoints/b.safetensors"]
-    kept = tmp_path / "model.safetensors"
-    for path in (*left, kept):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    assert finished(tmp_path, settings) is None
-    write_headline(tmp_path, settings, {})
-    assert finished(tmp_path, settings_of(Config(epochs=3))) is None
-    assert all(path.exists() for path in left)
-    assert finished(tmp_path, settings) == {}
-    assert not any(path.exists() for path in left)
-    assert kept.exists()
+def test_a_finished_training_leaves_no_checkpoints_nor_does_one_killed_while_it_removes_them(
+    tmp_path,
+):
+    identity = training_identity(Config())
+    checkpoints = [
+        tmp_path / "checkpoints/a.safetensors",
+        tmp_path / "whole/checkpoints/b.safetensors",
+    ]
+    model = tmp_path / "model.safetensors"
+
+    def write():
+        for path in (*checkpoints, model):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    write()
+    assert finished_headline(tmp_path, identity) is None
+    assert all(path.exists() for path in checkpoints)
+    assert finish_training(tmp_path, identity, {"loss": 0.1}) == {"loss": 0.1}
+    assert not any(path.exists() for path in checkpoints)
+    write()
+    assert finished_headline(tmp_path, training_identity(Config(epochs=3))) is None
+    assert all(path.exists() for path in checkpoints)
+    assert finished_headline(tmp_path, identity) == {"loss": 0.1}
+    assert not any(path.exists() for path in checkpoints)
+    assert model.exists()

@@ -5,27 +5,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.features.augment import original_id
-from toolkit.train.held_out import MAX_SHARE, MIN_SPEAKERS, divide, held_out, split_held_out
+from toolkit.train.corpus import (
+    MAX_SHARE,
+    MIN_SPEAKERS,
+    select_held_out,
+    split_by_speaker,
+    split_held_out,
+)
 
 
 def test_held_out_does_not_depend_on_order_and_takes_at_most_a_tenth():
     names = [f"speaker{i:02d}-{j}" for i in range(10) for j in range(5)]
-    chosen = held_out(names, 3)
+    chosen = select_held_out(names, 3)
     assert len(chosen) == 3
-    assert held_out(reversed(names), 3) == chosen
-    assert held_out(names, 100) > chosen
-    assert len(held_out(names, 100)) == 5
-    assert held_out(names[:9], 100) == set()
-    assert held_out(names, 0) == set()
-    assert held_out([n for n in names if n not in chosen], 3).isdisjoint(chosen)
+    assert select_held_out(reversed(names), 3) == chosen
+    assert select_held_out(names, 100) > chosen
+    assert len(select_held_out(names, 100)) == 5
+    assert select_held_out(names[:9], 100) == set()
+    assert select_held_out(names, 0) == set()
+    assert select_held_out([n for n in names if n not in chosen], 3).isdisjoint(chosen)
     fewer = [n for n in names if n in chosen or n < "speaker05"]
-    assert held_out(fewer, 2) < chosen
+    assert select_held_out(fewer, 2) < chosen
 
 
 def test_copies_of_held_out_utterances_are_not_trained_on():
     names = [f"u{i}{suffix}" for i in range(60) for suffix in ("", "_sp0.9", "_sp1.1_aug")]
     training, aside = split_held_out(names, 4)
-    assert aside == held_out([f"u{i}" for i in range(60)], 4)
+    assert aside == select_held_out([f"u{i}" for i in range(60)], 4)
     assert training == {n for n in names if n.split("_")[0] not in aside}
     assert len(training) == 3 * 56
 
@@ -61,10 +67,10 @@ def corpus(speakers, utterances, suffixes=("", "_sp0.9", "_sp1.1_aug")):
     ],
 )
 def test_about_ten_speakers_or_an_eighth_are_held_out(speakers, utterances, number, held):
-    found = divide(corpus(speakers, utterances), number)
+    found = split_by_speaker(corpus(speakers, utterances), number)
     assert len(found.speakers) == held
-    assert len(found.held_out) == held * utterances
-    assert found.all_speakers == speakers
+    assert len(found.valid_names) == held * utterances
+    assert found.num_speakers == speakers
 
 
 @given(st.lists(st.integers(1, 12), min_size=MIN_SPEAKERS, max_size=40), st.integers(0, 3))
@@ -76,27 +82,27 @@ def test_no_speaker_of_held_out_utterances_is_trained_on_in_any_copy(sizes, seed
         for u in range(size)
         for suffix in suffixes
     }
-    found = divide(speakers, 20, seed)
-    held = {speakers[name] for name in found.held_out}
+    found = split_by_speaker(speakers, 20, seed)
+    held = {speakers[name] for name in found.valid_names}
     assert held == set(found.speakers) != set()
     assert not {original_id(speakers[name]) for name in found.train} & held
-    assert found.held_out == {n for n, s in speakers.items() if s in held}
+    assert found.valid_names == {n for n, s in speakers.items() if s in held}
     rest = {n for n, s in speakers.items() if original_id(s) not in held}
     assert found.train == rest
-    assert len(found.held_out) <= MAX_SHARE * sum(sizes)
-    assert divide(dict(reversed(speakers.items())), 20, seed) == found
+    assert len(found.valid_names) <= MAX_SHARE * sum(sizes)
+    assert split_by_speaker(dict(reversed(speakers.items())), 20, seed) == found
     originals = {n: s for n, s in speakers.items() if n == original_id(n)}
-    assert divide(originals, 20, seed).speakers == found.speakers
+    assert split_by_speaker(originals, 20, seed).speakers == found.speakers
 
 
 def test_another_seed_holds_out_others():
     speakers = corpus(100, 10)
-    chosen = {divide(speakers, 100, seed).speakers for seed in range(5)}
+    chosen = {split_by_speaker(speakers, 100, seed).speakers for seed in range(5)}
     assert len(chosen) == 5
     few = corpus(3, 40)
-    assert divide(few, 10).held_out == split_held_out(few, 10)[1]
-    assert divide(few, 10, seed=1).held_out == split_held_out(few, 10, seed=1)[1]
-    assert divide(few, 10, seed=1).held_out != divide(few, 10).held_out
+    assert split_by_speaker(few, 10).valid_names == split_held_out(few, 10)[1]
+    assert split_by_speaker(few, 10, seed=1).valid_names == split_held_out(few, 10, seed=1)[1]
+    assert split_by_speaker(few, 10, seed=1).valid_names != split_by_speaker(few, 10).valid_names
 
 
 def test_names_of_a_length_do_not_stay_together_whatever_the_seed():
@@ -109,25 +115,25 @@ def test_names_of_a_length_do_not_stay_together_whatever_the_seed():
 
 
 def test_with_few_speakers_utterances_are_held_out_and_it_is_said():
-    found = divide(corpus(MIN_SPEAKERS - 1, 20), 10)
-    assert (found.speakers, found.all_speakers, len(found.held_out)) == ((), 7, 10)
+    found = split_by_speaker(corpus(MIN_SPEAKERS - 1, 20), 10)
+    assert (found.speakers, found.num_speakers, len(found.valid_names)) == ((), 7, 10)
     assert "10 utterances held out, of speakers who are trained on (7 speakers" in found.describe()
-    enough = divide(corpus(MIN_SPEAKERS, 20), 10)
+    enough = split_by_speaker(corpus(MIN_SPEAKERS, 20), 10)
     (speaker,) = enough.speakers
     assert enough.describe() == f"20 utterances held out, all of 1 of 8 speakers: {speaker}"
 
 
 def test_nothing_is_held_out_without_a_number():
     speakers = corpus(20, 5)
-    found = divide(speakers, 0)
-    assert (found.train, found.held_out, found.speakers) == (set(speakers), set(), ())
+    found = split_by_speaker(speakers, 0)
+    assert (found.train, found.valid_names, found.speakers) == (set(speakers), set(), ())
     assert found.describe() == "no utterances are held out"
 
 
 def test_a_speaker_is_counted_by_the_copies_where_the_originals_are_not_there():
     speakers = corpus(16, 4, suffixes=("_sp0.9", "_sp1.1"))
-    found = divide(speakers, 100)
+    found = split_by_speaker(speakers, 100)
     assert len(found.speakers) == 2
-    assert all(name.endswith("_sp0.9") for name in found.held_out)
-    assert len(found.held_out) == 8
+    assert all(name.endswith("_sp0.9") for name in found.valid_names)
+    assert len(found.valid_names) == 8
     assert len(found.train) == 2 * 14 * 4

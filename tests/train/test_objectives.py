@@ -1,7 +1,7 @@
 import torch
 
-from toolkit.parallel.batch import Batch
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.batches import Batch
+from toolkit.train.cross_entropy import cross_entropy
 
 
 class Given(torch.nn.Module):
@@ -18,7 +18,7 @@ def test_loss_statistics_and_gradient_against_a_loop_in_float64():
     targets[0, 0] = logits[0, 0].argmax()
     weights = torch.tensor([[1.0, 1.0, 0.0], [0.5, 1.0, 0.0]])
     batch = Batch(["a", "b"], logits, targets, weights, torch.tensor([2, 2]), 4)
-    loss, stats = CrossEntropy()(Given(), batch)
+    loss, stats = cross_entropy(Given(), batch)
     expected, correct = 0.0, 0.0
     reference = logits.detach().double().requires_grad_()
     for n in range(2):

@@ -13,10 +13,10 @@ from toolkit.decode.bundle.ctc.scorer import WINDOW
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models import store
 from toolkit.models.ctc import ctc_log_probs
-from toolkit.models.export.modules import wrap_for_export
-from toolkit.models.lstm import log_posteriors
+from toolkit.models.export import wrap_for_export
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import ModelError, load_model, make_model, save_model
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig, log_posteriors
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import load_model
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig, SpecAugmentConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
-from toolkit.train.specaugment import SpecAugmentConfig
-from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 CONFIG = CrossEntropyConfig(
     epochs=2,

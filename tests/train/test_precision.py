@@ -25,7 +25,7 @@ def test_auto_goes_by_the_capability_and_says_so(monkeypatch, caplog, capability
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     chosen = Precision(TrainerConfig(amp="auto"), GPU, 1)
     assert chosen.name == expected
-    with caplog.at_level("INFO"), chosen.used():
+    with caplog.at_level("INFO"), chosen.activate():
         pass
     assert f"computing in {expected}: the GPU has capability {capability[0]}." in caplog.text
 
@@ -56,21 +56,21 @@ def test_a_factor_halves_at_an_overflow_and_doubles_after_many_steps(monkeypatch
 
     def step(gradient):
         model.weight.grad = torch.full((1, 1), gradient)
-        return precision.clip(model, 1e9)
+        return precision.unscale_and_clip(model, 1e9)
 
-    assert precision.scaled(torch.ones(())) == 2**16
+    assert precision.scale_loss(torch.ones(())) == 2**16
     norm, usable = step(2.0**17)
     assert (norm.item(), usable) == (2.0, True)
     assert step(float("inf"))[1] is False
-    assert precision.state() == {"factor": 2.0**15, "since": 0}
+    assert precision.state_dict() == {"factor": 2.0**15, "since": 0}
     assert [step(1.0)[1] for _ in range(3)] == [True] * 3
-    assert precision.state() == {"factor": 2.0**16, "since": 0}
+    assert precision.state_dict() == {"factor": 2.0**16, "since": 0}
     other = Precision(TrainerConfig(amp="fp16"), GPU, 1)
-    other.load_state({"factor": 2.0, "since": 1})
-    assert other.scaled(torch.ones(())) == 2
+    other.load_state_dict({"factor": 2.0, "since": 1})
+    assert other.scale_loss(torch.ones(())) == 2
     for _ in range(16):
         assert step(float("nan"))[1] is False
-    assert precision.state()["factor"] == 1
+    assert precision.state_dict()["factor"] == 1
     assert step(float("nan"))[1] is True  # for the loop to find
 
 
@@ -80,8 +80,8 @@ def test_tf32_is_switched_for_the_training_alone(wanted):
         return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
     before = flags()
-    with Precision(TrainerConfig(tf32=wanted), GPU, 1).used():
+    with Precision(TrainerConfig(tf32=wanted), GPU, 1).activate():
         assert flags() == (wanted, wanted)
     assert flags() == before
-    with Precision(TrainerConfig(), GPU, 1).used():
+    with Precision(TrainerConfig(), GPU, 1).activate():
         assert flags() == before

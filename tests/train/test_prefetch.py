@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from toolkit.train.prefetch import prefetched
+from toolkit.train.batches import prefetched
 
 
 def test_items_keep_their_order():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.train.selection import EpochModels
+from toolkit.train.checkpoints import EpochWeights
 
 
 def model_of(value):
@@ -13,16 +13,22 @@ def model_of(value):
     return model
 
 
+def history_of(scores):
+    return [{"epoch": n + 1, "valid_accuracy": score} for n, score in enumerate(scores)]
+
+
 def run(tmp_path, scores, average_epochs, average_score, prefer_average=False):
-    models = EpochModels(tmp_path, average_epochs, prefer_average)
+    weights = EpochWeights(tmp_path, average_epochs, prefer_average)
     for epoch in range(len(scores)):
-        models.add(model_of(epoch), scores[: epoch + 1])
+        weights.save(model_of(epoch), history_of(scores[: epoch + 1]))
     stored = sorted(int(path.stem[-4:]) for path in tmp_path.iterdir())
     result = model_of(-1)
-    chosen, score = models.choose(result, scores, lambda: average_score)
-    models.remove()
-    assert not list(tmp_path.iterdir())
-    return stored, chosen, score, result.weight.item()
+
+    def evaluate():
+        return {"accuracy": average_score}
+
+    chosen, metrics = weights.select(result, history_of(scores), evaluate)
+    return stored, chosen, metrics["accuracy"], result.weight.item()
 
 
 @pytest.mark.parametrize(
@@ -50,28 +56,30 @@ def test_a_preferred_average_beats_the_worst_of_its_epochs(tmp_path, average_sco
 
 
 def test_an_epoch_may_be_repeated_with_a_lower_score(tmp_path):
-    models = EpochModels(tmp_path, 1)
+    weights = EpochWeights(tmp_path, 1)
     for epoch, scores in enumerate(([0.1], [0.1, 0.3], [0.1, 0.3, 0.5])):
-        models.add(model_of(epoch), scores)
-    models.add(model_of(7), [0.1, 0.3, 0.2])
+        weights.save(model_of(epoch), history_of(scores))
+    weights.save(model_of(7), history_of([0.1, 0.3, 0.2]))
     result = model_of(-1)
-    assert models.choose(result, [0.1, 0.3, 0.2], None) == ("epoch 2", 0.3)
+    selected = weights.select(result, history_of([0.1, 0.3, 0.2]), None)
+    assert selected == ("epoch 2", {"accuracy": 0.3})
     assert result.weight.item() == 1.0
 
 
 def test_the_average_is_what_gets_evaluated(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    models = EpochModels(tmp_path, 2)
+    weights = EpochWeights(tmp_path, 2)
     for epoch in range(2):
-        models.add(model_of(epoch), [0.0] * (epoch + 1))
+        weights.save(model_of(epoch), history_of([0.0] * (epoch + 1)))
     model = model_of(-1)
     seen = []
 
     def evaluate():
         seen.append(model.weight.item())
-        return 1.0
+        return {"accuracy": 1.0}
 
-    assert models.choose(model, [0.0, 0.0], evaluate)[0] == "average of the last 2 epochs"
+    description, _ = weights.select(model, history_of([0.0, 0.0]), evaluate)
+    assert description == "average of the last 2 epochs"
     assert seen == [0.5]
     assert not caplog.messages  # there is no score to tell of
     assert torch.equal(model.weight, model_of(0.5).weight)

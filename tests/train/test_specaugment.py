@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.parallel.batch import Batch
-from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.config import ChunkConfig, SpecAugmentConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, masked
+from toolkit.train.specaugment import SpecAugmented, mask_batch
 
 BINS, LOOKAHEAD = 10, 3
 BOTH = SpecAugmentConfig(frequency_masks=2, frequency_width=4, time_masks=2.0, time_width=6)
@@ -32,7 +32,7 @@ def runs(hidden):
 @pytest.mark.parametrize("seed", range(20))
 def test_masks_are_whole_bands_of_bins_or_frames(seed):
     batch = batch_of([40, 25, 3], 40)
-    found = masked(batch, BOTH, np.random.default_rng(seed)).inputs
+    found = mask_batch(batch, BOTH, np.random.default_rng(seed)).inputs
     assert set(found.unique().tolist()) <= {0.0, 1.0}
     for row, length in zip(found.bool().numpy(), batch.lengths.tolist(), strict=True):
         bins = ~row.any(axis=0)
@@ -47,7 +47,7 @@ def test_masks_are_whole_bands_of_bins_or_frames(seed):
 def test_how_much_is_masked():
     config = SpecAugmentConfig(frequency_masks=1, frequency_width=4)
     batch = batch_of([30] * 3000, 30)
-    hidden = masked(batch, config, np.random.default_rng(0)).inputs[:, 0, :BINS] == 0
+    hidden = mask_batch(batch, config, np.random.default_rng(0)).inputs[:, 0, :BINS] == 0
     widths = torch.bincount(hidden.sum(dim=1), minlength=5)
     assert (widths - 600).abs().max() < 90  # 0 to 4 bins, each as often
     # Bands of 4 of 10 bins begin at 0 to 6 alike: bin 0 is in one of them, bin 4 in four.
@@ -56,14 +56,14 @@ def test_how_much_is_masked():
     assert widest[4] == pytest.approx(4 / 7, abs=0.08)
     config = SpecAugmentConfig(time_masks=0.5, time_width=1)
     seconds = 33 * 0.03  # one frame or none per mask
-    hidden = (masked(batch, config, np.random.default_rng(0)).inputs[:, :, 0] == 0).sum(dim=1)
+    hidden = (mask_batch(batch, config, np.random.default_rng(0)).inputs[:, :, 0] == 0).sum(dim=1)
     assert hidden.float().mean() == pytest.approx(0.5 * seconds / 2, rel=0.1)
     assert hidden.max() == 1
 
 
 def test_padding_does_not_change_the_masks():
     short, long = batch_of([20, 9], 20), batch_of([20, 9], 50)
-    one, two = (masked(b, BOTH, np.random.default_rng(5)).inputs for b in (short, long))
+    one, two = (mask_batch(b, BOTH, np.random.default_rng(5)).inputs for b in (short, long))
     assert torch.equal(one, two[:, :23])
 
 
@@ -71,7 +71,8 @@ def test_padding_does_not_change_the_masks():
 def data(make_stores):
     stores = make_stores([60] * 12)
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-    return Chunks(corpus, ChunkConfig(frames=8, batch=3), 2, seed=1)
+    sampler = ChunkSampler(ChunkConfig(frames=8, batch=3), 2)
+    return CorpusBatches(ShardGroups(corpus, 10_000, 1), sampler, seed=1)
 
 
 def test_masks_follow_from_seed_epoch_and_step(data):
@@ -98,7 +99,7 @@ def test_masks_follow_from_seed_epoch_and_step(data):
 
 def test_targets_and_weights_stay(data):
     source = SpecAugmented(data, BOTH, seed=0)
-    assert source.steps(0, 2) == data.steps(0, 2)
+    assert source.num_steps(0, 2) == data.num_steps(0, 2)
     for one, two in zip(source.batches(1), data.batches(1), strict=True):
         assert torch.equal(one.targets, two.targets)
         assert torch.equal(one.weights, two.weights)

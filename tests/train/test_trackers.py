@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit.train.errors import TrainingError
-from toolkit.train.monitor import Monitor
-from toolkit.train.trackers import VARIABLE, open_tracker, run_name
+from toolkit.train.monitor import VARIABLE, Monitor, open_tracker, run_name
 
 
 class Runs:
@@ -50,7 +49,7 @@ def test_the_numbers_of_tensorboard_go_to_the_tracker(wandb, tmp_path):
 
 
 def test_a_rank_that_shows_nothing_begins_no_run(wandb, tmp_path):
-    monitor = Monitor(tmp_path, 10, None, shown=False)
+    monitor = Monitor(tmp_path, 10, None, enabled=False)
     monitor.start(0)
     monitor.events(5, {"epoch/loss": 2.5})
     monitor.close()

@@ -5,17 +5,12 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig, with_lookahead
+from toolkit.models.lstm import BlstmConfig, LstmConfig, with_lookahead
 from toolkit.models.store import make_model
+from toolkit.train.batches import BUCKET_BATCHES, CorpusBatches, ShardGroups, UtteranceSampler
+from toolkit.train.config import WholeUtteranceConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.objectives import CrossEntropy
-from toolkit.train.whole_utterances import (
-    SORTED_BATCHES,
-    ShuffledUtterances,
-    WholeUtteranceConfig,
-)
-from toolkit.train.windows import Windows
+from toolkit.train.cross_entropy import cross_entropy
 
 LENGTHS = [31, 2, 48, 1, 100, 17, 9, 64, 33, 50, 51, 52, 12, 70]
 
@@ -26,8 +21,9 @@ def make_source(make_stores):
         stores = make_stores(lengths)
         corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
         settings = WholeUtteranceConfig(**{"batch_frames": 40, **config})
-        windows = Windows(corpus, window, seed)
-        return stores, ShuffledUtterances(windows, settings, lookahead, seed, first_epoch)
+        groups = ShardGroups(corpus, window, seed)
+        sampler = UtteranceSampler(settings, lookahead)
+        return stores, CorpusBatches(groups, sampler, seed, first_epoch)
 
     return make
 
@@ -94,7 +90,7 @@ def test_starting_late_and_sharing_out_follow_the_same_order(make_source, window
     _, source = make_source(window=window)
     for epoch in (0, 5):
         whole = signature(source.batches(epoch))
-        steps = source.steps(epoch, ranks)
+        steps = source.num_steps(epoch, ranks)
         assert steps == len(whole) // ranks
         for rank in range(ranks):
             for start in (0, 1, steps // 2, steps):
@@ -104,7 +100,7 @@ def test_starting_late_and_sharing_out_follow_the_same_order(make_source, window
 
 def test_windows_before_the_start_are_not_loaded(make_source):
     stores, source = make_source(window=50)
-    list(source.batches(0, start=source.steps(0) - 1))
+    list(source.batches(0, start=source.num_steps(0) - 1))
     assert sum(stores.features.loads.values()) <= 4
 
 
@@ -120,7 +116,7 @@ def test_batches_are_of_similar_length(make_source):
 def test_no_batch_goes_on_from_short_rows_to_the_long_ones_of_the_next_stretch(make_source):
     lengths = [3 * (1 + 37 * i % 80) for i in range(400)]
     _, source = make_source(lengths=lengths, batch_frames=100)
-    assert sum(lengths) / 3 > 5 * SORTED_BATCHES * 100
+    assert sum(lengths) / 3 > 5 * BUCKET_BATCHES * 100
     for batch in source.batches(0):
         assert batch.targets.numel() <= 100
 
@@ -137,14 +133,14 @@ def test_padding_changes_neither_loss_nor_gradient(make_source, config):
         total, weight = 0.0, 0.0
         for batch in source.batches(0):
             double = {"inputs": batch.inputs.double(), "weights": batch.weights.double()}
-            loss, stats = CrossEntropy()(model, replace(batch, **double))
+            loss, stats = cross_entropy(model, replace(batch, **double))
             total, weight = total + loss.double(), weight + stats["weight"]
         model.zero_grad()
         total.backward()
         return total.item(), float(weight), [p.grad.clone() for p in model.parameters()]
 
     together, alone = sums(source), sums(single)
-    assert single.steps(0) > 1.5 * source.steps(0)
+    assert single.num_steps(0) > 1.5 * source.num_steps(0)
     assert together[1] == alone[1]
     assert together[0] == pytest.approx(alone[0], rel=1e-6)  # the loss is computed in float32
     for a, b in zip(together[2], alone[2], strict=True):

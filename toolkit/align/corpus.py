@@ -98,6 +98,44 @@ def align_corpus(
     }
 
 
+def align_at_offsets(
+    scorers: Sequence[Scorer],
+    senones: Senones,
+    lang: Path,
+    config: CorpusAlignConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Align a corpus with a low-rate model at each offset, for `OffsetAlignments`.
+
+    Args:
+      scorers: the model at offsets 0, 1 and 2, with the same features.
+      senones: the model's senones.
+      lang: the folder of the lexicon.
+      config: search and limits.
+      out: gets the alignments in `ali.0`, `ali.1` and `ali.2`.
+      jobs: worker processes; threads beside a network on a GPU.
+      progress: called with (shards done, shards), each of which counts once per offset.
+
+    Returns:
+      The counts of `align_corpus` at the last offset.
+
+    Raises:
+      AlignmentFailuresError: too many utterances failed at an offset.
+    """
+    counts: dict[str, float] = {}
+    for offset, scorer in enumerate(scorers):
+        folder, shards = out / f"ali.{offset}", len(scorer.store.shards)
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def report(done: int, _: int, before: int = offset * shards, of: int = shards) -> None:
+            progress(before + done, len(scorers) * of)
+
+        counts = align_corpus(scorer, senones, lang, config, folder, jobs, report)
+    return counts
+
+
 def _shard(out: Path, number: int) -> Path:
     return out / f"ali.{number:06d}.safetensors"
 

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.low_frame_rate import centre
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre
 from toolkit.hmm.context import phone_contexts
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -154,6 +154,12 @@ class OffsetAlignments:
     def __init__(self, stores: Sequence[AlignmentStore], senones: Senones) -> None:
         self._stores = stores
         self._senones = senones
+
+    @classmethod
+    def open(cls, folder: Path, senones: Senones) -> "OffsetAlignments":
+        """Open what `toolkit.align.corpus.align_at_offsets` wrote into a folder."""
+        stores = [AlignmentStore(folder / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
+        return cls(stores, senones)
 
     @cached_property
     def ids(self) -> list[str]:

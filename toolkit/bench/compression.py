@@ -7,8 +7,7 @@ from time import process_time
 import torch
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.parallel import fixed_messages
-from toolkit.parallel.compression import PER_WORD, SPARSE, decode, encode
+from toolkit.parallel.compression import PER_WORD, SPARSE, decode, encode, encode_fixed
 from toolkit.processes.devices import one_thread
 
 ELEMENTS = 24_300_000  # of the 5 x 768 LSTM (C6)
@@ -76,7 +75,7 @@ class _Task:
         self._clear()
         room = len(self._gradient) // PER_WORD
         threshold = torch.tensor(self._thresholds[1e-3])
-        fixed_messages.encode(self._gradient, self._residual, threshold, room)
+        encode_fixed(self._gradient, self._residual, threshold, room)
         return self._amount
 
     def decode(self, density: float) -> float:

@@ -17,7 +17,7 @@ from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system
 from toolkit.decode.sources import Inputs, Source
-from toolkit.models.quantised import stored_bytes
+from toolkit.models.store import serialized_bytes
 from toolkit.processes.devices import one_thread
 from toolkit.score.read import read_transcripts
 from toolkit.score.wer import Score, score
@@ -107,7 +107,7 @@ def measure(
             score(wanted, {key: one.recognise_features(x).text for key, x in features.items()}),
             1 / timed.row(name).rate,
             timed.row(name).ratio,
-            stored_bytes(one.scorer.model) / 1e6,
+            serialized_bytes(one.scorer.model) / 1e6,
         )
         for name, one in recognisers.items()
     ]

@@ -15,13 +15,17 @@ from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.processes.devices import to_device
+from toolkit.train.batches import ShardGroups, load_ahead
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.lfmmi.data import PieceBatch, PieceConfig, Pieces
-from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.loop import Trainer
-from toolkit.train.prefetch import batches_ahead
-from toolkit.train.windows import Windows
+from toolkit.train.lfmmi import (
+    LfmmiBatch,
+    LfmmiBatches,
+    LfmmiChunkConfig,
+    LfmmiChunkSampler,
+    LfmmiLoss,
+)
+from toolkit.train.trainer import Trainer
 
 PHONES = 40
 FOLLOWERS = 6  # of each phone
@@ -84,16 +88,17 @@ class LatticeFreeSteps:
         self.denominator = make_denominator(phone_ngram(sentences, PhoneNgramConfig(3)), senones)
         aligned = LowRateAlignments(noise.states, noise.topology, senones)
         corpus = Corpus([(noise, aligned)], noise, senones.num_pdfs)
-        cut = PieceConfig(left_context=network.context, right_context=network.context)
+        cut = LfmmiChunkConfig(left_context=network.context, right_context=network.context)
         maker = NumeratorMaker(senones, self.denominator, tolerance=5)
-        source = Pieces(Windows(corpus, cut.window, 0), times, maker, cut, 0, seed=0)
+        sampler = LfmmiChunkSampler(cut, 0, times, maker)
+        source = LfmmiBatches(ShardGroups(corpus, cut.window, 0), sampler, seed=0)
         outputs = {"output_dim": 2 * senones.num_pdfs}
         model = TdnnfModel(TdnnfConfig(**{**vars(network), **outputs})).train()
-        objective = LfmmiObjective(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
+        objective = LfmmiLoss(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
         self._trainer = Trainer(model, objective, source, TrainerConfig(), out, device=device)
         self.model = self._trainer.model
         """The network that is trained."""
-        self._batches = batches_ahead(_endless(source), device)
+        self._batches = load_ahead(_endless(source), device)
         self._steps, self._device = steps, device
 
     def run(self) -> float:
@@ -101,11 +106,11 @@ class LatticeFreeSteps:
         frames = 0
         for _ in range(self._steps):
             batch = self.next_batch()
-            self._trainer.update(batch)
+            self._trainer.train_step(batch)
             frames += batch.frames
         return float(frames)
 
-    def next_batch(self) -> PieceBatch:
+    def next_batch(self) -> LfmmiBatch:
         """The next batch, with its numerators, on the device."""
         return next(self._batches).to(self._device)
 
@@ -115,7 +120,7 @@ class CriterionAlone:
 
     def __init__(self, steps: LatticeFreeSteps) -> None:
         self._batch, self._denominator = steps.next_batch(), steps.denominator
-        rows, frames = len(self._batch.ids), int(self._batch.piece_lengths.max())
+        rows, frames = len(self._batch.ids), int(self._batch.chunk_lengths.max())
         pdfs = 1 + int(self._denominator.pdf.max())
         self.scores = to_device(torch.randn(rows, frames, pdfs), self._batch.inputs.device)
         """[N, T, P] the random scores; `run` adds to their gradient."""
@@ -123,12 +128,12 @@ class CriterionAlone:
     def run(self) -> float:
         """Compute value and gradient of one batch, and return its frames."""
         batch, scores = self._batch, self.scores.requires_grad_()
-        found = lfmmi(scores, batch.piece_lengths, batch.numerators, self._denominator, LEAK)
+        found = lfmmi(scores, batch.chunk_lengths, batch.numerators, self._denominator, LEAK)
         found.objective.sum().backward()
         return float(batch.frames)
 
 
-def _endless(source: Pieces) -> Iterator[PieceBatch]:
+def _endless(source: LfmmiBatches) -> Iterator[LfmmiBatch]:
     epoch = 0
     while True:
         yield from source.batches(epoch)

@@ -296,7 +296,7 @@ def write_teacher(folder: Path) -> Path:
     """Write an untrained BLSTM of the usual size as the teacher; return the folder."""
     import torch
 
-    from toolkit.models.blstm import BlstmConfig, BlstmModel
+    from toolkit.models.lstm import BlstmConfig, BlstmModel
     from toolkit.models.store import save_model
 
     torch.manual_seed(0)

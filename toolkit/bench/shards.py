@@ -23,12 +23,18 @@ from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import make_cut
 from toolkit.pipeline.stored_shards import CacheConfig, StoredShards
-from toolkit.ssl.batches import ChunkBatching, TeacherBatches
-from toolkit.ssl.selection import SelectionConfig, select
-from toolkit.ssl.shards import ShardFiles, TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
 from toolkit.ssl.targets import KBest
-from toolkit.train.chunks import ChunkConfig
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    ShardFiles,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
+from toolkit.train.batches import ChunkSampler
+from toolkit.train.config import ChunkConfig
 
 SENONES, KEPT, DIMENSION = 3183, 20, 64
 """Of a teacher as large as the paper's (C3, C11), and of its features (C5)."""
@@ -86,7 +92,7 @@ def _read(files: Path | ShardFiles, frames: int) -> float:
     normaliser = Normaliser(zeros, GlobalStats(1, zeros, zeros + 1))
     source = Source(shards, select(shards, SelectionConfig()))
     data = SubEpochs([source], normaliser, None, 1, chunks.window, seed=0)
-    for _ in TeacherBatches(data, ChunkBatching(chunks, 0), seed=0).batches(0):
+    for _ in TeacherBatches(data, ChunkSampler(chunks, 0), seed=0).batches(0):
         pass
     return float(frames)
 

@@ -17,15 +17,19 @@ from toolkit.bench.lattice_free import CriterionAlone, LatticeFreeSteps
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.parallel.batch import Batch
 from toolkit.processes.devices import choose_device
-from toolkit.train.chunks import ChunkConfig, Chunks
-from toolkit.train.config import TrainerConfig
+from toolkit.train.batches import (
+    Batch,
+    ChunkSampler,
+    CorpusBatches,
+    ShardGroups,
+    UtteranceSampler,
+    prefetched,
+)
+from toolkit.train.config import ChunkConfig, TrainerConfig, WholeUtteranceConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
-from toolkit.train.prefetch import prefetched
-from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.trainer import Trainer
 
 UTTERANCE_FRAMES = 1200  # 12 s of 10 ms frames, about the mean of LibriSpeech
 UTTERANCES = 48
@@ -156,13 +160,10 @@ class _Steps:
         device: torch.device,
         cutting: ChunkConfig = ChunkConfig(),  # noqa: B008 - frozen
     ) -> None:
-        chunks = noise_chunks(config, cutting)
-        source = chunks
-        if whole is not None:
-            source = ShuffledUtterances(chunks.windows, whole, config.lookahead, seed=0)
+        source = noise_batches(config, whole or cutting)
         model = LstmModel(config).train()
         settings = TrainerConfig(amp=amp)
-        self._trainer = Trainer(model, CrossEntropy(), source, settings, Path(out), device=device)
+        self._trainer = Trainer(model, cross_entropy, source, settings, Path(out), device=device)
         batches = _endless(source)
         if device.type == "cuda":
             batches = (batch.pin() for batch in batches)
@@ -176,7 +177,7 @@ class _Steps:
         frames = 0
         for _ in range(self._steps):
             batch = next(self._batches)
-            self._trainer.update(batch.to(self._device))
+            self._trainer.train_step(batch.to(self._device))
             frames += batch.frames
             self.scored += batch.frames
             self.computed += batch.inputs.shape[0] * batch.inputs.shape[1]
@@ -218,21 +219,26 @@ class _Loader:
     """Loading of batches without training on them."""
 
     def __init__(self, config: LstmConfig, steps: int) -> None:
-        self._batches = _endless(noise_chunks(config))
+        self._batches = _endless(noise_batches(config))
         self._steps = steps
 
     def run(self) -> float:
         return float(sum(next(self._batches).frames for _ in range(self._steps)))
 
 
-def noise_chunks(config: LstmConfig, cutting: ChunkConfig = ChunkConfig()) -> Chunks:  # noqa: B008
-    """Chunks of the corpus of noise, on which the steps are measured."""
+def noise_batches(
+    config: LstmConfig,
+    rows: ChunkConfig | WholeUtteranceConfig = ChunkConfig(),  # noqa: B008 - frozen
+) -> CorpusBatches:
+    """Chunks or whole utterances of the corpus of noise, on which the steps are measured."""
     noise = _Noise(config.input_dim // 3, config.output_dim)
     corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
-    return Chunks(corpus, cutting, config.lookahead, seed=0)
+    is_whole = isinstance(rows, WholeUtteranceConfig)
+    sampler = (UtteranceSampler if is_whole else ChunkSampler)(rows, config.lookahead)
+    return CorpusBatches(ShardGroups(corpus, ChunkConfig().window, seed=0), sampler, seed=0)
 
 
-def _endless(source: Chunks | ShuffledUtterances) -> Iterator[Batch]:
+def _endless(source: CorpusBatches) -> Iterator[Batch]:
     epoch = 0
     while True:
         yield from source.batches(epoch)

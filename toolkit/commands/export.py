@@ -39,8 +39,7 @@ def export(model: Path, form: str, out: Path) -> None:
       toolkit export --model exp/demo/final --format onnx --out exported
     """
     from toolkit.decode.bundle.folder import find_network
-    from toolkit.models.export.export import export_model
-    from toolkit.models.export.source import find_export_source
+    from toolkit.models.export import export_model, find_export_source
 
     source = find_export_source(find_network(model))
     checked = export_model(source, form, out)

@@ -80,9 +80,13 @@ def choose_k(
         --teacher-normaliser exp/demo/fbank/normaliser.json \\
         --features exp/demo/fbank/val --out exp/demo/choice_of_k
     """
-    from toolkit.ssl.choice_of_k import ChoiceConfig, smallest_sufficient, table
-    from toolkit.ssl.choice_of_k import choose_k as choose
-    from toolkit.ssl.logits import TrainedModel
+    from toolkit.ssl.teacher_evaluation import (
+        ChoiceConfig,
+        TrainedModel,
+        smallest_sufficient,
+        table,
+    )
+    from toolkit.ssl.teacher_evaluation import choose_k as choose
 
     config = ChoiceConfig(ks or ChoiceConfig().ks, utterances)
     models = (
@@ -156,8 +160,7 @@ def calibration(
     from toolkit.align.store import AlignmentStore, LowRateAlignments
     from toolkit.hmm.senones import Senones
     from toolkit.hmm.topology import Topology
-    from toolkit.ssl.calibration import CalibrationConfig, measure_calibration
-    from toolkit.ssl.logits import TrainedModel
+    from toolkit.ssl.teacher_evaluation import CalibrationConfig, TrainedModel, measure_calibration
 
     targets = LowRateAlignments(
         AlignmentStore(alignments), Topology.load(topology), Senones.load(senones)

@@ -72,7 +72,7 @@ class PhoneAlternatives:
         return self.times[0].frames
 
 
-Spoken = PhoneTimes | PhoneAlternatives
+PhoneSupervision = PhoneTimes | PhoneAlternatives
 """The phones of an utterance, as transcribed or as recognised."""
 
 
@@ -117,7 +117,7 @@ class NumeratorMaker:
         self._denominator = denominator
         self._tolerance = tolerance
 
-    def lattice(self, spoken: Spoken, piece: Piece) -> Lattice | None:
+    def lattice(self, supervision: PhoneSupervision, piece: Piece) -> Lattice | None:
         """The numerator of a piece, whose arcs have the denominator's scores.
 
         Where the phones leave no path (a copy at a higher speed may have too few frames for some
@@ -125,18 +125,20 @@ class NumeratorMaker:
         are fewer frames than phones, or the denominator was estimated without them. Alternatives
         without a path are left out, if others have one.
         """
-        if isinstance(spoken, PhoneTimes):
-            spoken = PhoneAlternatives((spoken,), np.ones(1))
+        if isinstance(supervision, PhoneTimes):
+            supervision = PhoneAlternatives((supervision,), np.ones(1))
         for factor in (1, 2, 4):
-            if found := self._union(spoken, piece, factor * self._tolerance):
+            if found := self._union(supervision, piece, factor * self._tolerance):
                 return found
         return None
 
-    def _union(self, spoken: PhoneAlternatives, piece: Piece, tolerance: int) -> Lattice | None:
-        at_end = piece.start + piece.length == len(centre(spoken.frames, piece.offset))
+    def _union(
+        self, supervision: PhoneAlternatives, piece: Piece, tolerance: int
+    ) -> Lattice | None:
+        at_end = piece.start + piece.length == len(centre(supervision.frames, piece.offset))
         near: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
         weights: dict[bytes, float] = {}
-        for times, weight in zip(spoken.times, spoken.weights.tolist(), strict=True):
+        for times, weight in zip(supervision.times, supervision.weights.tolist(), strict=True):
             found = self._near(times, piece, tolerance)
             key = b"".join(part.tobytes() for part in found)
             near[key] = found

@@ -85,32 +85,32 @@ class NeuralLm:
         device = next(self.model.parameters()).device
         first, last = self.shortlist.ids([START, END])
         ids = [[first, *self.shortlist.ids(words), last] for words in sentences]
-        found = [np.zeros(len(row) - 1) for row in ids]
+        scores_of_sentences = [np.zeros(len(row) - 1) for row in ids]
         node = np.zeros(len(ids), dtype=np.int64)  # of each sentence: its beginning so far
         state: LstmState | None = None
         with full_float32(device):
-            for place in range(max(map(len, found), default=0)):
-                rows = [n for n, row in enumerate(found) if place < len(row)]
+            for place in range(max(map(len, scores_of_sentences), default=0)):
+                rows = [n for n, row in enumerate(scores_of_sentences) if place < len(row)]
                 words = np.array([ids[n][place : place + 2] for n in rows])
                 pairs = np.stack([node[rows], words[:, 0]])
-                new, place_of_row = np.unique(pairs, axis=1, return_inverse=True)
+                beginnings, place_of_row = np.unique(pairs, axis=1, return_inverse=True)
                 node[rows] = place_of_row.reshape(-1)
-                new = torch.from_numpy(new).to(device)
+                beginnings = torch.from_numpy(beginnings).to(device)
                 if state is not None:
-                    state = tuple(part[:, new[0]].contiguous() for part in state)
-                hidden, state = self.model(new[1][:, None], state)
+                    state = tuple(part[:, beginnings[0]].contiguous() for part in state)
+                hidden, state = self.model(beginnings[1][:, None], state)
                 following = torch.from_numpy(words[:, 1]).to(device)
-                own = torch.from_numpy(node[rows]).to(device)
-                scores = self._log_likelihoods(hidden[:, 0], own, following).tolist()
+                beginning = torch.from_numpy(node[rows]).to(device)
+                scores = self._log_likelihoods(hidden[:, 0], beginning, following).tolist()
                 for n, score in zip(rows, scores, strict=True):
-                    found[n][place] = score
-        return found
+                    scores_of_sentences[n][place] = score
+        return scores_of_sentences
 
-    def _log_likelihoods(self, hidden: Tensor, own: Tensor, words: Tensor) -> Tensor:
-        """ln p(words[i] | beginning own[i]), [N], from the hidden values [M, H] of beginnings."""
-        found = torch.zeros(len(words), dtype=torch.float64, device=words.device)
+    def _log_likelihoods(self, hidden: Tensor, beginning: Tensor, words: Tensor) -> Tensor:
+        """ln p(words[i] | beginning[i]), [N], from the hidden values [M, H] of beginnings."""
+        log_likelihoods = torch.zeros(len(words), dtype=torch.float64, device=words.device)
         for start in range(0, len(hidden), ROWS_OF_LOGITS):
             logits = self.model.output(hidden[start : start + ROWS_OF_LOGITS]).log_softmax(dim=1)
-            here = torch.nonzero((own >= start) & (own < start + len(logits)))[:, 0]
-            found[here] = logits[own[here] - start, words[here]].double()
-        return found
+            rows = torch.nonzero((beginning >= start) & (beginning < start + len(logits)))[:, 0]
+            log_likelihoods[rows] = logits[beginning[rows] - start, words[rows]].double()
+        return log_likelihoods

@@ -1,19 +1,100 @@
-"""The neural acoustic model as a scorer for decoding and alignment."""
+"""The neural acoustic model as a scorer: log-posteriors, priors, normalisation."""
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.models.lstm import log_posteriors
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import with_lookahead
 from toolkit.models.store import ModelError, load_model
+from toolkit.processes.devices import full_float32, to_device
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
+
+PRIORS = "priors.json"
+FLOOR = 0.01
+
+
+def log_priors(counts: Tensor) -> Tensor:
+    """Compute log p(s) from counts of training frames.
+
+    Decoding uses log p(x | s) = log p(s | x) - log p(s) + const. A target that was hardly seen
+    would get a large likelihood from the noise of its posterior, so that counts below a hundredth
+    of the mean count are raised to it.
+
+    Args:
+      counts: [C] frames of each target, not all 0.
+
+    Returns:
+      [C] float32, natural logarithm.
+    """
+    counts = counts.double()
+    floored = counts.clamp(min=FLOOR * float(counts.mean()))
+    return (floored / floored.sum()).log().float()
+
+
+def save_priors(folder: Path, counts: Tensor) -> None:
+    """Write the counts [C] as `priors.json` in a model's folder."""
+    write_atomically(Path(folder) / PRIORS, json.dumps({"counts": counts.tolist()}) + "\n")
+
+
+def load_log_priors(folder: Path) -> Tensor:
+    """Read log p(s) [C] float32 of the model in `folder`.
+
+    Raises:
+      ModelError: the file is missing or damaged.
+    """
+    path = Path(folder) / PRIORS
+    with reading(path, ModelError, "train the model again", "holds no priors"):
+        counts = torch.tensor(read_json(path, {"counts": [float]})["counts"])
+        if not (counts.ge(0).all() and 0 < counts.sum() < math.inf):
+            raise ValueError("no counts")
+        return log_priors(counts)
+
+
+@torch.inference_mode()
+def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]:
+    """Compute log p(target | x) of whole utterances in one batch.
+
+    Args:
+      model: as `LstmModel`, with `config.lookahead`; put in evaluation mode by this call.
+      utterances: low-rate features, [T_n, D] each, on the CPU or the model's device; similar
+        lengths waste the least.
+
+    Returns:
+      For each utterance [T_n, C], float32, natural logarithm, on the CPU. The batch an utterance
+      is in changes its values by rounding at most.
+    """
+    logits = batch_logits(model, utterances)
+    rows = torch.cat(logits).float().log_softmax(dim=-1).cpu()  # one copy of all rows
+    return list(rows.split([len(row) for row in logits]))
+
+
+@torch.inference_mode()
+def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]:
+    """Compute the logits of whole utterances in one batch: [T_n, C] each, on the model's device.
+
+    Arguments are those of `log_posteriors`.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(features) for features in utterances])
+    if not lengths.any():  # torch has no LSTM over nothing
+        return [torch.zeros(0, model.config.output_dim, device=device) for _ in utterances]
+    rows = [with_lookahead(features.float(), model.config.lookahead) for features in utterances]
+    inputs = to_device(nn.utils.rnn.pad_sequence(rows, batch_first=True), device)
+    with full_float32(device):
+        logits, _ = model(inputs, lengths=lengths)
+    return [row[: len(features)] for row, features in zip(logits, utterances, strict=True)]
 
 
 class NeuralModel:
@@ -34,11 +115,12 @@ class NeuralModel:
         self.normaliser = Normaliser.load(normaliser)
         self.log_priors = load_log_priors(folder)
         sizes = self.model.config.input_dim, self.model.config.output_dim
-        found = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
-        if found != sizes:
+        expected = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
+        if expected != sizes:
             raise ModelError(
                 f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, {normaliser} and"
-                f" the priors are for {found[0]} and {found[1]}: they come from different trainings"
+                f" the priors are for {expected[0]} and {expected[1]}: they come from different"
+                " trainings"
             )
 
     def log_likelihoods(
@@ -65,8 +147,8 @@ class NeuralModel:
           ModelError: outputs are not finite, in which a search would find no path.
         """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
-        found = [row - self.log_priors for row in log_posteriors(self.model, inputs)]
-        return [self.checked(row) for row in found]
+        posteriors = log_posteriors(self.model, inputs)
+        return [self.checked(row - self.log_priors) for row in posteriors]
 
     def checked(self, scores: Tensor) -> Tensor:
         """Return scores unchanged.

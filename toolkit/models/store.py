@@ -1,7 +1,10 @@
-"""Networks on disk: weights as safetensors, everything else as JSON."""
+"""Networks on disk: weights as safetensors, everything else as JSON; and copies in 8 bits (A20)."""
 
+import copy
+import io
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
-from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.storage.files import write_atomically
@@ -33,6 +35,8 @@ KINDS: dict[str, tuple[type, type[nn.Module]]] = {
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
 _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.tensor)
+LAYERS = {nn.LSTM, nn.Linear}
+"""Kinds of layers whose weights become integers; others, such as convolutions, stay float32."""
 
 
 class ModelError(ToolkitError):
@@ -71,12 +75,12 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     A network's layers may share weights, which are stored under each of their names then.
     """
     seen: set[int] = set()
-    found = {}
+    stored = {}
     for name, value in tensors.items():
         value = value.detach().cpu().contiguous()
-        found[name] = value.clone() if value.data_ptr() in seen else value
+        stored[name] = value.clone() if value.data_ptr() in seen else value
         seen.add(value.data_ptr())
-    return found
+    return stored
 
 
 def _unknown_class(thing: object) -> ModelError:
@@ -145,3 +149,25 @@ def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[
         if name in found and found[name].shape != value.shape
     ]
     return listed[:5] + ([f"and {len(listed) - 5} more"] if len(listed) > 5 else [])
+
+
+def quantize_int8(model: nn.Module) -> nn.Module:
+    """Return a copy of a network whose LSTMs and linear layers multiply in 8 bits.
+
+    Weights are rounded once, each matrix with a factor of its own; inputs at every call, with a
+    factor for all frames of the call, so that a stream's outputs are not those of the whole. It
+    cannot be trained and computes on the CPU.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces other ways of doing it
+        quantise = torch.ao.quantization.quantize_dynamic
+        return quantise(copy.deepcopy(model).cpu().eval(), LAYERS, torch.qint8)
+
+
+def serialized_bytes(model: nn.Module) -> int:
+    """Count the bytes that torch writes for a network's weights."""
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.save(model.state_dict(), out)
+    return out.tell()

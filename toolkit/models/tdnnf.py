@@ -1,5 +1,6 @@
-"""Factorised time-delay networks, TDNN-F (Povey et al. 2018), with an output every 30 ms."""
+"""The factorised time-delay network, TDNN-F, and its semi-orthogonal constraint (Povey 2018)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,13 @@ from torch.nn import functional
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.processes.devices import to_device
+
+EVERY_STEPS = 4
+"""Steps of the optimizer between two updates, as in Kaldi."""
+SPEED = 0.125
+"""Kaldi's update speed, with which an update converges quadratically."""
+FAR, VERY_FAR = 1.02, 1.1
+"""Ratios of the eigenvalues' mean square to their squared mean above which it is halved, twice."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,48 @@ class TdnnfConfig:
         return 0
 
 
+def constrain(model: nn.Module, step: int) -> None:
+    """Update the matrices that a model lists as `semi_orthogonal`, every fourth step.
+
+    Args:
+      model: of any kind; without such a list nothing is done.
+      step: steps taken before, over all epochs.
+    """
+    constrain_matrices(getattr(model, "semi_orthogonal", ()), step)
+
+
+def constrain_matrices(matrices: Iterable[Tensor], step: int) -> None:
+    """Update matrices as `constrain` does those of a model."""
+    if step % EVERY_STEPS == 0:
+        for matrix in matrices:
+            make_semi_orthogonal(matrix)
+
+
+@torch.no_grad()
+def make_semi_orthogonal(weight: Tensor) -> None:
+    """Move a matrix M a step towards M M^T = a^2 I, in place, for the scale a nearest to M's own.
+
+    With P = M M^T and a^2 = tr(P P) / tr(P), the update is M - 4 v / a^2 (P - a^2 I) M with v =
+    1/8: a gradient step on ||P - a^2 I||^2. As in Kaldi's floating scale, the norm of M is left to
+    the optimizer, and v is lower for a matrix that is far from its aim, where the step would
+    overshoot.
+
+    Args:
+      weight: [rows, ...], taken as a matrix of `rows` rows; transposed if it has more rows than
+        columns.
+    """
+    matrix = weight.flatten(1)
+    if matrix.shape[0] > matrix.shape[1]:
+        matrix = matrix.t()
+    product = matrix @ matrix.t()  # P
+    trace, square = product.diagonal().sum(), product.square().sum()
+    scale = square / trace  # a^2
+    ratio = square * len(product) / trace.square()
+    speed = SPEED * torch.where(ratio > VERY_FAR, 0.25, torch.where(ratio > FAR, 0.5, 1.0))
+    product.diagonal().sub_(scale)
+    matrix.sub_(4 * speed / scale * (product @ matrix))
+
+
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation [N, F, T], with the running statistics where N T is 1.
 
@@ -85,8 +135,9 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
         if self.training and x.shape[0] * x.shape[2] == 1:
-            given = self.running_mean, self.running_var, self.weight, self.bias
-            return functional.batch_norm(x, *given, eps=self.eps)
+            return functional.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
         return super().forward(x)
 
 
@@ -98,28 +149,32 @@ class FactorisedLayer(nn.Module):
     Args:
       config: sizes.
       stride: in frames of the layer's input.
-      step: the output has every so manieth frame of the input.
+      subsampling_factor: frames of the input for a frame of the output.
     """
 
-    def __init__(self, config: TdnnfConfig, stride: int, step: int = 1) -> None:
+    def __init__(self, config: TdnnfConfig, stride: int, subsampling_factor: int = 1) -> None:
         super().__init__()
         width = 2 if stride else 1
         spacing = max(stride, 1)
         self.linear = nn.Conv1d(
             config.hidden, config.bottleneck, width, dilation=spacing, bias=False
         )
-        self.affine = nn.Conv1d(config.bottleneck, config.hidden, width, step, dilation=spacing)
+        self.affine = nn.Conv1d(
+            config.bottleneck, config.hidden, width, subsampling_factor, dilation=spacing
+        )
         self.norm = BatchNorm(config.hidden)
-        self._stride, self._step = stride, step
+        self._stride, self._subsampling_factor = stride, subsampling_factor
         self._bypass, self._dropout = config.bypass, config.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the layer: [N, H, T] to [N, H, ceil((T - 2 stride) / step)]."""
+        """Run the layer: [N, H, T] to [N, H, ceil((T - 2 stride) / subsampling_factor)]."""
         y = self.norm(self.affine(self.linear(x)).relu())
         if self.training and self._dropout:
             factors = torch.rand(*y.shape[:2], 1, device=y.device, dtype=y.dtype)
             y = y * (1 + self._dropout * (2 * factors - 1))
-        return y + self._bypass * x[:, :, self._stride : -self._stride or None : self._step]
+        # The input frames at the outputs' own places: none of the context that was read.
+        own_frames = slice(self._stride, -self._stride or None, self._subsampling_factor)
+        return y + self._bypass * x[:, :, own_frames]
 
 
 class TdnnfModel(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.models.lstm import LstmState, initialise
-from toolkit.models.recurrence import replaces_torch, run_lstm
+from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
 
 LARGEST_FIRST_WEIGHT = 0.1
 """Word vectors begin uniformly between minus this and this."""
@@ -60,7 +60,7 @@ class WordLstm(nn.Module):
           state: after the last word, two times [layers, N, H].
         """
         vectors = self.dropout(functional.embedding(words, self.output.weight))
-        if replaces_torch(self.lstm, vectors):
+        if is_faster_than_torch(self.lstm, vectors):
             hidden, state = run_lstm(self.lstm, vectors, state)
         else:
             hidden, state = self.lstm(vectors, state)

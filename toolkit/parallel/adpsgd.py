@@ -1,23 +1,150 @@
-"""ADPSGD: each worker averages its model with a neighbour's while it computes (B1)."""
+"""ADPSGD and H-ADPSGD: models averaged with a neighbour's while computing (B1, B3).
+
+Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
+stochastic matrix. So the mean of the models stays, and their distance from it becomes no longer.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.batch import BatchesAhead, DataSource
-from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.learner import Learner, delay_by_one_update
-from toolkit.parallel.point_to_point import Answer, PointToPoint
-from toolkit.parallel.process_group import Workers
-from toolkit.parallel.streams import Channel, streams_of
-from toolkit.parallel.topology import Pattern, is_active, partner, partners
+from toolkit.parallel.asynchronous import Asynchronous, Node
+from toolkit.parallel.config import ParallelConfig, ParallelError
+from toolkit.parallel.messages import (
+    Answer,
+    HostCopies,
+    HostStreams,
+    PointToPoint,
+    Streams,
+    Turns,
+    streams_of,
+)
+from toolkit.parallel.ssgd import GradientBuckets
+from toolkit.parallel.strategy import BatchSource, Prefetch
+from toolkit.parallel.workers import Distributed, Workers
+
+Pattern = Literal["fixed", "random", "shuffled"]
+"""`fixed`: neighbours on a ring in turn; `random`: partners that active learners draw on their own,
+so that two may draw the same one; `shuffled`: neighbours on a ring that is shuffled for every
+averaging, so that those who average as often never ask the same one."""
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square over the learners of the distance of [K, P] models from their mean."""
+    return float((models - models.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+
+def is_active(rank: int) -> bool:
+    """Whether a learner is active: requests averagings; passive learners answer requests.
+
+    Even ranks are active, odd ranks passive. As passive learners never wait for others, no
+    deadlock can arise (the bipartite graph of Lian et al. 2018).
+    """
+    return rank % 2 == 0
+
+
+def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
+    """List the possible partners of a learner, the next one on the ring first.
+
+    These are the passive learners that an active one may ask, or the active ones that may ask a
+    passive one. On a fixed ring of an odd number of learners the last and the first, both active,
+    never average with each other; the rest of the ring still connects all.
+    """
+    if pattern == "fixed":
+        neighbours = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
+    else:
+        neighbours = range(learners)
+    return [peer for peer in neighbours if is_active(peer) != is_active(rank)]
+
+
+def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
+    """Choose the partner of an active learner for its averaging `number` (from 0).
+
+    On the fixed ring the neighbours take turns; else all passive learners are equally likely. Of an
+    odd number of learners two active ones have the same partner on a shuffled ring.
+    """
+    choice = partners(rank, learners, pattern)
+    if pattern == "fixed":
+        return choice[number % len(choice)]
+    if pattern == "shuffled":
+        passive = [learner for learner in range(learners) if not is_active(learner)]
+        ring = np.random.default_rng([seed, number]).permutation(passive)
+        return int(ring[rank // 2 % len(ring)])
+    return choice[np.random.default_rng([seed, rank, number]).integers(len(choice))]
+
+
+class Learner:
+    """One learner's weights, changed concurrently by its optimizer and by averaging with others.
+
+    Every change is atomic and relative, so that none is lost, whatever the order: the optimizer's
+    update is added, and an averaging of two learners moves both by half of their difference, in
+    opposite directions. So the mean of all models changes by the mean of the optimizers' updates
+    alone. All of it happens on the device that holds the weights.
+
+    Args:
+      weights: [P] float32, from which it starts.
+      streams: of the weights' device.
+    """
+
+    def __init__(self, weights: Tensor, streams: Streams | None = None) -> None:
+        self._weights = weights.detach().clone()
+        self._turns = Turns(streams or HostStreams())
+        self.averagings = 0
+        """Number of averagings with other learners."""
+
+    def weights(self) -> Tensor:
+        """Return a copy of the current weights: [P]."""
+        with self._turns.ordered():
+            return self._weights.clone()
+
+    def set_weights(self, weights: Tensor) -> None:
+        """Replace the weights by [P]."""
+        with self._turns.ordered():
+            self._weights.copy_(weights)
+
+    def add(self, update: Tensor) -> Tensor:
+        """Add an optimizer's update, possibly of older weights; return the new weights [P]."""
+        with self._turns.ordered():
+            self._weights += update
+            return self._weights.clone()
+
+    def average_with(self, peer_weights: Tensor) -> Tensor:
+        """Move half of the way towards the learner that requests an averaging.
+
+        Args:
+          peer_weights: [P] weights of that learner at its request.
+
+        Returns:
+          [P]: half of the difference, which that learner has to subtract by `apply_correction`.
+        """
+        with self._turns.ordered():
+            correction = (peer_weights - self._weights) / 2
+            self._weights += correction
+            self.averagings += 1
+        return correction
+
+    def apply_correction(self, correction: Tensor) -> None:
+        """Complete an averaging: subtract what the peer's `average_with` returned."""
+        with self._turns.ordered():
+            self._weights -= correction
+            self.averagings += 1
+
+
+def delay_by_one_update(before: Tensor, after: Tensor, mean: Tensor) -> Tensor:
+    """Combine an update with the averaging that overlapped with its computation.
+
+    Args:
+      before: [P], the weights at which the gradient was computed.
+      after: [P], the same after the optimizer's step.
+      mean: [P], the mean over all learners of their `before`.
+    """
+    return mean + (after - before)
 
 
 class NeighbourAverager:
@@ -37,7 +164,7 @@ class NeighbourAverager:
       ranks: rank of each learner.
       index: this learner's index in `ranks`.
       pattern: which learners average with each other.
-      make_channel: makes the copies between device and host of one thread.
+      make_copies: makes the copies between device and host of one thread.
     """
 
     def __init__(
@@ -47,11 +174,11 @@ class NeighbourAverager:
         ranks: Sequence[int],
         index: int,
         pattern: Pattern,
-        make_channel: Callable[[], Channel],
+        make_copies: Callable[[], HostCopies],
     ) -> None:
         self._exchange = exchange
-        self._make_channel = make_channel
-        self._channels: list[Channel] = []
+        self._make_copies = make_copies
+        self._copies: list[HostCopies] = []
         self._learner = learner
         self._ranks = ranks
         self._index = index
@@ -64,18 +191,18 @@ class NeighbourAverager:
         """Number of averagings that this learner has requested."""
         if learner is None:
             return
-        neighbours = [ranks[other] for other in partners(index, len(ranks), pattern)]
+        neighbours = [ranks[peer] for peer in partners(index, len(ranks), pattern)]
         if is_active(index):
             self._servers = neighbours
-            channel = self._channel()
-            exchange.start(lambda: self._average(channel))
+            copies = self._host_copies()
+            exchange.start(lambda: self._average(copies))
         else:
             exchange.serve(neighbours, self._answering)
 
     @property
     def host_copies(self) -> int:
         """How often a model, or half of a difference, was brought to the host."""
-        return sum(channel.copies for channel in self._channels)
+        return sum(copies.count for copies in self._copies)
 
     def wake(self) -> None:
         """Request an averaging; raise the exception of an earlier one that failed."""
@@ -96,21 +223,21 @@ class NeighbourAverager:
         if not failed:
             self._exchange.close(self._servers)
 
-    def _channel(self) -> Channel:
-        self._channels.append(self._make_channel())
-        return self._channels[-1]
+    def _host_copies(self) -> HostCopies:
+        self._copies.append(self._make_copies())
+        return self._copies[-1]
 
     def _answering(self) -> Answer:
         """Make what answers the requests of one neighbour."""
-        channel, learner = self._channel(), self._learner
+        copies, learner = self._host_copies(), self._learner
 
-        def answer(asking: Tensor, _: float) -> Tensor:
-            with channel.stream():
-                return channel.to_host(learner.answer(channel.to_device(asking)))
+        def answer(peer_weights: Tensor, _: float) -> Tensor:
+            with copies.stream():
+                return copies.to_host(learner.average_with(copies.to_device(peer_weights)))
 
         return answer
 
-    def _average(self, channel: Channel) -> None:
+    def _average(self, copies: HostCopies) -> None:
         while self._requested.wait():
             with self._averaging:
                 self._requested.clear()
@@ -118,11 +245,11 @@ class NeighbourAverager:
                     return
                 if not self._servers:
                     continue
-                other = partner(self._index, len(self._ranks), self._pattern, self.asked)
-                with channel.stream():
-                    mine = channel.to_host(self._learner.weights())
-                    half = self._exchange.request(self._ranks[other], mine)
-                    self._learner.finish(channel.to_device(half))
+                peer = partner(self._index, len(self._ranks), self._pattern, self.asked)
+                with copies.stream():
+                    weights = copies.to_host(self._learner.weights())
+                    correction = self._exchange.request(self._ranks[peer], weights)
+                    self._learner.apply_correction(copies.to_device(correction))
                 self.asked += 1
 
 
@@ -156,14 +283,14 @@ class Adpsgd(Asynchronous):
         self._copied = 0
         self._learner: Learner | None = None
         """The learner of which this rank holds the model, if any; on the model's device."""
-        self._taken: Tensor
-        """The learner's weights before the step."""
+        self._before_step: Tensor
+        """[P] the learner's weights before the step."""
         ranks = self.learners()
         device = self.flat.parameters[0].device
         streams = streams_of(device)
         if self.workers.rank in ranks:
             self._learner = Learner(self.flat.weights(), streams)
-            self._taken = self._learner.weights()
+            self._before_step = self._learner.weights()
         self._mean: Any = None  # delay by one: the all-reduce in progress
         self._group = self.workers.new_group(ranks)
         self._averager = None
@@ -178,12 +305,19 @@ class Adpsgd(Asynchronous):
                 ranks,
                 index,
                 self.config.adpsgd.pattern,
-                lambda: Channel(streams, len(self.flat), device),
+                lambda: HostCopies(streams, len(self.flat), device),
             )
 
-    def share_batches(self, data: BatchesAhead) -> DataSource:
-        """See `Strategy`: with delay by one unchanged, since all workers keep in step."""
-        return data if self._delayed else super().share_batches(data)
+    def batches(
+        self,
+        data: BatchSource,
+        epoch: int,
+        start: int,
+        prefetch: Prefetch,
+        may_share: bool = True,
+    ) -> Iterator[Any]:
+        """See `Strategy`: with delay by one all workers keep in step, and share no batches."""
+        return super().batches(data, epoch, start, prefetch, may_share and not self._delayed)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
         """See `Strategy`: with delay by one, as in synchronous methods."""
@@ -211,7 +345,7 @@ class Adpsgd(Asynchronous):
         super().after_step()
         if self._learner is not None and len(self.learners()) > 1:
             self._mix()
-            self.flat.set_weights(self._taken)
+            self.flat.set_weights(self._before_step)
 
     def end_epoch(self) -> None:
         """See `Strategy`: all workers continue from the mean of all models."""
@@ -222,7 +356,7 @@ class Adpsgd(Asynchronous):
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """See `Strategy`: the mean of all models."""
-        own = self.flat.weights()
+        local = self.flat.weights()
         with self._quiet():
             mean = self._average()
         self.flat.set_weights(mean)
@@ -230,54 +364,56 @@ class Adpsgd(Asynchronous):
             with super().consensus():
                 yield
         finally:
-            self.flat.set_weights(own)
+            self.flat.set_weights(local)
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: weights, optimizer state, numbers of averagings and of requests."""
         with self._quiet():
             alone = self._learner is None or len(self.learners()) == 1  # then nothing was mixed
             weights = self.flat.weights() if alone else self._learner.weights()
         optimizer = self.optimizer.state_dict()
-        own = {**super().rank_state(), "weights": weights, "optimizer": optimizer}
-        own["host_copies"] = self.host_copies
+        state = {**super().rank_state_dict(), "weights": weights, "optimizer": optimizer}
+        state["host_copies"] = self.host_copies
         if self._averager is not None:
             averagings = 0 if self._learner is None else self._learner.averagings
-            own["averagings"] = [averagings, self._averager.asked]
-        return own
+            state["averagings"] = [averagings, self._averager.asked]
+        return state
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`: takes the mean of the stored weights, and the first optimizer state."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         with self._quiet():
             weights = self.flat.weights()
-            if own:
-                self.optimizer.load_state_dict(own[0]["optimizer"])
-                self._copied = own[0].get("host_copies", 0)  # not in version 0.1
+            if rank_states:
+                self.optimizer.load_state_dict(rank_states[0]["optimizer"])
+                self._copied = rank_states[0]["host_copies"]
                 if self._averager is not None and self._learner is not None:
-                    self._learner.averagings, self._averager.asked = own[0]["averagings"]
-                weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
+                    self._learner.averagings, self._averager.asked = rank_states[0]["averagings"]
+                weights = torch.stack([rank_state["weights"] for rank_state in rank_states]).mean(
+                    dim=0
+                )
             self._take(weights)
-        if own:  # without what is sent to go on: a mean under way was counted before
-            self.workers.sent = own[0]["counts"]["sent"]
+        if rank_states:  # without what is sent to go on: a mean under way was counted before
+            self.workers.sent = rank_states[0]["counts"]["sent"]
 
     def report(self) -> dict[str, float]:
         """See `Strategy`; `averagings`: those with a neighbour, and `host_copies`, per step."""
         steps = max(1, self.steps)
-        found = {**super().report(), "host_copies": self.host_copies / steps}
+        statistics = {**super().report(), "host_copies": self.host_copies / steps}
         if self._averager is not None:
             averagings = 0 if self._learner is None else self._learner.averagings
-            found["averagings"] = averagings / steps
-        return found
+            statistics["averagings"] = averagings / steps
+        return statistics
 
     def _mix(self) -> None:
-        """Add the optimizer's update to the learner; set `_taken`, from which to continue."""
+        """Add the optimizer's update to the learner; set `_before_step`, from which to continue."""
         now = self.flat.weights()
         if self._delayed:
-            self._taken = delay_by_one_update(self._taken, now, self._finished_mean())
-            self._learner.set_weights(self._taken)
+            self._before_step = delay_by_one_update(self._before_step, now, self._finished_mean())
+            self._learner.set_weights(self._before_step)
             self._begin_mean()
         else:
-            self._taken = self._learner.add(now - self._taken)
+            self._before_step = self._learner.add(now - self._before_step)
             self._averager.wake()
 
     def _take(self, weights: Tensor) -> None:
@@ -286,7 +422,7 @@ class Adpsgd(Asynchronous):
             self._finished_mean()
         if self._learner is not None:
             self._learner.set_weights(weights)
-            self._taken = self._learner.weights()
+            self._before_step = self._learner.weights()
         self.flat.set_weights(weights)
         self.workers.all_gather_object(None)  # barrier, before any rank averages with these weights
         if self._delayed:
@@ -317,3 +453,87 @@ class Adpsgd(Asynchronous):
 
     def _finished_mean(self) -> Tensor | None:
         return None if self._learner is None else self._mean.wait() / len(self.learners())
+
+
+class HierarchicalAdpsgd(Adpsgd):
+    """ADPSGD whose learners are nodes of several workers, the super-learners (B3).
+
+    Within a node every step uses the gradient of the mean loss over its workers' batches (S-SGD),
+    so that they take the same step. The first worker of each node alone copies the model to the
+    host, where it is averaged with those of other nodes in the background, and broadcasts the
+    result to its node over the links between devices: a host copies, sends and averages one model
+    where ADPSGD does so with one per worker (B6). Nodes take batches at their own pace. With a
+    single node the method is S-SGD.
+    """
+
+    def start(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """See `Strategy`.
+
+        Raises:
+          ParallelError: the number of workers is not a multiple of the node's.
+        """
+        rank, world_size = self.workers.rank, self.workers.world_size
+        self._size = self.config.adpsgd.node or self.workers.local_world_size
+        if world_size % self._size:
+            raise ParallelError(
+                f"{world_size} workers are not whole nodes of {self._size}: start as many on "
+                "each host, or choose parallel.adpsgd.node"
+            )
+        number = rank // self._size
+        nodes = [range(i, i + self._size) for i in self.learners()]
+        self._inside = [self.workers.new_group(node) for node in nodes][number]
+        control = self._inside
+        if self.workers.cuda:
+            control = [self.workers.new_group(node, "gloo") for node in nodes][number]
+        self._node = Node(number, len(nodes), self._size, control)
+        super().start(model, optimizer)
+        self._buckets = GradientBuckets(self.flat.parameters, self.workers, self._inside)
+
+    def learners(self) -> Sequence[int]:
+        """See `Adpsgd`: the first worker of each node."""
+        return range(0, self.workers.world_size, self._size)
+
+    def node(self) -> Node:
+        """See `Asynchronous`."""
+        return self._node
+
+    def stop(self, failed: bool = False) -> None:
+        """See `Strategy`."""
+        if hasattr(self, "_buckets"):
+            self._buckets.remove()
+        super().stop(failed)
+
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
+        """See `Strategy`: as in S-SGD, within the node."""
+        self._buckets.backward(loss, weight)
+
+    def after_step(self) -> None:
+        """See `Strategy`: the first worker mixes the models, all of its node take them over."""
+        super().after_step()
+        if len(self.learners()) > 1:
+            self._pass_on(None if self._learner is None else self._before_step)
+
+    def report(self) -> dict[str, float]:
+        """See `Strategy`; `bytes_between_per_step`: bytes this worker sends to other nodes."""
+        between = 0 if self._exchange is None else self._exchange.sent
+        return {**super().report(), "bytes_between_per_step": between / max(1, self.steps)}
+
+    def _take(self, weights: Tensor) -> None:
+        """See `Adpsgd`; the weights of the node's first worker count."""
+        super()._take(weights)
+        self._pass_on(None if self._learner is None else weights)
+
+    def _average(self) -> Tensor:
+        """See `Adpsgd`; on every rank."""
+        mean = super()._average()
+        return self._pass_on(None if self._learner is None else mean)
+
+    def _pass_on(self, weights: Tensor | None) -> Tensor:
+        """Broadcast the weights that the node's first worker gives, and use them in its others."""
+        passed = torch.empty(len(self.flat), device=self.flat.parameters[0].device)
+        if weights is not None:
+            passed.copy_(weights)
+        self.workers.broadcast(passed, self._node.leader, self._inside)
+        if weights is None:
+            self.flat.set_weights(passed)
+        return passed

@@ -1,16 +1,138 @@
 """A-SGD: asynchronous SGD through a parameter server on rank 0 (A19)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.models.semi_orthogonal import constrain_matrices
+from toolkit.models.tdnnf import constrain_matrices
 from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.learner import ParameterServer
-from toolkit.parallel.point_to_point import Answer, PointToPoint
-from toolkit.parallel.streams import Channel, streams_of
+from toolkit.parallel.messages import (
+    Answer,
+    HostCopies,
+    HostStreams,
+    PointToPoint,
+    Streams,
+    Turns,
+    streams_of,
+)
+
+
+class ParameterServer:
+    """The parameter server of asynchronous SGD (A19): workers push gradients and pull weights.
+
+    After every `parts` gradients, from any workers, the optimizer makes a step with their mean.
+    With `parts` equal to the number of workers, updates are as large as in synchronous training;
+    but as no worker waits, gradients may be stale.
+
+    Args:
+      weights: [P] initial weights.
+      optimizer: its class and settings are used, not its state.
+      parts: number of gradients per update.
+      max_norm: mean gradients of a larger norm are scaled down to it.
+      streams: of the weights' device, on which the optimizer makes its steps.
+      constrain: called after each update with the weights [P] and the number of updates before, to
+        change them in place.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        optimizer: Optimizer,
+        parts: int,
+        max_norm: float = float("inf"),
+        streams: Streams | None = None,
+        constrain: Callable[[Tensor, int], None] = lambda weights, updates: None,
+    ) -> None:
+        self._weights = nn.Parameter(weights.detach().clone())
+        self._constrain = constrain
+        self._optimizer = optimizer_like(optimizer, [self._weights])
+        self._sum = torch.zeros_like(self._weights)
+        self._rates: list[float] = []
+        self._parts = parts
+        self._max_norm = max_norm
+        self._turns = Turns(streams or HostStreams())
+        self.updates = 0
+        """Number of updates made."""
+
+    def add(self, gradient: Tensor, rate: float) -> Tensor:
+        """Add a worker's gradient; every `parts` gradients, update the weights.
+
+        Args:
+          gradient: [P], of the mean loss of the worker's batch.
+          rate: the worker's current learning rate; an update uses the mean over its gradients.
+
+        Returns:
+          [P]: the weights from which the worker continues.
+        """
+        with self._turns.ordered():
+            self._sum += gradient
+            self._rates.append(rate)
+            if len(self._rates) >= self._parts:
+                self._update()
+            return self._weights.detach().clone()
+
+    def flush(self) -> None:
+        """Apply the gradients that are left, if there are any."""
+        with self._turns.ordered():
+            if self._rates:
+                self._update()
+
+    def weights(self) -> Tensor:
+        """Return a copy of the weights: [P]."""
+        with self._turns.ordered():
+            return self._weights.detach().clone()
+
+    def set_weights(self, weights: Tensor) -> None:
+        """Replace the weights by [P]."""
+        with self._turns.ordered():
+            self._weights.data.copy_(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, without weights."""
+        with self._turns.ordered():
+            return {
+                "optimizer": self._optimizer.state_dict(),
+                "updates": self.updates,
+                "sum": self._sum.clone(),
+                "rates": list(self._rates),
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        with self._turns.ordered():
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.updates = state["updates"]
+            self._rates = list(state["rates"])
+            self._sum.zero_()
+            if self._rates:
+                self._sum += state["sum"].to(self._sum.device)
+
+    def _update(self) -> None:
+        self._weights.grad = self._sum / len(self._rates)
+        nn.utils.clip_grad_norm_([self._weights], self._max_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = sum(self._rates) / len(self._rates)
+        self._optimizer.step()
+        self._constrain(self._weights.detach(), self.updates)
+        self._sum = torch.zeros_like(self._sum)
+        self._rates.clear()
+        self.updates += 1
+
+
+def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Construct an optimizer of the same class and settings for other parameters, with no state.
+
+    torch's element-wise optimizers do the same to a model and to its flat weights.
+    """
+    kind: Callable[..., Optimizer] = type(optimizer)
+    copy = kind(parameters, lr=1.0)
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    for group in copy.param_groups:
+        group.update(settings)
+    return copy
 
 
 class Asgd(Asynchronous):
@@ -23,7 +145,7 @@ class Asgd(Asynchronous):
     sends the weights to all workers. Semi-orthogonal matrices (TDNN-F) are kept so on the server.
     """
 
-    constrains = True
+    applies_constraints = True
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
@@ -32,8 +154,8 @@ class Asgd(Asynchronous):
         self._gradient: Tensor | None = None
         device = self.flat.parameters[0].device
         self._streams = streams_of(device)
-        self._make_channel = lambda: Channel(self._streams, len(self.flat), device)
-        self._channel = self._make_channel()
+        self._make_copies = lambda: HostCopies(self._streams, len(self.flat), device)
+        self._copies = self._make_copies()
         self._exchange = PointToPoint(workers, len(self.flat), self._streams)
         self.server: ParameterServer | None = None
         """The parameter server, of worker 0 alone."""
@@ -49,18 +171,20 @@ class Asgd(Asynchronous):
             self._exchange.serve(range(1, workers.world_size), self._answering)
 
     def _constrain(self, weights: Tensor, updates: int) -> None:
-        """Do to the server's weights what `toolkit.models.semi_orthogonal` does to a model."""
-        own = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
+        """Do to the server's weights what `toolkit.models.tdnnf` does to a model."""
+        constrained = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
         pairs = zip(self.flat.parameters, self.flat.views(weights), strict=True)
-        constrain_matrices((view for parameter, view in pairs if id(parameter) in own), updates)
+        constrain_matrices(
+            (view for parameter, view in pairs if id(parameter) in constrained), updates
+        )
 
     def _answering(self) -> Answer:
         """Make what answers one worker's pushes."""
-        channel, server = self._make_channel(), self.server
+        copies, server = self._make_copies(), self.server
 
         def answer(gradient: Tensor, rate: float) -> Tensor:
-            with channel.stream():
-                return channel.to_host(server.add(channel.to_device(gradient), rate))
+            with copies.stream():
+                return copies.to_host(server.add(copies.to_device(gradient), rate))
 
         return answer
 
@@ -72,15 +196,15 @@ class Asgd(Asynchronous):
             if not failed:
                 exchange.close([0] if self.workers.rank else [])
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """See `Strategy`: keep the gradient for `after_step`, where it is sent from.
 
         A gradient that is not finite stays in the model, where the training loop reports it.
         """
-        super().backward(loss, weight)
+        super().backward(loss, weight, accumulated)
         gradient = self.flat.gradients()
         if self.server is None:
-            gradient = self._channel.to_host(gradient)
+            gradient = self._copies.to_host(gradient)
         self._gradient = gradient if bool(gradient.isfinite().all()) else None
         if self._gradient is not None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -96,12 +220,12 @@ class Asgd(Asynchronous):
             weights = self.server.add(self._gradient, rate)
         else:
             reply = self._exchange.request(0, self._gradient, rate)
-            weights = self._channel.to_device(reply)
+            weights = self._copies.to_device(reply)
         self.flat.set_weights(weights)
 
-    def meet(self) -> None:
+    def wait_for_checkpoint(self) -> None:
         """See `Asynchronous`; all continue from the same weights."""
-        super().meet()
+        super().wait_for_checkpoint()
         self._broadcast_weights()
 
     def end_epoch(self) -> None:
@@ -111,17 +235,17 @@ class Asgd(Asynchronous):
             self.server.flush()
         self._broadcast_weights()
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: on worker 0, the parameter server's optimizer and pending gradients."""
-        own = super().rank_state()
-        return own if self.server is None else {**own, "accumulator": self.server.state()}
+        state = super().rank_state_dict()
+        return state if self.server is None else {**state, "accumulator": self.server.state_dict()}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         if self.server is not None:
             if state:
-                self.server.load_state(own[0]["accumulator"])
+                self.server.load_state_dict(rank_states[0]["accumulator"])
             self.server.set_weights(self.flat.weights())
         self._broadcast_weights()
 

@@ -1,41 +1,293 @@
-"""Base class of the asynchronous methods: workers meet at checkpoints and between epochs."""
+"""Base class of the asynchronous methods: nodes take steps at their own pace, and steal some.
 
-from collections.abc import Sequence
+A node is one worker, or several that keep in step with each other. Its part of an epoch is a range
+of steps, which it takes from the front. A node without steps of its own steals some from the back
+of the part of which most is left, the fewer the less is left, so that all nodes come to the end at
+almost the same time, however fast each is: none waits longer than for one step of another.
+
+Counters that all nodes can add to are the only common state. Training uses the processes'
+key-value store, the simulator a dictionary; what is decided here is the same.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.batch import BatchesAhead, DataSource
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.point_to_point import PointToPoint
-from toolkit.parallel.process_group import Workers
-from toolkit.parallel.shared_batches import Node, SharedBatches
+from toolkit.parallel.messages import PointToPoint
+from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Prefetch
+from toolkit.parallel.workers import Distributed, Workers
+
+_STOLEN = 1 << 32  # a counter holds the steps stolen from the back in its upper half
+Add = Callable[[str, int], int]
+"""Adds to the counter of a name, which begins at 0, in one go; returns its new value."""
+_instances = itertools.count()  # all ranks construct theirs in the same order
+STEP, WRITE_CHECKPOINT, WAIT, END = range(4)  # what a node does next
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Consecutive steps of the part of one node."""
+
+    owner: int
+    """The node whose part they are of."""
+    first: int
+    end: int
+    """The step after the last one."""
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.first)
+
+
+class StepQueue:
+    """The steps of one epoch as one node sees them.
+
+    Args:
+      add: the shared counters; their names are the nodes' numbers.
+      node: this node.
+      parts: the part of every node; the same on all nodes.
+      stolen: steps that this node has stolen earlier, but not done.
+    """
+
+    def __init__(
+        self, add: Add, node: int, parts: Sequence[StepRange], stolen: StepRange | None = None
+    ) -> None:
+        self._add, self._node, self._parts = add, node, parts
+        self._stolen = StepRange(node, 0, 0) if stolen is None else stolen
+        self._has_part = len(parts[node]) > 0
+
+    def take(self) -> StepRange | None:
+        """Take a step; None when nobody has a step that is not taken.
+
+        Returns:
+          The step, as the first of those that follow it unless other nodes steal them.
+        """
+        if self._has_part and not self._stolen:
+            # The counter counts this node's steps in its lower half: one more is taken.
+            untaken = self._untaken(self._add(str(self._node), 1))
+            if untaken.first <= untaken.end:  # the step before is now this node's
+                return StepRange(self._node, untaken.first - 1, untaken.end)
+            self._has_part = False
+        if not self._stolen:
+            self._steal()
+        if not self._stolen:
+            return None
+        steps = self._stolen
+        self._stolen = StepRange(steps.owner, steps.first + 1, steps.end)
+        return steps
+
+    def remaining(self) -> tuple[StepRange, StepRange]:
+        """Return the steps of this node's part, and the stolen ones, that nobody has begun."""
+        untaken = self._untaken(self._add(str(self._node), 0))
+        first = min(untaken.first, untaken.end)
+        return StepRange(self._node, first, untaken.end), self._stolen
+
+    def _steal(self) -> None:
+        """Steal the last steps of another part, if there are any."""
+        nodes = len(self._parts)
+        victims = [node for node in range(nodes) if node != self._node]
+        while victims:
+            untaken = {n: len(self._untaken(self._add(str(n), 0), n)) for n in victims}
+            # Of equally long parts, that of the node behind this one on the ring.
+            victim = max(victims, key=lambda n: (untaken[n], (self._node - n) % nodes))
+            if not untaken[victim]:
+                return
+            # Half of an equal share, so that the shares shrink as the end comes near.
+            number = max(1, untaken[victim] // (2 * nodes))
+            after = self._untaken(self._add(str(victim), number * _STOLEN), victim)
+            # Its owner, or another thief, may have been faster.
+            steps = StepRange(victim, max(after.first, after.end), after.end + number)
+            if steps:
+                self._stolen = steps
+                return
+
+    def _untaken(self, counter: int, node: int | None = None) -> StepRange:
+        """Return the steps of a part that a counter leaves.
+
+        `first` is beyond `end` after vain attempts to take one.
+        """
+        part = self._parts[self._node if node is None else node]
+        from_back, from_front = divmod(counter, _STOLEN)
+        return StepRange(part.owner, part.first + from_front, part.end - from_back)
+
+
+@dataclass(frozen=True)
+class Node:
+    """The node of a worker: workers that keep in step with each other, the first one leading."""
+
+    number: int
+    """Its index."""
+    count: int
+    """Number of nodes."""
+    size: int = 1
+    """Number of workers of a node."""
+    group: object = None
+    """The gloo group of its workers, where there are several."""
+
+    @property
+    def leader(self) -> int:
+        """Rank of the first worker."""
+        return self.number * self.size
+
+
+class SharedBatches:
+    """The batches of each epoch, which nodes take at their own pace (`StepQueue`).
+
+    A batch is taken when it is needed, so that nobody waits for one that a slow worker has only
+    loaded. The first worker of a node decides what the node does next. When rank 0 requests a
+    checkpoint, every node comes to the end of its step, and all ranks are given `CHECKPOINT`; a
+    node that has run out of steps waits for the others until then.
+
+    Args:
+      workers: the process group.
+      node: the node of this worker.
+      wait: called before `CHECKPOINT` (all); waits for the other ranks.
+      resumed: what `remaining` returned, if the epoch that is to go on was divided like that.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        node: Node,
+        wait: Callable[[], None],
+        resumed: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self._workers, self._node, self._wait = workers, node, wait
+        self._resumed = resumed
+        self._counters = f"batches/{next(_instances)}"
+        self._queue: StepQueue
+        self._due = self._asked = False
+        self.position: int | None = None
+        """Steps taken in the current epoch, as the mean over the nodes; None between epochs."""
+
+    def request_checkpoint(self) -> None:
+        """Let all ranks write a checkpoint after their steps; for rank 0."""
+        self._due = True
+
+    def remaining(self) -> list[dict[str, Any]]:
+        """Return the remaining steps of the epoch by node (all), while no step is taken."""
+        leads = self._workers.rank == self._node.leader
+        steps = [[s.owner, s.first, s.end] for s in self._queue.remaining()] if leads else []
+        by_node = self._workers.all_gather_object(steps)[:: self._node.size]
+        return [{"part": part, "stolen": stolen} for part, stolen in by_node]
+
+    def batches(
+        self, data: BatchSource, epoch: int, start: int, prefetch: Prefetch
+    ) -> Iterator[Any]:
+        """Yield this rank's batches of an epoch, and `CHECKPOINT`; see `Strategy.batches`."""
+        node, rank, world_size = self._node, self._workers.rank, self._workers.world_size
+        steps = data.num_steps(epoch, world_size)
+        parts = [StepRange(i, start, steps) for i in range(node.count)]
+        stolen = [StepRange(i, 0, 0) for i in range(node.count)]
+        if self._resumed is not None:
+            parts = [StepRange(*entry["part"]) for entry in self._resumed]
+            stolen = [StepRange(*entry["stolen"]) for entry in self._resumed]
+        self._resumed = None
+        # Steps that all nodes have done before a resumption.
+        before = node.count * steps - sum(map(len, parts)) - sum(map(len, stolen))
+
+        def add(name: str, number: int) -> int:
+            return self._workers.count(f"{self._counters}/{epoch}/{name}", number)
+
+        self._queue = StepQueue(add, node.number, parts, stolen[node.number])
+        loaded: Iterator[Any] = iter(())
+        following = None  # the step that `loaded` yields next
+        try:
+            for kind, owner, step, end, number in self._turns(add):
+                if kind == WRITE_CHECKPOINT:
+                    self._wait()
+                    self.position = (before + add("taken", 0)) // node.count
+                    yield CHECKPOINT
+                elif kind == STEP:
+                    if (owner, step) != following:
+                        _close(loaded)
+                        # Within the node that owns the steps, the worker in this one's place.
+                        owner_rank = owner * node.size + rank - node.leader
+                        batches = data.batches(epoch, step, owner_rank, world_size)
+                        loaded = prefetch(islice(batches, end - step))
+                    following = owner, step + 1
+                    self.position = (before + number) // node.count
+                    yield next(loaded)
+            self.position = steps
+        finally:
+            _close(loaded)
+
+    def _turns(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
+        """Yield (kind, owner, step, end, steps taken by all before) until the epoch ends."""
+        node = self._node
+        decisions = self._decisions(add) if self._workers.rank == node.leader else None
+        while True:
+            turn = next(decisions) if decisions is not None else (END, 0, 0, 0, 0)
+            if node.size > 1:
+                message = torch.tensor(turn)
+                self._workers.broadcast(message, node.leader, node.group)
+                turn = tuple(message.tolist())
+            if turn[0] == END:
+                return
+            if turn[0] == WAIT:
+                self._workers.wait_for_steps()
+            yield turn
+
+    def _decisions(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
+        """Decide for the node, at its first worker."""
+        written, finished = 0, False
+        while True:
+            if self._due and not self._asked:
+                add("checkpoints", 1)
+                self._asked = True
+            # Read before the checkpoints: no rank asks for one after it has finished.
+            all_finished = finished and add("finished", 0) == self._node.count
+            if add("checkpoints", 0) > written:
+                written += 1
+                self._due = self._asked = False
+                yield WRITE_CHECKPOINT, 0, 0, 0, 0
+            elif all_finished:
+                yield END, 0, 0, 0, 0
+            elif finished:
+                self._workers.pause()
+                yield WAIT, 0, 0, 0, 0
+            elif (steps := self._queue.take()) is not None:
+                yield STEP, steps.owner, steps.first, steps.end, add("taken", 1) - 1
+            else:
+                finished = True
+                add("finished", 1)
+
+
+def _close(batches: Iterator[Any]) -> None:
+    """Stop loading."""
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()
 
 
 class Asynchronous(Distributed):
     """A strategy whose workers take their steps without waiting for each other.
 
-    Workers take batches at their own pace (`SharedBatches`). For a checkpoint within an epoch they
-    meet: each comes to the end of its step, so that no weights are in transit. The checkpoint
-    holds every worker's weights and what is left of the epoch. Where batches are not shared,
-    because something else needs equal numbers of steps, checkpoints are written between epochs
-    alone. From the end of an epoch to the next step all workers have the same weights. Since no
-    worker waits for one that hangs, hangs are detected by counting steps.
+    Workers take batches at their own pace (`SharedBatches`). For a checkpoint within an epoch each
+    comes to the end of its step and waits for the others, so that no weights are in transit. The
+    checkpoint holds every worker's weights and the remaining steps of the epoch. Where something
+    else needs equal numbers of steps, batches are not shared, and checkpoints are written between
+    epochs alone. From the end of an epoch to the next step all workers have the same weights. Since
+    no worker waits for one that hangs, hangs are detected by counting steps.
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__(config, workers)
         self._exchange: PointToPoint | None = None
         self._batches: SharedBatches | None = None
-        self._left_over: list[dict[str, Any]] | None = None  # of an epoch that is to go on
+        self._remaining: list[dict[str, Any]] | None = None  # of an epoch that is to go on
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
         self._in_sync = True
-        self._batches = self._left_over = None
+        self._batches = self._remaining = None
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
@@ -46,19 +298,29 @@ class Asynchronous(Distributed):
         """Return this worker's node, whose workers keep in step; here each worker is one."""
         return Node(self.workers.rank, self.workers.world_size)
 
-    def share_batches(self, data: BatchesAhead) -> DataSource:
+    def batches(
+        self,
+        data: BatchSource,
+        epoch: int,
+        start: int,
+        prefetch: Prefetch,
+        may_share: bool = True,
+    ) -> Iterator[Any]:
         """See `Strategy`: every node takes batches at its own pace."""
-        self._batches = SharedBatches(
-            data, self.workers, self.node(), self.meet, resumed=self._left_over
-        )
-        return self._batches
+        if not may_share:
+            return super().batches(data, epoch, start, prefetch, may_share)
+        if self._batches is None:
+            self._batches = SharedBatches(
+                self.workers, self.node(), self.wait_for_checkpoint, self._remaining
+            )
+        return self._batches.batches(data, epoch, start, prefetch)
 
     def position(self, step: int) -> int:
         """See `Strategy`: the mean over the nodes, where they share batches."""
         shared = None if self._batches is None else self._batches.position
         return step if shared is None else shared
 
-    def meet(self) -> None:
+    def wait_for_checkpoint(self) -> None:
         """Wait for all workers to come to the end of their steps (all), for a checkpoint."""
         self.workers.end_steps()
         self._in_sync = True
@@ -78,13 +340,13 @@ class Asynchronous(Distributed):
             self._batches.position = None
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """See `Strategy`: not after this step; one that is due on rank 0 makes all ranks meet."""
+        """See `Strategy`: not after this step; one that is due on rank 0 makes all ranks stop."""
         if due and self.workers.rank == 0 and self._batches is not None:
-            self._batches.request_meeting()
+            self._batches.request_checkpoint()
         return False
 
     def can_checkpoint(self) -> bool:
-        """See `Strategy`: at meetings, and from the end of an epoch to the next step."""
+        """See `Strategy`: when all ranks wait, and from the end of an epoch to the next step."""
         return self._in_sync
 
     def sent(self) -> float:
@@ -95,30 +357,30 @@ class Asynchronous(Distributed):
         """See `Strategy`; of this worker alone, as workers take different numbers of steps."""
         return {"bytes_per_step": self.sent() / max(1, self.steps)}
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; within an epoch with what is left of it, by node."""
         within = self._batches is not None and self._batches.position is not None
-        left = {"left": self._batches.state()} if within else {}
-        return super().state() | left
+        remaining = {"remaining": self._batches.remaining()} if within else {}
+        return super().state_dict() | remaining
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: this worker's counts of steps and bytes."""
         exchanged = 0 if self._exchange is None else self._exchange.sent
         counts = {"steps": self.steps, "sent": self.workers.sent, "exchanged": exchanged}
-        return super().rank_state() | {"counts": counts}
+        return super().rank_state_dict() | {"counts": counts}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; additional workers take over the counts of worker 0.
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
+        """See `Strategy`; additional workers get the counts of worker 0.
 
         With another number of nodes all parts go on from the mean position.
         """
-        super().load_state(state, own)
-        if own:
-            counts = own[0]["counts"]
+        super().load_state_dict(state, rank_states)
+        if rank_states:
+            counts = rank_states[0]["counts"]
             self.steps, self.workers.sent = counts["steps"], counts["sent"]
             if self._exchange is not None:
                 self._exchange.sent = counts["exchanged"]
         self._in_sync = True
-        left = state.get("left")
-        if left is not None and not self.world_size_changed(state):
-            self._left_over = left if len(left) == self.node().count else None
+        remaining = state.get("remaining")
+        if remaining is not None and not self.world_size_changed(state):
+            self._remaining = remaining if len(remaining) == self.node().count else None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.config import BmufConfig, ParallelError
-from toolkit.parallel.distributed import Distributed
+from toolkit.parallel.workers import Distributed
 
 
 class BmufState:
@@ -23,27 +23,27 @@ class BmufState:
 
     def __init__(self, weights: Tensor, world_size: int, config: BmufConfig) -> None:
         self._config, self._world_size = config, world_size
-        self.start = weights.clone()
-        """[W] initial weights of the current block: W_g of equation 5."""
-        self.model = self.start
-        """[W] the global model, which is validated and stored; may be the tensor `start`."""
+        self.broadcast_weights = weights.clone()
+        """[W] with which the workers begin the current block: W_g of equation 5."""
+        self.global_weights = self.broadcast_weights
+        """[W] the global model, which is validated and stored; may be `broadcast_weights`."""
         self.momentum = torch.zeros_like(weights)
         """[W] Delta of equation 4."""
         self.blocks = 0
         """Number of finished blocks."""
 
-    def eta(self, block: int) -> float:
-        """Return the block momentum of a block (counted from 0)."""
+    def block_momentum(self, block: int) -> float:
+        """Return eta of a block (counted from 0)."""
         if block < self._config.warmup:
             return 0.0
-        given = self._config.momentum
-        return 1 - 1 / self._world_size if given is None else given
+        momentum = self._config.momentum
+        return 1 - 1 / self._world_size if momentum is None else momentum
 
-    def zeta(self, block: int) -> float:
-        """Return the block learning rate (equation 6); 1 in the warm-up."""
+    def block_rate(self, block: int) -> float:
+        """Return zeta of a block (equation 6); 1 in the warm-up."""
         if block < self._config.warmup:
             return 1.0
-        return self._config.rate * self._world_size * (1 - self.eta(block))
+        return self._config.rate * self._world_size * (1 - self.block_momentum(block))
 
     def step(self, mean: Tensor) -> Tensor:
         """Update the global model at the end of a block.
@@ -52,29 +52,42 @@ class BmufState:
           mean: [W] mean of the workers' models (equation 2).
 
         Returns:
-          [W] `start` of the next block.
+          [W] `broadcast_weights` of the next block.
         """
-        update = mean - self.start  # equation 3
-        self.momentum = self.eta(self.blocks) * self.momentum + self.zeta(self.blocks) * update
+        eta, zeta = self.block_momentum(self.blocks), self.block_rate(self.blocks)
+        # Equation 3: what the workers have learnt since the block began.
+        update = mean - self.broadcast_weights
+        # Equation 4: Delta(t) = eta Delta(t - 1) + zeta G(t).
+        self.momentum = eta * self.momentum + zeta * update
         self.blocks += 1
-        ahead = self.eta(self.blocks) * self.momentum
+        # Nesterov: the next block begins where the momentum will lead.
+        ahead = self.block_momentum(self.blocks) * self.momentum
         if self._config.nbm == "nesterov":
-            self.model = self.model + self.momentum
-            self.start = self.model + ahead
-        else:
-            self.start = self.model = self.start + self.momentum + ahead
-        return self.start
+            self.global_weights = self.global_weights + self.momentum
+            self.broadcast_weights = self.global_weights + ahead
+        else:  # Equation 5 as it stands: the model that was moved ahead is the global one.
+            self.broadcast_weights = self.broadcast_weights + self.momentum + ahead
+            self.global_weights = self.broadcast_weights
+        return self.broadcast_weights
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        state = {"start": self.start, "momentum": self.momentum, "blocks": self.blocks}
-        return state if self.model is self.start else {**state, "model": self.model}
+        state = {
+            "broadcast_weights": self.broadcast_weights,
+            "momentum": self.momentum,
+            "blocks": self.blocks,
+        }
+        if self.global_weights is self.broadcast_weights:
+            return state
+        return {**state, "global_weights": self.global_weights}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        device = self.start.device
-        self.start = state["start"].to(device)
-        self.model = state["model"].to(device) if "model" in state else self.start
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        device = self.broadcast_weights.device
+        self.broadcast_weights = state["broadcast_weights"].to(device)
+        self.global_weights = self.broadcast_weights
+        if "global_weights" in state:
+            self.global_weights = state["global_weights"].to(device)
         self.momentum, self.blocks = state["momentum"].to(device), state["blocks"]
 
 
@@ -110,48 +123,48 @@ class Bmuf(Distributed):
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """See `Strategy`: the global model."""
-        own = self.flat.weights()
-        self.flat.set_weights(self._state.model)
+        local = self.flat.weights()
+        self.flat.set_weights(self._state.global_weights)
         try:
             with super().consensus():
                 yield
         finally:
-            self.flat.set_weights(own)
+            self.flat.set_weights(local)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
         """See `Strategy`: between blocks, when all workers have the same weights."""
         return self._in_block == 0 and self.rank_zero_decides(due)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; between blocks the workers' weights are compared."""
         if self._in_block == 0:
             self.check_replicas()
-        return super().state() | {"bmuf": self._state.state(), "in_block": self._in_block}
+        return super().state_dict() | {"bmuf": self._state.state_dict(), "in_block": self._in_block}
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: within a block the worker's weights; and its optimizer state."""
-        own = super().rank_state()
+        state = super().rank_state_dict()
         if self._in_block:
-            own["weights"] = self.flat.weights()
+            state["weights"] = self.flat.weights()
         if self._in_block or self.config.bmuf.optimizer == "keep":
-            own["optimizer"] = self.optimizer.state_dict()
-        return own
+            state["optimizer"] = self.optimizer.state_dict()
+        return state
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; with another number of workers the block starts over."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         if not state:
             self._begin()
             return
-        self._state.load_state(state["bmuf"])
+        self._state.load_state_dict(state["bmuf"])
         self._in_block = state["in_block"]
         if self.world_size_changed(state):
             self._in_block = 0
-            self.flat.set_weights(self._state.start)
+            self.flat.set_weights(self._state.broadcast_weights)
         elif self._in_block:
-            self.flat.set_weights(own[0]["weights"])
-        if own and "optimizer" in own[0]:
-            self.optimizer.load_state_dict(own[0]["optimizer"])
+            self.flat.set_weights(rank_states[0]["weights"])
+        if rank_states and "optimizer" in rank_states[0]:
+            self.optimizer.load_state_dict(rank_states[0]["optimizer"])
 
     def _end_block(self) -> None:
         self._in_block = 0

@@ -1,24 +1,39 @@
-"""Threshold compression of gradients on the CPU: encoding and decoding of messages (C28).
+"""Threshold compression of gradients into messages, on the CPU and on a GPU (C28).
 
-A message is a sequence of 32-bit words. The first word gives the format. `SPARSE`: a word per
-element sent, its index shifted left by one bit, the lowest bit 1 for -tau and 0 for +tau.
-`BITMAP`: two bits per element (0: not sent, 1: +tau, 2: -tau), the first of 16 in the lowest bits.
-`DENSE`: the values themselves. `NON_FINITE`: a value is not finite, so nothing is sent.
+On the CPU a message is a sequence of 32-bit words (`encode`). The first word gives the format.
+`SPARSE`: a word per element sent, its index shifted left by one bit, the lowest bit 1 for -tau and
+0 for +tau. `BITMAP`: two bits per element (0: not sent, 1: +tau, 2: -tau), the first of 16 in the
+lowest bits. `DENSE`: the values themselves. `NON_FINITE`: a value is not finite, so nothing is
+sent. A single compiled pass accumulates, compares, encodes and subtracts, in about the time that
+copying the gradient takes.
 
-On the CPU a single compiled pass accumulates, compares, encodes and subtracts, in about the time
-that copying the gradient takes. A GPU has messages of its own (`toolkit.parallel.fixed_messages`).
+The host of a GPU that reads a value waits until the GPU has computed it. So on a GPU a message has
+a fixed size (`encode_fixed`): capacity for a number of elements that the host has chosen before.
+Its first word is the number of elements beyond the threshold, -1 where a value is not finite; the
+others are those of `SPARSE`. What does not fit, the elements with the highest indices, stays in the
+residual for the next step.
 """
+
+from collections import deque
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.parallel.messages import Streams
+
 SPARSE, BITMAP, DENSE, NON_FINITE = range(4)
 PER_WORD = 16
 MAX_SIZE = 1 << 31
 BLOCK = 64
 LARGEST = np.float32(np.finfo(np.float32).max)
+STEPS_BEHIND = 2
+"""Steps after which the host looks at the numbers of elements; they have long been computed."""
+MARGIN = 2.0
+"""Capacity of a message, relative to the fullest one of the step that is known."""
+MIN_ELEMENTS = 64  # elements
 
 
 def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool = True) -> Tensor:
@@ -171,3 +186,96 @@ def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
             word >>= np.uint32(2)
             place += 1
     return count
+
+
+def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity: int) -> Tensor:
+    """Add a gradient to the residual and encode_fixed the elements beyond the threshold.
+
+    Args:
+      gradient: [W] float32.
+      residual: [W] float32, what was not sent yet; changed in place.
+      threshold: tau, a scalar on the same device.
+      capacity: C, number of elements that the message can hold.
+
+    Returns:
+      [C + 1] int32.
+    """
+    residual += gradient
+    beyond = residual.abs() > threshold
+    place = beyond.cumsum(0, dtype=torch.int32)  # of element i in the message, from 1
+    sent = beyond & (place <= capacity)  # the others stay in the residual
+    minus = residual < 0
+    index = torch.arange(len(residual), dtype=torch.int32, device=residual.device)
+    words = (index << 1) | minus.int()  # an index has 31 bits, so that the sign bit may be set
+    message = torch.zeros(capacity + 1, dtype=torch.int32, device=residual.device)
+    message.scatter_(0, torch.where(sent, place, 0).long(), words)  # what is not sent: to word 0
+    message[0] = place[-1].masked_fill(~torch.isfinite(residual.sum()), -1)
+    residual -= threshold * (sent.to(residual.dtype) - 2 * (sent & minus).to(residual.dtype))
+    return message
+
+
+def decode_fixed(messages: Tensor, threshold: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Sum the messages of all workers.
+
+    Signs are summed before they are multiplied by the threshold, so that the order in which a
+    device adds them changes no bit.
+
+    Args:
+      messages: [N, C + 1] int32.
+      threshold: tau, a scalar on the same device.
+      size: W.
+
+    Returns:
+      [W] float32, the same on every worker; nan where a worker's gradient was not finite. And [N],
+      the number of elements beyond the threshold of each worker.
+    """
+    numbers, words = messages[:, 0], messages[:, 1:]
+    places = torch.arange(words.shape[1], device=messages.device)
+    is_used = places < numbers[:, None]  # [N, C]; the rest of a message is padding
+    words = words.long() & (2 * MAX_SIZE - 1)  # as unsigned: an index may set the sign bit
+    index = (words >> 1) * is_used
+    signs = (1.0 - 2.0 * (words & 1)) * is_used  # the lowest bit is 1 for -tau
+    total = torch.zeros(size, device=messages.device)
+    total.index_add_(0, index.flatten(), signs.flatten())
+    total *= threshold
+    return total.masked_fill_((numbers < 0).any(), float("nan")), numbers
+
+
+class MessageCapacity:
+    """How many elements the messages of every bucket can hold.
+
+    A message can hold `MARGIN` times as many elements as the fullest one had `STEPS_BEHIND`
+    steps earlier, which all workers know by then. So all choose the same, and none waits. At first,
+    and at most, it can hold a 16th of the elements.
+
+    Args:
+      sizes: number of elements of every bucket.
+      streams: of the device.
+    """
+
+    def __init__(self, sizes: list[int], streams: Streams) -> None:
+        self._most = [max(MIN_ELEMENTS, size // PER_WORD) for size in sizes]
+        self._streams = streams
+        self._capacities = list(self._most)
+        self._coming: deque[tuple[Tensor, Any]] = deque()
+
+    def next(self) -> list[int]:
+        """Return the capacity of each bucket's messages in the step that begins."""
+        if len(self._coming) >= STEPS_BEHIND:
+            host, copied = self._coming.popleft()
+            copied.synchronize()
+            for bucket, number in enumerate(host.tolist()):
+                capacity = max(MIN_ELEMENTS, int(MARGIN * number))
+                self._capacities[bucket] = min(self._most[bucket], capacity)
+        return self._capacities
+
+    def add(self, numbers: Tensor) -> None:
+        """Add what a step has sent.
+
+        Args:
+          numbers: the number of elements beyond the threshold of the fullest message of each
+            bucket, on the device, float32.
+        """
+        host = self._streams.buffer(len(numbers))
+        host.copy_(numbers, non_blocking=True)
+        self._coming.append((host, self._streams.record()))

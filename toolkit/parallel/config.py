@@ -1,27 +1,12 @@
 """Configuration of data-parallel training: the method and its parameters."""
 
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Literal
-
-import torch
+from typing import Literal, get_args
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.errors import ToolkitError
-from toolkit.parallel.strategy import SingleProcess, Strategy
-from toolkit.processes import ranks
 
 Method = Literal["single", "ssgd", "asgd", "gtc", "bmuf", "adpsgd", "hadpsgd", "scpsgd"]
-CLASSES = {
-    "ssgd": "toolkit.parallel.ssgd:Ssgd",
-    "scpsgd": "toolkit.parallel.ssgd:Scpsgd",
-    "gtc": "toolkit.parallel.gtc:Gtc",
-    "bmuf": "toolkit.parallel.bmuf:Bmuf",
-    "asgd": "toolkit.parallel.asgd:Asgd",
-    "adpsgd": "toolkit.parallel.adpsgd:Adpsgd",
-    "hadpsgd": "toolkit.parallel.hierarchical:HierarchicalAdpsgd",
-}
-"""Method -> "module:class"; the class is constructed with (config, workers)."""
 LONGEST = 1e9
 """Longest timeout in seconds, three decades; torch counts it in nanoseconds of 64 bits."""
 
@@ -165,8 +150,8 @@ class ParallelConfig:
     may lag behind by any amount."""
 
     def __post_init__(self) -> None:
-        if self.method != "single" and self.method not in CLASSES:
-            known = ", ".join(["single", *CLASSES])
+        if self.method not in get_args(Method):
+            known = ", ".join(get_args(Method))
             raise ValueError(f"method is {self.method!r}, needs to be one of {known}")
         if self.rate_scaling not in ("none", "linear", "root"):
             raise ValueError(
@@ -182,29 +167,3 @@ class ParallelConfig:
     def rate_factor(self, workers: int) -> float:
         """Return how many times as high the learning rates of so many workers are."""
         return {"none": 1.0, "linear": float(workers), "root": workers**0.5}[self.rate_scaling]
-
-
-def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") -> Strategy:
-    """Construct the strategy of a method; a single process ignores the method.
-
-    Args:
-      config: the method and its parameters.
-      device: where the model is trained, "cpu" (gloo) or "cuda" (nccl); each process has a GPU of
-        its own.
-
-    Raises:
-      ParallelError: torchrun started several processes, but the method is "single".
-    """
-    if ranks.world_size() == 1:
-        return SingleProcess()
-    if config.method == "single":
-        raise ParallelError(
-            f"torchrun started {ranks.world_size()} processes, but the training is for one: choose "
-            "a method with --set SECTION.parallel.method=gtc (or bmuf, ssgd, ...), where SECTION "
-            "has the settings of this training, such as ce, baseline, sequence or student; "
-            "or start it without torchrun"
-        )
-    from toolkit.parallel.process_group import Workers
-
-    module, name = CLASSES[config.method].split(":")
-    return getattr(import_module(module), name)(config, Workers(str(device), config.timeout))

@@ -8,13 +8,159 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.gtc_buckets import FixedMessages
-from toolkit.parallel.gtc_state import GtcState
-from toolkit.parallel.process_group import Workers
+from toolkit.parallel.compression import MessageCapacity, decode, decode_fixed, encode, encode_fixed
+from toolkit.parallel.config import GtcConfig, ParallelConfig
+from toolkit.parallel.messages import Streams, streams_of
+from toolkit.parallel.ssgd import BUCKET_BYTES, Buckets
+from toolkit.parallel.workers import AsyncResult, Distributed, Workers
 
 logger = logging.getLogger(__name__)
+
+
+def adapted(threshold: Any, density: Any, config: GtcConfig) -> Any:
+    """Return tau after a step in which a worker sent a share `density` of its elements.
+
+    Changes by at most 15 %, since the density follows the threshold with a delay. Both may be
+    numbers, or scalars on a device.
+    """
+    if not config.density:
+        return threshold
+    excess = density / config.density
+    excess = excess.clamp(0.01, 100.0) if torch.is_tensor(excess) else min(100.0, max(0.01, excess))
+    return threshold * excess**0.03
+
+
+class GtcState:
+    """The residual gradient and the threshold of one worker.
+
+    Args:
+      size: W, elements of the gradient.
+      config: threshold and its adaptation.
+    """
+
+    def __init__(self, size: int, config: GtcConfig) -> None:
+        self._config = config
+        self.residual = torch.zeros(size)
+        """[W] sum of all gradients minus what has been sent."""
+        self.threshold = config.threshold
+        """tau, the same for all workers."""
+
+    def encode(self, gradient: Tensor) -> Tensor:
+        """Add a gradient [W]; return the message to all workers, including this one."""
+        return encode(gradient, self.residual, self.threshold, self._config.dense_fallback)
+
+    def decode(self, messages: Sequence[Tensor]) -> tuple[Tensor, float]:
+        """Sum the messages of all workers, in the same order on each.
+
+        Returns:
+          [W], bitwise equal on every worker; and the mean share of elements that a worker sent.
+
+        Raises:
+          FloatingPointError: a worker's gradient was not finite.
+        """
+        total = torch.zeros_like(self.residual)
+        sent = sum(decode(message, self.threshold, total) for message in messages)
+        density = sent / (len(messages) * len(total))
+        self.threshold = adapted(self.threshold, density, self._config)
+        return total, density
+
+
+class FixedMessages:
+    """See `toolkit.parallel.gtc.Exchange`.
+
+    As soon as a bucket's gradients are complete they are encoded, on a stream beside the backward
+    pass, and the messages of all workers collected; they are decoded after the pass. A threshold of
+    0 sends everything: the gradients are summed by an all-reduce.
+
+    Args:
+      strategy: the method, with its parameters as one vector.
+      streams: of the device; by default its own.
+      max_bytes: of a bucket.
+    """
+
+    def __init__(
+        self, strategy: Distributed, streams: Streams | None = None, max_bytes: int = BUCKET_BYTES
+    ) -> None:
+        self._workers, self._config = strategy.workers, strategy.config.gtc
+        device = strategy.flat.parameters[0].device
+        self._streams = streams_of(device) if streams is None else streams
+        self._side = self._streams.new()
+        self._buckets = Buckets(strategy.flat.parameters, self._begin, max_bytes)
+        self._sizes = self._buckets.sizes()
+        self._residuals = [torch.zeros(size, device=device) for size in self._sizes]
+        self._capacity = MessageCapacity(self._sizes, self._streams)
+        self._capacities: list[int] = []  # of the buckets' messages in the current step
+        self._tau = torch.full((), self._config.threshold, device=device)
+
+    @property
+    def threshold(self) -> Tensor:
+        """See `Exchange`."""
+        return self._tau
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        self._tau.fill_(value)
+
+    def backward(self, loss: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Exchange`."""
+        weights = self._workers.all_reduce(weight.detach().float().reshape(1).clone())
+        if self._config.threshold:
+            self._capacities = self._capacity.next()
+        with self._buckets.backward() as exchanges:
+            loss.backward()
+        numbers, sent = [], 0.0
+        for index, (_, exchange, encoded) in enumerate(exchanges):
+            self._streams.wait(encoded)
+            total, beyond = self._finish(index, exchange.wait())
+            self._buckets.set_gradients(index, total)
+            numbers.append(beyond.amax().float())
+            most = self._capacities[index] if self._config.threshold else self._sizes[index]
+            sent = sent + beyond.clamp(max=most).float().sum()
+        density = sent / (self._workers.world_size * sum(self._sizes))
+        if self._config.threshold:
+            self._capacity.add(torch.stack(numbers))
+        self._tau = adapted(self._tau, density, self._config)
+        return weights.wait()[0], density
+
+    def residual(self) -> Tensor:
+        """See `Exchange`."""
+        return self._buckets.join(self._residuals)
+
+    def set_residual(self, residual: Tensor) -> None:
+        """See `Exchange`."""
+        parts = self._buckets.divide(residual)
+        for of_bucket, part in zip(self._residuals, parts, strict=True):
+            of_bucket.copy_(part)
+
+    def stop(self) -> None:
+        """See `Exchange`."""
+        self._buckets.remove()
+
+    def _begin(self, index: int, gradient: Tensor) -> tuple[Tensor, AsyncResult, object]:
+        """Encode a bucket's gradient and begin to collect all workers' messages.
+
+        The gradient is returned as well, so that its memory is not given to later operations of the
+        backward pass before the side stream has read it.
+        """
+        ready = self._streams.record()
+        with self._streams.use(self._side):
+            self._streams.wait(ready)
+            residual = self._residuals[index]
+            if not self._config.threshold:
+                residual += gradient
+                exchange = self._workers.all_reduce(residual.clone())
+                residual.zero_()
+            else:
+                message = encode_fixed(gradient, residual, self._tau, self._capacities[index])
+                exchange = self._workers.gather(message)
+            return gradient, exchange, self._streams.record()
+
+    def _finish(self, index: int, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum [B] of what all workers sent, and the number of elements of each: [N]."""
+        size = self._sizes[index]
+        if self._config.threshold:
+            return decode_fixed(found, self._tau, size)
+        return found, torch.full((self._workers.world_size,), size, device=found.device)
 
 
 class Exchange(Protocol):
@@ -93,7 +239,7 @@ class Gtc(Distributed):
     of workers: a residual may stem from many batches.
 
     On a GPU the messages of every bucket of gradients have a fixed size, and are exchanged during
-    the backward pass (`toolkit.parallel.gtc_buckets`).
+    the backward pass (`toolkit.parallel.gtc`).
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
@@ -127,9 +273,11 @@ class Gtc(Distributed):
         if self._exchange is not None:
             self._exchange.stop()
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """See `Strategy`."""
         summed = self.config.gtc.grad_scale == "sum"
+        if accumulated and not summed:
+            self.divide_gradients(weight)
         weights, density = self._exchange.backward(loss if summed else loss / weight, weight)
         self._exchanges += 1
         self._weight = self._weight + weights
@@ -138,23 +286,23 @@ class Gtc(Distributed):
         for parameter in self.flat.parameters:
             parameter.grad /= scale
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
-        return super().state() | {
+        return super().state_dict() | {
             "threshold": float(self._exchange.threshold),
             "weight": float(self._weight),
             "exchanges": self._exchanges,
             "density": float(self._density),
         }
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: the residual."""
-        return super().rank_state() | {"residual": self._exchange.residual()}
+        return super().rank_state_dict() | {"residual": self._exchange.residual()}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; residuals of removed workers are added to those that remain."""
-        super().load_state(state, own)
+        super().load_state_dict(state, rank_states)
         if not state:
             return
         self._exchange.threshold = state["threshold"]
@@ -163,8 +311,8 @@ class Gtc(Distributed):
         if self.world_size_changed(state):  # from now on a step has another weight
             self._weight, self._exchanges = 0.0, 0
         residual = torch.zeros(len(self.flat))
-        for held in own:
-            residual += held["residual"]
+        for rank_state in rank_states:
+            residual += rank_state["residual"]
         self._exchange.set_residual(residual)
 
     def report(self) -> dict[str, float]:

@@ -1,14 +1,136 @@
 """Synchronous SGD: gradients, or models, averaged over all workers at every step (A19, B1)."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from toolkit.parallel.buckets import Buckets
-from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.process_group import Workers
+from toolkit.parallel.workers import Distributed, Workers
+
+BUCKET_BYTES = 25 << 20  # as in torch's DistributedDataParallel
+Exchange = TypeVar("Exchange")
+
+
+class Buckets(Generic[Exchange]):
+    """Gradients in buckets; the exchange of each begins as soon as it is complete.
+
+    Buckets are begun strictly from first to last, in the same order on every worker. The first
+    have the last layers, whose gradients are ready first.
+
+    Args:
+      parameters: the trainable parameters.
+      exchange: begins the exchange of a bucket of this number with this gradient [B].
+      max_bytes: of a bucket, unless a single parameter has more.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        exchange: Callable[[int, Tensor], Exchange],
+        max_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._begin_exchange = exchange
+        self._buckets: list[list[nn.Parameter]] = [[]]
+        for parameter in reversed(parameters):  # roughly the order in which gradients become ready
+            size = sum(p.numel() * p.element_size() for p in self._buckets[-1])
+            if self._buckets[-1] and size + parameter.numel() * 4 > max_bytes:
+                self._buckets.append([])
+            self._buckets[-1].append(parameter)
+        self._ready: list[int] = []
+        self._pending_exchanges: dict[int, Exchange] = {}
+        self._active = False
+        # The references keep the nodes alive.
+        self._hooked: dict[nn.Parameter, tuple[Any, RemovableHandle]] = {}
+        self._hook()
+
+    def sizes(self) -> list[int]:
+        """Return the number of values of each bucket."""
+        return [sum(p.numel() for p in bucket) for bucket in self._buckets]
+
+    def remove(self) -> None:
+        """Remove the hooks from the model."""
+        for _, hook in self._hooked.values():
+            hook.remove()
+
+    @contextmanager
+    def backward(self) -> Iterator[list[Exchange]]:
+        """Context of a backward pass, whose list has the exchanges of all buckets afterwards."""
+        self._hook()
+        self._ready = [0] * len(self._buckets)
+        self._pending_exchanges = {}
+        self._active = True
+        exchanges: list[Exchange] = []
+        try:
+            yield exchanges
+        finally:
+            self._active = False
+        for index in range(len(self._buckets)):
+            if index not in self._pending_exchanges:  # one of its parameters got no gradient
+                self._exchange(index)
+        exchanges += [self._pending_exchanges[index] for index in range(len(self._buckets))]
+
+    def set_gradients(self, index: int, flat: Tensor) -> None:
+        """Set the gradients of a bucket's parameters to views of [B]."""
+        bucket = self._buckets[index]
+        for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Join values [B] of every bucket to [W] in the order of the parameters."""
+        # Buckets and their parameters are in the reverse order of the model's.
+        values = [
+            of_parameter
+            for bucket, part in zip(self._buckets, parts, strict=True)
+            for of_parameter in part.split([p.numel() for p in bucket])
+        ]
+        return torch.cat(values[::-1])
+
+    def divide(self, flat: Tensor) -> list[Tensor]:
+        """Divide [W] in the order of the parameters: [B] of every bucket."""
+        sizes = [p.numel() for bucket in self._buckets for p in bucket]
+        values = iter(flat.split(sizes[::-1])[::-1])
+        return [torch.cat([next(values) for _ in bucket]) for bucket in self._buckets]
+
+    def _hook(self) -> None:
+        """Hook the gradient-accumulation nodes; a parameter that was moved has a new node."""
+        for index, bucket in enumerate(self._buckets):
+            for parameter in bucket:
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                hooked, hook = self._hooked.get(parameter, (None, None))
+                if node is hooked:
+                    continue
+                if hook is not None:
+                    hook.remove()
+                self._hooked[parameter] = node, node.register_hook(self._make_hook(index))
+
+    def _make_hook(self, index: int) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            if self._active:
+                self._ready[index] += 1
+                if self._ready[index] == len(self._buckets[index]):
+                    self._exchange_in_order()
+
+        return hook
+
+    def _exchange_in_order(self) -> None:
+        """Begin complete buckets, strictly from first to last."""
+        for index, bucket in enumerate(self._buckets):
+            if index in self._pending_exchanges:
+                continue
+            if self._ready[index] < len(bucket):
+                return
+            self._exchange(index)
+
+    def _exchange(self, index: int) -> None:
+        parts = [
+            (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1)
+            for p in self._buckets[index]
+        ]
+        self._pending_exchanges[index] = self._begin_exchange(index, torch.cat(parts))
 
 
 class Ssgd(Distributed):
@@ -28,14 +150,14 @@ class Ssgd(Distributed):
         if hasattr(self, "_buckets"):
             self._buckets.remove()
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """See `Strategy`."""
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
+        """See `Strategy`; what was accumulated is in the buckets with what is added to it."""
         self._buckets.backward(loss, weight)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
-        return super().state()
+        return super().state_dict()
 
 
 class GradientBuckets:
@@ -64,15 +186,15 @@ class GradientBuckets:
           loss: this worker's, summed over its batch.
           weight: divisor of the loss, of this worker's batch.
         """
-        own = weight.detach().float().reshape(1).clone()
-        total = self._workers.all_reduce(own, self._group)
+        local_weight = weight.detach().float().reshape(1).clone()
+        total_weight = self._workers.all_reduce(local_weight, self._group)
         with self._buckets.backward() as reductions:
-            loss.backward()
+            loss.backward()  # of the sum, so that workers count by their batches' weights
         for index, reduction in enumerate(reductions):
             self._buckets.set_gradients(index, reduction.wait())
-        weights = total.wait()
+        divisor = total_weight.wait()
         for parameter in self._parameters:
-            parameter.grad /= weights
+            parameter.grad /= divisor
 
 
 class Scpsgd(Distributed):
@@ -88,17 +210,17 @@ class Scpsgd(Distributed):
         summed = self.workers.all_reduce(self.flat.weights()).wait()
         self.flat.set_weights(summed / self.workers.world_size)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
-        return super().state()
+        return super().state_dict()
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: the optimizer state, which comes from this worker's gradients."""
-        return super().rank_state() | {"optimizer": self.optimizer.state_dict()}
+        return super().rank_state_dict() | {"optimizer": self.optimizer.state_dict()}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; additional workers start from the optimizer state of rank 0."""
-        super().load_state(state, own)
-        if own:
-            self.optimizer.load_state_dict(own[0]["optimizer"])
+        super().load_state_dict(state, rank_states)
+        if rank_states:
+            self.optimizer.load_state_dict(rank_states[0]["optimizer"])

@@ -1,74 +1,138 @@
 """The interface between the training loop and the methods of data-parallel training."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-if TYPE_CHECKING:
-    from toolkit.parallel.batch import BatchesAhead, DataSource
+from toolkit.parallel.config import ParallelConfig, ParallelError
+from toolkit.processes import ranks
 
 logger = logging.getLogger(__name__)
+CLASSES = {
+    "ssgd": "toolkit.parallel.ssgd:Ssgd",
+    "scpsgd": "toolkit.parallel.ssgd:Scpsgd",
+    "gtc": "toolkit.parallel.gtc:Gtc",
+    "bmuf": "toolkit.parallel.bmuf:Bmuf",
+    "asgd": "toolkit.parallel.asgd:Asgd",
+    "adpsgd": "toolkit.parallel.adpsgd:Adpsgd",
+    "hadpsgd": "toolkit.parallel.adpsgd:HierarchicalAdpsgd",
+}
+"""Method -> "module:class"; the class is constructed with (config, workers)."""
 DROPPED = {
     "bmuf": "the block momentum",
     "residual": "the gradients that were not sent yet",
     "accumulator": "the state of the optimizer at worker 0",
 }
 """Keys of the methods' checkpoint state that a single process drops -> what they hold."""
+CHECKPOINT = object()
+"""Yielded by `Strategy.batches` in place of a batch, on all ranks: save a checkpoint now."""
+
+Prefetch = Callable[[Iterable[Any]], Iterator[Any]]
+"""Yields the items of an iterable in their order, and computes them before they are needed."""
 
 
-class Strategy(Protocol):
-    """A method of data-parallel training, as the training loop calls it.
+class BatchSource(Protocol):
+    """Training batches, in an order that is a pure function of (seed, epoch, world size)."""
 
-    Every rank runs the same loop over its part of the same batches, with the same number of steps.
-    All ranks call the methods in the same order; those marked (all) are collective: they wait for
-    the other ranks.
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """Count the batches of each rank in an epoch (from 0)."""
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Any]:
+        """Yield the batches of a rank from its step `start` on; earlier ones are not computed.
+
+        Step s of rank r is batch s * world_size + r of the epoch's order.
+        """
+
+
+class Strategy:
+    """A method of data-parallel training, as the training loop calls it; here a single process.
+
+    Every rank runs the same loop over its part of the same batches. All ranks call the methods in
+    the same order. Methods marked (all) are collective: they wait for the other ranks.
     """
 
-    constrains: bool
+    rank = 0
+    """This process's rank."""
+    world_size = 1
+    """Number of ranks."""
+    applies_constraints = False
     """Whether the method itself keeps semi-orthogonal matrices so; else the loop does."""
 
-    def rank_and_world_size(self) -> tuple[int, int]:
-        """Return (rank, world size): this rank trains on the batches i % world_size == rank."""
-
-    def share_batches(self, data: "BatchesAhead") -> "DataSource":
-        """Return this rank's data source (all); ranks may share batches if steps may be unequal.
-
-        Such a source yields `toolkit.parallel.batch.MEETING` on all ranks, in place of a batch,
-        where a checkpoint is to be written.
-        """
-
-    def position(self, step: int) -> int:
-        """Return the position in the epoch, in steps, from this rank's number of steps.
-
-        Where steps are unequal it is their mean over the ranks, the same on all of them at a
-        meeting and at the end of an epoch; the learning rate follows it.
-        """
+    def __init__(self) -> None:
+        self.model: nn.Module
+        self.optimizer: Optimizer
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Begin a training (all), with no state of an earlier one.
 
         Rank 0's weights are broadcast. The other methods work on this model and optimizer.
         """
+        self.model, self.optimizer = model, optimizer
 
     def stop(self, failed: bool = False) -> None:
         """End the training and all background work.
 
         Args:
-          failed: called after an exception. Other ranks may have none, so this one does not wait
-            for them; they are notified when the process exits.
+          failed: called after an exception. This rank does not wait for the others, which may have
+            none; they are notified when the process exits.
         """
 
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
+    def batches(
+        self,
+        data: BatchSource,
+        epoch: int,
+        start: int,
+        prefetch: Prefetch,
+        may_share: bool = True,
+    ) -> Iterator[Any]:
+        """Yield this rank's batches of an epoch, loaded ahead.
+
+        Asynchronous methods let fast ranks take the batches of slow ones. They yield `CHECKPOINT`
+        on all ranks, in place of a batch, where a checkpoint is to be written.
+
+        Args:
+          data: the batches of all ranks.
+          epoch: counted from 0.
+          start: steps of the epoch that were taken before a resumption.
+          prefetch: loads batches ahead.
+          may_share: whether ranks may take different numbers of steps.
+        """
+        return prefetch(data.batches(epoch, start, self.rank, self.world_size))
+
+    def position(self, step: int) -> int:
+        """Return the position in the epoch, in steps, from this rank's number of steps.
+
+        Where ranks take different numbers of steps it is their mean, the same on all of them at a
+        checkpoint and at the end of an epoch. The learning rate follows it.
+        """
+        return step
+
+    def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """Compute the gradients and leave in every `grad` the one that the optimizer shall use.
 
         Args:
           loss: this rank's loss, summed over its batch.
-          weight: divisor of the loss, such as the batch's frames; a scalar without gradient.
+          weight: divisor of the loss, such as the batch's frames; a scalar without gradient. With
+            `accumulated` that of all batches of the step.
+          accumulated: every `grad` holds the gradients of the summed losses of earlier batches.
         """
+        if accumulated:
+            self.divide_gradients(weight)
+        (loss / weight).backward()
+
+    def divide_gradients(self, weight: Tensor) -> None:
+        """Divide the gradients that were accumulated by a scalar."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= weight
 
     def after_step(self) -> None:
         """Change the weights, or the optimizer's state, after the optimizer's step."""
@@ -76,15 +140,17 @@ class Strategy(Protocol):
     def end_epoch(self) -> None:
         """Finish what is in progress (all), such as a block that the epoch's end cuts short."""
 
-    def consensus(self) -> Any:
+    def consensus(self) -> AbstractContextManager[None]:
         """Return a context (all) in which the model holds the consensus weights of all ranks.
 
-        These are the same on every rank, and are validated and stored; afterwards the rank's own
+        These are the same on every rank, and are validated and stored. Afterwards the rank's own
         weights are restored.
         """
+        return nullcontext()
 
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """Sum scalars by name over all ranks (all)."""
+        return dict(sums)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
         """Decide whether to write a checkpoint after this step; the same on every rank.
@@ -92,113 +158,72 @@ class Strategy(Protocol):
         Args:
           due: whether a checkpoint is due by this rank's clock; rank 0's value decides.
         """
+        return due
 
     def can_checkpoint(self) -> bool:
         """Return whether a checkpoint can be written now; the same on every rank."""
+        return True
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the method's state for a checkpoint, the same on every rank (all).
 
         Made of tensors, numbers, strings, lists and dicts.
         """
+        return {}
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state_dict(self) -> dict[str, Any]:
         """Return this rank's own state for a checkpoint; empty where all ranks are equal.
 
         The checkpoint holds rank 0's model and optimizer. A method whose ranks differ in weights
         or optimizer state returns this rank's here.
         """
+        return {}
 
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """Restore a checkpoint (all), after `start`; model and optimizer are restored already.
 
+        A single process drops the state of several workers, beyond the weights, with a warning.
+
         Args:
-          state: what `state` returned; empty if the checkpoint was written by a single process,
-            from whose weights the method starts as in a new training.
-          own: with the checkpoint's world size, what this rank's `rank_state` returned. With
-            another one, the states of its ranks i with i % world_size == rank: one, several or
-            none. Empty states are left out.
+          state: what `state_dict` returned; empty if the checkpoint was written by a single
+            process, from whose weights the method starts as in a new training.
+          rank_states: with the checkpoint's world size, what this rank's `rank_state_dict`
+            returned. With another one, the states of its ranks i with i % world_size == rank: one,
+            several or none. Empty states are left out.
         """
+        names = state.keys() | {name for rank_state in rank_states for name in rank_state}
+        for name in sorted(names & DROPPED.keys()):
+            logger.warning("continuing in one process, without %s", DROPPED[name])
 
     def report(self) -> dict[str, float]:
         """Return statistics for the epoch's record, such as the bytes sent."""
+        return {}
 
     def barrier(self) -> None:
         """Wait until every rank has arrived (all)."""
 
 
-class SingleProcess:
-    """Training in a single process, without communication."""
+def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") -> Strategy:
+    """Construct the strategy of a method; a single process ignores the method.
 
-    constrains = False
+    Args:
+      config: the method and its parameters.
+      device: where the model is trained, "cpu" (gloo) or "cuda" (nccl); each process has a GPU of
+        its own.
 
-    def __init__(self) -> None:
-        self.model: nn.Module
-        self.optimizer: Optimizer
-
-    def rank_and_world_size(self) -> tuple[int, int]:
-        """Rank 0 of one."""
-        return 0, 1
-
-    def share_batches(self, data: "BatchesAhead") -> "DataSource":
-        """Use the data source as it is."""
-        return data
-
-    def position(self, step: int) -> int:
-        """All ranks take the same steps."""
-        return step
-
-    def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Store both for derived classes."""
-        self.model, self.optimizer = model, optimizer
-
-    def stop(self, failed: bool = False) -> None:
-        """Nothing runs in the background."""
-
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """Compute the gradients of the mean loss."""
-        (loss / weight).backward()
-
-    def after_step(self) -> None:
-        """Weights stay as the optimizer leaves them."""
-
-    def end_epoch(self) -> None:
-        """Nothing is in progress."""
-
-    @contextmanager
-    def consensus(self) -> Iterator[None]:
-        """The model itself."""
-        yield
-
-    def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The sums of this process are those of all."""
-        return dict(sums)
-
-    def agree_on_checkpoint(self, due: bool) -> bool:
-        """A checkpoint can follow any step."""
-        return due
-
-    def can_checkpoint(self) -> bool:
-        """Always."""
-        return True
-
-    def state(self) -> dict[str, Any]:
-        """No state."""
-        return {}
-
-    def rank_state(self) -> dict[str, Any]:
-        """No state."""
-        return {}
-
-    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """Nothing to restore; the state of several workers, beyond the weights, is dropped."""
-        held = state.keys() | {name for part in own for name in part}
-        for name in sorted(held & DROPPED.keys()):
-            logger.warning("continuing in one process, without %s", DROPPED[name])
-
-    def report(self) -> dict[str, float]:
-        """No statistics."""
-        return {}
-
-    def barrier(self) -> None:
-        """There are no other ranks."""
+    Raises:
+      ParallelError: torchrun started several processes, but the method is "single".
+    """
+    if ranks.world_size() == 1:
+        return Strategy()
+    if config.method == "single":
+        raise ParallelError(
+            f"torchrun started {ranks.world_size()} processes, but the training is for one: choose "
+            "a method with --set SECTION.parallel.method=gtc (or bmuf, ssgd, ...), where SECTION "
+            "has the settings of this training, such as ce, baseline, sequence or student; "
+            "or start it without torchrun"
+        )
+    # A single process imports neither torch.distributed nor the method.
+    workers = import_module("toolkit.parallel.workers").Workers(str(device), config.timeout)
+    module, name = CLASSES[config.method].split(":")
+    return getattr(import_module(module), name)(config, workers)

@@ -28,7 +28,7 @@ from toolkit.pipeline.steps.select import Executor, SelectConfig, make_selection
 from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, file_order
 from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import Targets, TargetsConfig
-from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
+from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST
 
 NORMALISER = "normaliser.json"
 

@@ -46,7 +46,7 @@ class CacheConfig:
 
 
 class StoredShards:
-    """The files of a set of shards in a store, see `toolkit.ssl.shards.ShardFiles`.
+    """The files of a set of shards in a store, see `toolkit.ssl.unlabelled.ShardFiles`.
 
     Args:
       url: prefix of the set.

@@ -2,35 +2,47 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median_high
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model
-from toolkit.parallel.batch import DataSource
-from toolkit.parallel.config import make_strategy
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.models.scorer import save_priors
+from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
+from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.ranks import on_rank_zero
-from toolkit.ssl.alternating import Alternating, AlternatingRate
-from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching
-from toolkit.ssl.selection import Selection, SelectionConfig, select
-from toolkit.ssl.shards import ShardFiles, TeacherShards
-from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.train.chunks import Chunks
-from toolkit.train.config import CorpusTrainerConfig
-from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, as_list
-from toolkit.train.distillation import HardOrSoft
+from toolkit.ssl.unlabelled import (
+    Selection,
+    SelectionConfig,
+    ShardFiles,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
+from toolkit.train.batches import (
+    Batch,
+    ChunkSampler,
+    CorpusBatches,
+    ShardGroups,
+    UtteranceSampler,
+    ValidationBatches,
+)
+from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
+from toolkit.train.config import TrainerConfig, WholeUtteranceConfig
+from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
+from toolkit.train.cross_entropy import FrameTrainingConfig, KBestBatch, cross_entropy, distillation
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases
-from toolkit.train.headline import finished, settings_of, write_headline
-from toolkit.train.monitor import Progress
-from toolkit.train.phases import Phase
-from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
-from toolkit.train.windows import OFFSETS
+from toolkit.train.monitor import Progress, phase_progress
+from toolkit.train.optimizer import Schedule, scheduled_rate
+from toolkit.train.specaugment import masked
+from toolkit.train.trainer import fit, joined_history, write_history
 
 logger = logging.getLogger(__name__)
 
@@ -114,37 +126,132 @@ def train_student(
       TrainingError: the loss is not finite, or `out` holds a training with other settings.
     """
     out = Path(out)
-    weights = None if start is None else hashlib.sha256((start / WEIGHTS).read_bytes()).hexdigest()
-    settings = settings_of(config, num_targets=num_targets, start=weights)
-    earlier = finished(out, settings)
-    if earlier is not None:
-        return earlier
-    corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
+    digest = None if start is None else hashlib.sha256((start / WEIGHTS).read_bytes()).hexdigest()
+    identity = training_identity(config, num_targets=num_targets, **{"initial weights": digest})
+    headline = finished_headline(out, identity)
+    if headline is not None:
+        return headline
+    sources = list(zip(as_list(features), as_list(alignments), strict=True))
+    corpora = open_corpora(sources, normaliser, num_targets, config, out, valid)
     strategy = make_strategy(config.parallel, device)
-    labelled, held_out = corpora.train.utterances, corpora.held_out.utterances
     data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
-    model = _student(config, OFFSETS * data.dimension, num_targets, start)
+    model = _student(config, LOW_RATE_FACTOR * data.dimension, num_targets, start)
     logger.info(
         "%d labelled utterances, %d held out; %.4g unlabelled hours in %d sub-epochs",
-        *(len(labelled), len(held_out)),
+        *(len(corpora.train.utterances), len(corpora.valid.utterances)),
         *(data.hours, data.count),
     )
-    phases = _phases(data, corpora.train, config, out)
-    given = {"initial weights": weights}
-    training, records = train_in_phases(
-        model, HardOrSoft(), phases, corpora, config, out, device, strategy, progress, given
-    )
-    taught = training.history[::2]
+
+    # Sub-epochs on chunks, then on whole utterances where there are some (C12).
+    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
+    groups = ShardGroups(corpora.train, config.chunks.window, seed)
+    chunks = ChunkSampler(config.chunks, lookahead)
+    phases: list[tuple[Path, TrainerConfig, ChunkSampler | UtteranceSampler, int]]
+    phases = [(out, config, chunks, 0)]
+    if whole.epochs:
+        utterances = UtteranceSampler(whole, lookahead)
+        phases.append((out / "whole", config.whole_phase(), utterances, config.epochs))
+    sources_of_phases = [
+        AlternatingBatches(
+            TeacherBatches(data, sampler, seed, first), CorpusBatches(groups, sampler, seed, first)
+        )
+        for _, _, sampler, first in phases
+    ]
+    num_steps = [
+        sum(source.num_steps(epoch, strategy.world_size) for epoch in range(2 * settings.epochs))
+        for source, (_, settings, _, _) in zip(sources_of_phases, phases, strict=True)
+    ]
+    results = []
+    for number, (folder, settings, _, _) in enumerate(phases):
+        # A sub-epoch is two passes, and averages begin with a labelled one.
+        passes = replace(
+            settings, epochs=2 * settings.epochs, average_epochs=2 * settings.average_epochs - 1
+        )
+        results.append(
+            fit(
+                model,
+                student_loss,
+                masked(sources_of_phases[number], config.specaugment, seed + number),
+                passes,
+                folder,
+                device=device,
+                valid=ValidationBatches(corpora.valid, lookahead),
+                strategy=strategy,
+                schedule=alternating_schedule(settings, config.labelled_factor),
+                identity=identity,
+                keep_initial=number > 0,
+                progress=phase_progress(progress, num_steps, number),
+            )
+        )
+    history = joined_history(results)
+    write_history(out, history)
+    save_model(out, model)
+    save_priors(out, corpora.train.counts)
+
+    unlabelled_passes = history[::2]
     headline = {
-        **({"frame_accuracy": max(r["score"] for r in records)} if held_out else {}),
-        **{name: taught[-1][name] for name in ("loss", "divergence", "agreement")},
-        "frames_per_second": median_high(record["frames_per_second"] for record in taught),
+        **({"frame_accuracy": results[-1].score} if corpora.valid.utterances else {}),
+        **{name: unlabelled_passes[-1][name] for name in ("loss", "divergence", "agreement")},
+        "frames_per_second": median_high(r["frames_per_second"] for r in unlabelled_passes),
         "hours": data.hours,
-        "utterances": len(labelled),
+        "utterances": len(corpora.train.utterances),
     }
-    write_headline(out, settings, headline)
-    training.clean()
-    return headline
+    return finish_training(out, identity, headline)
+
+
+class AlternatingBatches:
+    """Batches of alternating passes: epoch 2s is unlabelled sub-epoch s, 2s + 1 labelled data.
+
+    Args:
+      unlabelled: source whose epoch s is sub-epoch s.
+      labelled: source whose epoch s follows sub-epoch s.
+    """
+
+    def __init__(self, unlabelled: BatchSource, labelled: BatchSource) -> None:
+        self._sources = unlabelled, labelled
+
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
+        number, kind = divmod(epoch, 2)
+        return self._sources[kind].num_steps(number, world_size)
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """See `BatchSource`."""
+        number, kind = divmod(epoch, 2)
+        return self._sources[kind].batches(number, start, rank, world_size)
+
+
+def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Schedule:
+    """Return the configured rate over the steps on unlabelled data alone (C12).
+
+    A pass over labelled data has a constant rate: `labelled_factor` times that of the last
+    unlabelled step.
+
+    Args:
+      config: rates, and warm-up steps on unlabelled data.
+      labelled_factor: factor of the learning rate on labelled data.
+    """
+
+    def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
+        number, is_labelled = divmod(epoch, 2)
+        total = sum(steps[::2])
+        done = sum(steps[: 2 * number : 2])
+        if not is_labelled:
+            return scheduled_rate(config, done + step, total)
+        last = done + steps[2 * number] - 1
+        return labelled_factor * scheduled_rate(config, last, total)
+
+    return rate
+
+
+def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute `distillation` for a `KBestBatch`, else `cross_entropy`; see `Objective`.
+
+    The two have different sums, which distinguishes the kinds of passes in a history.
+    """
+    return (distillation if isinstance(batch, KBestBatch) else cross_entropy)(model, batch)
 
 
 def _unlabelled(
@@ -172,8 +279,8 @@ def _unlabelled(
         else:
             sources.append(Source(shards, select(shards, config.select)))
     count = config.epochs + config.whole.epochs
-    room = config.chunks.window
-    return SubEpochs(sources, normaliser, config.hours, count, room, config.seed)
+    max_frames = config.chunks.window
+    return SubEpochs(sources, normaliser, config.hours, count, max_frames, config.seed)
 
 
 def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:
@@ -204,27 +311,3 @@ def _student(
 def _sizes(config: Any) -> tuple[type, dict[str, Any]]:
     """What two networks with the same weights have in common: all but the dropout, if any."""
     return type(config), {k: v for k, v in asdict(config).items() if k != "dropout"}
-
-
-def _phases(data: SubEpochs, corpus: Corpus, config: ScheduledConfig, out: Path) -> list[Phase]:
-    """Sub-epochs on chunks, and on whole utterances where there are some (C12)."""
-    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
-    chunks = Chunks(corpus, config.chunks, lookahead, seed)
-    taught = TeacherBatches(data, ChunkBatching(config.chunks, lookahead), seed)
-    phases = [_phase(taught, chunks, config, out)]
-    if whole.epochs:
-        batching = UtteranceBatching(whole, lookahead)
-        taught = TeacherBatches(data, batching, seed, config.epochs)
-        utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
-        phases.append(_phase(taught, utterances, whole.trainer(config), out / "whole"))
-    return phases
-
-
-def _phase(
-    taught: DataSource, labelled: DataSource, config: CorpusTrainerConfig, out: Path
-) -> Phase:
-    """A sub-epoch is two passes to the training loop; averages begin with a labelled one."""
-    rates = *config.rates(), config.warmup_steps, config.labelled_factor
-    changes = {"epochs": 2 * config.epochs, "average_epochs": 2 * config.average_epochs - 1}
-    passes = replace(config, **changes)
-    return Phase(Alternating(taught, labelled), passes, out, AlternatingRate(*rates))

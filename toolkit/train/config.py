@@ -1,27 +1,22 @@
-"""Configuration of the trainer: optimizer, learning rates, epochs."""
+"""Settings of trainings: optimizer, learning rates, epochs, and how data are cut and batched."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Any, Literal, get_args
-
-import torch
-from torch import nn
-from torch.optim import Optimizer
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.parallel.config import ParallelConfig
 
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
 """See `TrainerConfig.amp`."""
-OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
-ADADELTA = {
-    "adadelta": {"rho": 0.9, "eps": 1e-6},
-    "adadelta_tensorflow": {"rho": 0.95, "eps": 1e-8},
+OptimizerName = Literal["adam", "adamw", "sgd", "adadelta", "adadelta_tensorflow"]
+ScheduleName = Literal["exponential", "cosine", "noam"]
+LIBRARY_RATE = {
+    "adam": 1e-3,
+    "adamw": 1e-3,
+    "sgd": 1e-2,
+    "adadelta": 1.0,
+    "adadelta_tensorflow": 1e-3,
 }
-"""AdaDelta's decay and epsilon: torch's defaults and TensorFlow's."""
-LIBRARY_RATE = {"adam": 1e-3, "sgd": 1e-2, "adadelta": 1.0, "adadelta_tensorflow": 1e-3}
 """The libraries' default learning rates (for `sgd` that of Keras, as torch has none). With 1
 AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are a thousandth."""
 
@@ -33,15 +28,25 @@ class TrainerConfig:
     epochs: int = 10
     """Passes over the data; 10 for cross entropy on chunks (C7)."""
     optimizer: OptimizerName = "adam"
-    """`adam` with torch's defaults, `sgd` with momentum, or AdaDelta (A18) with torch's defaults
-    (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
+    """`adam` with torch's defaults, `adamw` with `weight_decay`, `sgd` with momentum, or AdaDelta
+    (A18) with torch's defaults (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
     initial_rate: float | None = 1e-3
-    """Learning rate after the warm-up; it decays exponentially (C7, which gives no values). None:
-    the library's default for the optimizer, see `LIBRARY_RATE`."""
+    """Learning rate after the warm-up, the highest one; C7 gives no values. None: the library's
+    default for the optimizer, see `LIBRARY_RATE`."""
     final_rate: float | None = 1e-4
-    """Learning rate of the last step; None: the same as the first, for a constant rate."""
+    """Learning rate of the last step; None: the same as the first, for a constant rate. Not used by
+    the schedule `noam`."""
+    schedule: ScheduleName = "exponential"
+    """How the rate falls after the warm-up: `exponential` (C7), half a period of a `cosine`, or
+    with the inverse square root of the step (`noam`, which needs `warmup_steps`)."""
     warmup_steps: int = 0
     """Steps of linear warm-up to `initial_rate`."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay of `adamw`: a step takes the learning rate times this share off the
+    weights. On matrices and filters alone, not on biases and normalisations."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one optimizer step, for larger batches than fit into
+    memory. Rates, checkpoints and `warmup_steps` count steps."""
     momentum: float = 0.9
     """Momentum of `sgd`."""
     max_gradient_norm: float = 5.0
@@ -71,7 +76,7 @@ class TrainerConfig:
     """Data-parallel training, when torchrun starts several processes."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "average_epochs"):
+        for name in ("epochs", "average_epochs", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
         if self.threads is not None and self.threads < 1:
@@ -82,12 +87,22 @@ class TrainerConfig:
                 raise ValueError(f"{name} is {value}, needs to be above 0")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum is {self.momentum}, needs to be in [0, 1)")
-        for name in ("warmup_steps", "seed", "checkpoint_seconds"):
+        for name in ("warmup_steps", "weight_decay", "seed", "checkpoint_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.optimizer not in get_args(OptimizerName):
             known = ", ".join(get_args(OptimizerName))
             raise ValueError(f"optimizer is {self.optimizer!r}, needs to be one of {known}")
+        if self.weight_decay and (self.optimizer != "adamw" or self.parallel.method == "asgd"):
+            raise ValueError(
+                f"weight_decay is {self.weight_decay}, needs optimizer=adamw, and a method other"
+                " than asgd"
+            )
+        if self.schedule not in get_args(ScheduleName):
+            known = ", ".join(get_args(ScheduleName))
+            raise ValueError(f"schedule is {self.schedule!r}, needs to be one of {known}")
+        if self.schedule == "noam" and not self.warmup_steps:
+            raise ValueError("schedule is 'noam', needs warmup_steps above 0")
         if self.amp not in get_args(Amp):
             raise ValueError(f"amp is {self.amp!r}, needs to be one of {', '.join(get_args(Amp))}")
 
@@ -121,64 +136,86 @@ class CorpusTrainerConfig(TrainerConfig):
             raise ValueError(f"max_excluded is {self.max_excluded}, needs to be in [0, 1]")
 
 
-def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
-    """Construct the configured optimizer; the loop sets its learning rate before every step.
+@dataclass(frozen=True)
+class ChunkConfig:
+    """How utterances are cut and shuffled."""
 
-    On a GPU a step of Adam and SGD is one kernel (torch's `fused`), where this torch has it.
+    frames: int = 32
+    """Scored low-rate frames (30 ms) per chunk; 32 (C7). The state is zero at its start."""
+    left_context: int = 0
+    """Low-rate frames before the chunk that are computed but not scored; none in the paper."""
+    right_context: int = 0
+    """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead;
+    for bidirectional models."""
+    batch: int = 64
+    """Chunks per batch."""
+    window: int = 4_000_000
+    """Raw frames (10 ms) of the shards that are loaded and shuffled together; with 64 values per
+    frame 4 million are 11 hours in 0.5 GB, and up to twice as many are in memory. A corpus with
+    fewer frames is loaded once and shuffled as a whole."""
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "batch", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("left_context", "right_context"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class WholeUtteranceConfig:
+    """The epochs on whole utterances, after those on chunks."""
+
+    epochs: int = 0
+    """Passes over the data; 2 in the paper (C7)."""
+    initial_rate: float = 1e-4
+    """Learning rate of the first step; it decays exponentially."""
+    final_rate: float = 5e-5
+    """Learning rate of the last step."""
+    batch_frames: int = 4096
+    """Low-rate frames (30 ms) per batch, padding included: two minutes, twice those of 64 chunks.
+    A longer utterance is a batch of its own."""
+    max_frames: int = 1000
+    """Low-rate frames above which an utterance is cut into pieces of about equal length, each of
+    which starts with a zero state like an utterance: 30 s."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0:
+            raise ValueError(f"epochs is {self.epochs}, needs to be 0 or more")
+        for name in ("batch_frames", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("initial_rate", "final_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+
+
+@dataclass(frozen=True)
+class SpecAugmentConfig:
+    """SpecAugment masks; none by default, as in the paper.
+
+    Frequency masks are for spectra: in other features, such as those of speaker-adapted GMMs,
+    neighbouring dimensions have nothing in common.
     """
-    rate, _ = config.rates()
-    if config.optimizer == "adam":
-        kind, constants = torch.optim.Adam, {}
-    elif config.optimizer in ADADELTA:
-        kind, constants = torch.optim.Adadelta, ADADELTA[config.optimizer]
-    else:
-        kind, constants = torch.optim.SGD, {"momentum": config.momentum}
-    return _uncompiled(kind)(model.parameters(), lr=rate, **constants, **_fused(kind, model))
 
+    frequency_masks: int = 0
+    """Number of frequency masks per row, the same for all its frames; 2 are common."""
+    frequency_width: int = 12
+    """Largest width of a frequency mask in mel bins; widths are drawn from 0 to this."""
+    time_masks: float = 0.0
+    """Mean number of time masks per second of a row; try 1 for chunks of a second."""
+    time_width: int = 5
+    """Largest width of a time mask in low-rate frames (30 ms); widths are drawn from 0 to this."""
 
-@cache
-def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
-    """Return a class that leaves torch's compiler alone.
+    def __post_init__(self) -> None:
+        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
 
-    When they are first called these methods load it, a second and 156 MB in each process, to say
-    that they are not to be compiled. Its objects cannot be pickled, their states can.
-    """
-    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
-    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
-    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
-    return type(kind.__name__, (kind,), methods)
-
-
-def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
-    on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-    # Torch 1.13 has it for Adam, but cannot go on from a checkpoint.
-    has_it = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
-    return {"fused": True} if on_gpu and has_it else {}
-
-
-def changed_settings(
-    config: TrainerConfig, stored: dict[str, Any], present: dict[str, Any]
-) -> list[str]:
-    """Return the names of what differs between two descriptions of a training.
-
-    Args:
-      stored: the description in a checkpoint; what else is in it does not count.
-      present: that of the training that is to go on.
-    """
-    settings = {field.name for field in fields(config)}
-    names = sorted(present.keys() | (settings & stored.keys()))
-    return [name for name in names if stored.get(name) != present.get(name)]
-
-
-def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore an optimizer's state on its own device, which may not be the one of the checkpoint.
-
-    Args:
-      optimizer: of `make_optimizer`.
-      state: what `state_dict` returned, perhaps elsewhere.
-    """
-    groups = [
-        {**saved, **{name: own[name] for name in ("fused", "foreach") if name in own}}
-        for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
-    ]
-    optimizer.load_state_dict({**state, "param_groups": groups})
+    @property
+    def active(self) -> bool:
+        """Whether anything is masked."""
+        return self.frequency_masks * self.frequency_width > 0 or (
+            self.time_masks * self.time_width > 0
+        )

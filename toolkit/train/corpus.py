@@ -1,16 +1,31 @@
-"""Training corpus: aligned utterances, with their normalised features and targets."""
+"""Training corpus: the usable utterances of some stores, some of them held out for validation."""
 
-from collections.abc import Iterable, Sequence
+import logging
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from toolkit.features.augment import original_id
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.held_out import Division, divide
+
+if TYPE_CHECKING:
+    from toolkit.train.config import CorpusTrainerConfig
+
+logger = logging.getLogger(__name__)
+MIN_SPEAKERS = 8
+"""Speakers from which on whole speakers are held out. With fewer, each is too much of the data."""
+MAX_SHARE = 1 / 8
+"""Largest share of the utterances that is held out with their speakers; of 8 speakers, the one with
+the fewest utterances always fits."""
+ENOUGH_SPEAKERS = 10
+"""Speakers to hold out where they fit, also if fewer have utterances enough."""
 
 
 class Features(Protocol):
@@ -71,42 +86,53 @@ class Corpus:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Features, Alignments]],
+        sources: Sequence[tuple[Features, Any]],
         normaliser: FeatureNormaliser,
-        num_targets: int,
+        num_targets: int | None,
         names: Iterable[str] | None = None,
-        counted: bool = True,
+        excluded: Mapping[str, str] | None = None,
+        count_targets: bool = True,
     ) -> None:
         """Select and check utterances.
 
         Args:
-          sources: pairs of stores.
+          sources: pairs of a store of features and one of `Alignments`.
           normaliser: applied when an utterance is loaded.
-          num_targets: C; alignments hold 0 ... C - 1.
+          num_targets: C; alignments hold 0 ... C - 1. None: there are no frame targets; what the
+            second stores load are `supervisions` with a number of `frames`.
           names: use only these utterances; None for all.
-          counted: count the targets. If not, alignments are only asked for `num_frames`, and their
-            targets are checked when they are loaded.
+          excluded: reasons of utterances that cannot be used for other causes.
+          count_targets: count the targets. If not, alignments are only asked for `num_frames`, and
+            their targets are checked when they are loaded.
 
         Raises:
           TrainingDataError: a target is not below `num_targets`.
         """
-        self._counted = counted
         self._sources = list(sources)
         self._normaliser = normaliser
-        self.counts = torch.zeros(num_targets, dtype=torch.int64)
+        self._has_targets, self._counts_targets = num_targets is not None, count_targets
+        self.counts = torch.zeros(num_targets or 0, dtype=torch.int64)
         """[C]: number of raw frames of each target; zero if not counted."""
+        self.supervisions: dict[str, Any] = {}
+        """By utterance, without frame targets."""
         self.excluded: dict[str, str] = {}
         """Utterance id -> reason for its exclusion from training."""
         self.shards: list[list[Utterance]] = []
         """The utterances, by shard of their store."""
-        wanted = None if names is None else set(names)
+        selected = None if names is None else set(names)
         for index, (features, alignments) in enumerate(self._sources):
             aligned = set(alignments.ids)
             for shard in features.shards:
-                selected = [name for name in shard if wanted is None or name in wanted]
-                kept = [u for name in selected if (u := self._check(name, index, aligned))]
-                if kept:
-                    self.shards.append(kept)
+                usable = []
+                for name in shard:
+                    if selected is not None and name not in selected:
+                        continue
+                    if excluded is not None and name in excluded:
+                        self.excluded[name] = excluded[name]
+                    elif utterance := self._check(name, index, aligned):
+                        usable.append(utterance)
+                if usable:
+                    self.shards.append(usable)
 
     def _check(self, name: str, source: int, aligned: set[str]) -> Utterance | None:
         features, alignments = self._sources[source]
@@ -114,8 +140,15 @@ class Corpus:
             self.excluded[name] = "no alignment"
             return None
         frames = features.num_frames(name)
-        targets = alignments.load(name) if self._counted else None
-        length = alignments.num_frames(name) if targets is None else len(targets)
+        targets = None
+        if not self._has_targets:
+            self.supervisions[name] = alignments.load(name)
+            length = self.supervisions[name].frames
+        elif self._counts_targets:
+            targets = alignments.load(name)
+            length = len(targets)
+        else:
+            length = alignments.num_frames(name)
         if length != frames:
             self.excluded[name] = f"alignment of {length} frames, features of {frames}"
             return None
@@ -138,15 +171,17 @@ class Corpus:
         return [utterance for shard in self.shards for utterance in shard]
 
     def load(self, utterance: Utterance) -> tuple[Tensor, Tensor]:
-        """Read an utterance: normalised features [T, F] float16, targets [T] int32.
+        """Read an utterance: normalised features [T, F] float16, targets [T] int32, or zeros.
 
         Float16 keeps three significant digits, in half the memory.
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
         normalised = self._normaliser.apply(features.load(name), features.state(name))
+        if not self._has_targets:
+            return normalised.half(), torch.zeros(utterance.frames, dtype=torch.int32)
         targets = alignments.load(name)
-        if not self._counted:
+        if not self._counts_targets:
             self._check_range(name, targets)
         return normalised.half(), targets.int()
 
@@ -156,12 +191,13 @@ class Corpus:
         Raises:
           TrainingDataError: no utterance is left, or a share above `max_excluded` was excluded.
         """
-        kept, lost = len(self.utterances), len(self.excluded)
-        if kept and lost <= max_excluded * (kept + lost):
+        usable, excluded = len(self.utterances), len(self.excluded)
+        if usable and excluded <= max_excluded * (usable + excluded):
             return
         raise TrainingDataError(
-            f"{lost} of {kept + lost} utterances cannot be trained on{self._example()}; allowed are"
-            f" {100 * max_excluded:g} %. Check that alignments and features are of the same split"
+            f"{excluded} of {usable + excluded} utterances cannot be trained on{self._example()};"
+            f" allowed are {100 * max_excluded:g} %. Check that alignments and features are of the"
+            " same split"
         )
 
     def require_held_out(self) -> None:
@@ -181,6 +217,99 @@ class Corpus:
         return f", such as {example[0]} ({example[1]})" if example else ""
 
 
+@dataclass(frozen=True)
+class DataSplit:
+    """Utterances to train on, and others to validate on."""
+
+    train: set[str]
+    valid_names: set[str]
+    speakers: tuple[str, ...]
+    """Speakers of whom no utterance is in `train`, in order; empty: only utterances are held out.
+    """
+    num_speakers: int
+    """Number of speakers of both."""
+
+    def describe(self) -> str:
+        """Return in words what is held out, and why no speakers are."""
+        number = len(self.valid_names)
+        if not number:
+            return "no utterances are held out"
+        if self.speakers:
+            return (
+                f"{number} utterances held out, all of {len(self.speakers)} of"
+                f" {self.num_speakers} speakers: {', '.join(self.speakers)}"
+            )
+        return (
+            f"{number} utterances held out, of speakers who are trained on ({self.num_speakers}"
+            f" speakers; from {MIN_SPEAKERS} on whole ones are held out): the accuracy on them does"
+            " not show how the network does on other speakers"
+        )
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Utterances to train on, and others to validate on."""
+
+    train: Corpus
+    valid: Corpus
+    """May be empty."""
+    held_out_speakers: int
+    """Number of speakers who are held out; 0 if only utterances are, or none."""
+
+
+def open_corpora(
+    sources: Sequence[tuple[Features, Any]],
+    normaliser: FeatureNormaliser,
+    num_targets: int | None,
+    config: "CorpusTrainerConfig",
+    out: Path,
+    valid: tuple[Features, Any] | None = None,
+    split: DataSplit | None = None,
+    excluded: Mapping[str, str] | None = None,
+    valid_excluded: Mapping[str, str] | None = None,
+    count_targets: bool = True,
+) -> Corpora:
+    """Open the stores of a training, hold out some utterances, and write `excluded.tsv`.
+
+    Args:
+      sources: pairs of stores, see `Corpus`.
+      normaliser: of the raw features.
+      num_targets: C, or None without frame targets.
+      config: how many utterances to hold out, and how many may be excluded.
+      out: folder of the training.
+      valid: held-out stores; without them `config.valid_utterances` are held out.
+      split: what is held out; by default `split_by_speaker` decides.
+      excluded: reasons of utterances of `sources` that cannot be used for other causes.
+      valid_excluded: the same of `valid`.
+      count_targets: see `Corpus`.
+
+    Raises:
+      TrainingDataError: stores do not belong together, or too little is left of them.
+    """
+    if split is None:
+        speakers = {
+            name: features.speaker(name)
+            for features, _ in sources
+            for shard in features.shards
+            for name in shard
+        }
+        split = split_by_speaker(
+            speakers, 0 if valid else config.valid_utterances, config.valid_seed
+        )
+    train = Corpus(sources, normaliser, num_targets, split.train, excluded, count_targets)
+    if valid:
+        held_out = Corpus([valid], normaliser, num_targets, None, valid_excluded, count_targets)
+    else:
+        names = split.valid_names
+        held_out = Corpus(sources, normaliser, num_targets, names, excluded, count_targets)
+        logger.info("%s", split.describe())
+    write_excluded(out / "excluded.tsv", {**train.excluded, **held_out.excluded})
+    train.require(config.max_excluded)
+    if valid:
+        held_out.require_held_out()
+    return Corpora(train, held_out, len(split.speakers))
+
+
 def as_list(stores: Any) -> list[Any]:
     """Return one store or several as a list."""
     return list(stores) if isinstance(stores, Sequence) else [stores]
@@ -192,7 +321,88 @@ def write_excluded(path: Path, excluded: dict[str, str]) -> None:
     write_atomically(path, "".join(lines))
 
 
-def split_stores(stores: Sequence[Features], number: int, seed: int = 0) -> Division:
-    """Divide the utterances of stores: about `number`, of speakers of their own, to validate on."""
-    speakers = {n: store.speaker(n) for store in stores for shard in store.shards for n in shard}
-    return divide(speakers, number, seed)
+def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) -> DataSplit:
+    """Hold out speakers where there are enough of them, else utterances.
+
+    Speakers are taken in the order of a checksum of their ids until they have `number` utterances
+    and are `ENOUGH_SPEAKERS`; one that would raise the share above `MAX_SHARE` is passed over.
+
+    Args:
+      speakers: speaker by utterance; augmented copies belong to the speakers of their originals.
+      number: utterances to hold out; 0: none.
+      seed: of the checksums.
+    """
+    by_speaker: dict[str, list[str]] = {}
+    for original, members in _families(speakers).items():
+        suffix = members[0][len(original) :]  # the speaker of a copy has it too
+        by_speaker.setdefault(speakers[members[0]].removesuffix(suffix), []).extend(members)
+    held_out: dict[str, set[str]] = {}
+    if number and len(by_speaker) >= MIN_SPEAKERS:
+        held_out = _choose_speakers(by_speaker, number, seed)
+    if not held_out:
+        return DataSplit(*split_held_out(speakers, number, seed), (), len(by_speaker))
+    valid_names = {name for names in held_out.values() for name in names}
+    train = {n for speaker, names in by_speaker.items() if speaker not in held_out for n in names}
+    return DataSplit(train, valid_names, tuple(sorted(held_out)), len(by_speaker))
+
+
+def _choose_speakers(
+    by_speaker: Mapping[str, list[str]], number: int, seed: int
+) -> dict[str, set[str]]:
+    """Return the speakers to hold out, each with one utterance of every family."""
+    originals = {
+        speaker: {members[0] for members in _families(names).values()}
+        for speaker, names in by_speaker.items()
+    }
+    max_utterances = MAX_SHARE * sum(map(len, originals.values()))
+    held_out: dict[str, set[str]] = {}
+    utterances = 0
+    for speaker in _ranked(originals, seed):
+        if utterances >= number and len(held_out) >= ENOUGH_SPEAKERS:
+            break
+        if utterances + len(originals[speaker]) <= max_utterances:
+            held_out[speaker] = originals[speaker]
+            utterances += len(originals[speaker])
+    return held_out
+
+
+def select_held_out(names: Iterable[str], number: int, seed: int = 0) -> set[str]:
+    """Select utterances for validation by a checksum of their ids, at most a tenth of all.
+
+    The choice of an utterance hardly depends on the other utterances, and not on their order.
+    """
+    ranked = _ranked(names, seed)
+    return set(ranked[: min(number, len(ranked) // 10)])
+
+
+def split_held_out(names: Iterable[str], number: int, seed: int = 0) -> tuple[set[str], set[str]]:
+    """Hold out utterances together with their augmented copies.
+
+    Returns:
+      The utterances to train on, and those to validate on, chosen by `select_held_out`: originals,
+      or one copy where the original is not among `names`. Other copies of these are in neither.
+    """
+    families = _families(names)
+    chosen = select_held_out(families, number, seed)
+    training = {n for family, members in families.items() if family not in chosen for n in members}
+    return training, {families[family][0] for family in chosen}
+
+
+def _families(names: Iterable[str]) -> dict[str, list[str]]:
+    """Group utterances with their copies; the original, or else one copy, comes first."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(original_id(name), []).append(name)
+    return {
+        original: sorted(members, key=lambda n: (len(n), n))
+        for original, members in families.items()
+    }
+
+
+def _ranked(names: Iterable[str], seed: int) -> list[str]:
+    def sort_key(name: str) -> tuple[int, str]:
+        # CRC-32 is linear: with another start or prefix, names of a length that were together stay.
+        shuffled = digest_bytes(f"{seed} {name}".encode()) if seed else name
+        return zlib.crc32(shuffled.encode()), name
+
+    return sorted(names, key=sort_key)

@@ -1,36 +1,62 @@
-"""Progress reports of a training: progress bar, log lines, TensorBoard, tracker, callback."""
+"""Progress reports of a training: progress bar, log lines, TensorBoard, tracker, callback.
+
+The environment variable `TOOLKIT_TRACKER` asks for MLflow or Weights & Biases. Where runs go, and
+under which account, the tracker's own variables say (`MLFLOW_TRACKING_URI`, `WANDB_MODE`, ...). It
+is no setting of recipes, since results do not depend on it.
+"""
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 # Not when training starts: it takes seconds, which the first worker alone would lose.
 from torch.utils.tensorboard import SummaryWriter
 
 from toolkit.processes.bars import Bar
-from toolkit.train.trackers import Tracker, open_tracker
+from toolkit.train.errors import TrainingError
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called as progress(steps done, total steps)."""
-
-logger = logging.getLogger(__name__)
+VARIABLE = "TOOLKIT_TRACKER"
+PROJECT = "asr-recipe-toolkit"
+"""MLflow's experiment and W&B's project, unless their own variables name another."""
 SECONDS_BETWEEN_REPORTS = 1.0
 MAX_DATA_WAIT = 0.2  # share of an epoch's time, above which there is a warning
 NOTICEABLE = 2.0  # seconds; of short epochs the start of the readers takes most
 STEPS_BETWEEN_EVENTS = 50
 
 
+def phase_progress(
+    progress: Progress | None, num_steps: Sequence[int], phase: int
+) -> Progress | None:
+    """Return the progress callback of one of several consecutive trainings.
+
+    Args:
+      progress: called as progress(steps done, steps of all phases).
+      num_steps: of each phase.
+      phase: number of this one, from 0.
+    """
+    if progress is None:
+        return None
+    before, total = sum(num_steps[:phase]), sum(num_steps)
+    return lambda step, _: progress(before + step, total)
+
+
 class Monitor:
-    """Measures and reports the epochs of one training; without `shown` it only measures them."""
+    """Measures and reports the epochs of one training; unless `enabled` it only measures them."""
 
     def __init__(
-        self, out: Path, total_steps: int, progress: Progress | None, shown: bool = True
+        self, out: Path, total_steps: int, progress: Progress | None, enabled: bool = True
     ) -> None:
-        self.shown = shown
+        self.enabled = enabled
         self._out = out
         self._total_steps = total_steps
         self._progress = progress
@@ -39,7 +65,7 @@ class Monitor:
 
     def start(self, first_step: int) -> None:
         """Open the event file; events of an earlier run from `first_step` on are hidden."""
-        if self.shown:
+        if self.enabled:
             self._tracker = open_tracker(self._out)
             self._writer = SummaryWriter(str(self._out / "tensorboard"), purge_step=first_step)
 
@@ -92,7 +118,7 @@ class EpochMonitor:
             initial=done,
             desc=title,
             unit="step",
-            disable=not (monitor.shown and sys.stderr.isatty()),
+            disable=not (monitor.enabled and sys.stderr.isatty()),
             leave=False,
         )
 
@@ -156,3 +182,109 @@ def log_epoch(epochs: int, record: dict[str, float]) -> None:
             100 * waited,
             record["epoch"],
         )
+
+
+class Tracker(Protocol):
+    """What takes the numbers of one training."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Take numbers by name, after so many steps."""
+
+    def close(self) -> None:
+        """Take nothing more."""
+
+
+def open_tracker(out: Path) -> Tracker | None:
+    """Return the tracker that the environment asks for, None without.
+
+    Args:
+      out: the folder of the training, which names the run.
+
+    Raises:
+      TrainingError: an unknown tracker, or one that is not installed or cannot begin a run.
+    """
+    name = os.environ.get(VARIABLE, "")
+    if not name:
+        return None
+    if name not in _TRACKERS:
+        raise TrainingError(f"{VARIABLE}={name}: known are {' and '.join(_TRACKERS)}")
+    try:
+        library = import_module(name)
+    except ImportError as error:
+        raise TrainingError(
+            f"{VARIABLE}={name}, which cannot be imported ({error}): pip install {name}, or unset "
+            "the variable"
+        ) from error
+    try:
+        return _TolerantTracker(name, _TRACKERS[name](library, run_name(out)))
+    except Exception as error:
+        raise TrainingError(
+            f"{name} cannot begin a run ({error}); see its own settings, or unset {VARIABLE}"
+        ) from error
+
+
+def run_name(out: Path) -> str:
+    """Return the name of a training's run: run directory and network, as `demo/lstm_ce`."""
+    parts = out.absolute().parts
+    final = [part for before, part in pairwise(parts) if ".partial" not in (before, part)]
+    return "/".join(final[-2:])
+
+
+class _Mlflow:
+    """A run of MLflow, by its client: the state of the module is left alone."""
+
+    def __init__(self, library: Any, run: str) -> None:
+        self._client = library.MlflowClient()
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        known = self._client.get_experiment_by_name(experiment)
+        identity = known.experiment_id if known else self._client.create_experiment(experiment)
+        self._run = self._client.create_run(identity, run_name=run).info.run_id
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._client.log_metric(self._run, name, float(value), step=step)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+class _Wandb:
+    """A run of Weights & Biases."""
+
+    def __init__(self, library: Any, run: str) -> None:
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
+        self._run = library.init(project=project, name=run, reinit="create_new")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({name: float(value) for name, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+_TRACKERS = {"mlflow": _Mlflow, "wandb": _Wandb}
+
+
+class _TolerantTracker:
+    """A tracker whose faults, such as a server that is gone, do not end the training."""
+
+    def __init__(self, name: str, tracker: Tracker) -> None:
+        self._name, self._tracker = name, tracker
+        self._lost = False
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        if not self._lost:
+            try:
+                self._tracker.log(step, values)
+            except Exception as error:
+                self._lose(error)
+
+    def close(self) -> None:
+        try:
+            self._tracker.close()
+        except Exception as error:
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        self._lost = True
+        logger.warning("%s takes no more numbers of this training: %s", self._name, error)

@@ -1,8 +1,11 @@
-"""The precision of a training: autocast, and loss scaling for float16 (A20)."""
+"""Precision of a training: autocast, loss scaling for float16 (A20), and steps that went wrong."""
 
 import logging
-from collections.abc import Iterator
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +19,13 @@ logger = logging.getLogger(__name__)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SCALED = ("ssgd",)
 """Methods of several processes whose gradients may be scaled: they sum them, and no more. So all
-processes skip the same steps; after one that only some skip, others wait for them for ever."""
-FIRST, LEAST = 2.0**16, 1.0
+processes skip the same steps; after one that only some skip, the others wait for ever."""
+INITIAL_SCALE, MIN_SCALE = 2.0**16, 1.0
 """The first factor of the loss, and the smallest; with that, an overflow is an error."""
 STEPS_BETWEEN_RISES = 2000
 """Steps without an overflow after which the factor is doubled."""
+STEPS_BEHIND = 8
+"""Steps that may be under way on a GPU before their losses are waited for."""
 
 
 class Precision:
@@ -57,7 +62,7 @@ class Precision:
             raise TrainingError("amp=fp16 on a CPU needs torch 2.3 or newer: use amp=fp32")
         self._reason = reason
         self._scaling = self.name == "fp16"
-        self._factor, self._since = FIRST, 0
+        self._factor, self._since = INITIAL_SCALE, 0
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -72,8 +77,8 @@ class Precision:
             yield
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Say what was chosen, and switch TF32 on or off for a GPU, if that is set."""
+    def activate(self) -> Iterator[None]:
+        """Log what was chosen, and switch TF32 on or off for a GPU inside the context, if set."""
         if self._reason:
             logger.info("computing in %s: %s", self.name, self._reason)
         if self._tf32 is None or self._device.type != "cuda":
@@ -87,12 +92,12 @@ class Precision:
         finally:
             matmul.allow_tf32, cudnn.allow_tf32 = before
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """Return the loss whose gradients are computed."""
         return loss * self._factor if self._scaling else loss
 
-    def clip(self, model: nn.Module, most: float) -> tuple[Tensor, bool]:
-        """Divide the gradients by the factor and scale a norm above `most` down to it.
+    def unscale_and_clip(self, model: nn.Module, max_norm: float) -> tuple[Tensor, bool]:
+        """Divide the gradients by the factor and scale a norm above `max_norm` down to it.
 
         Returns:
           The norm, and whether to take the step: with float16 not after an overflow.
@@ -101,13 +106,13 @@ class Precision:
         if self._scaling:
             for parameter in parameters:
                 parameter.grad /= self._factor
-        norm = nn.utils.clip_grad_norm_(parameters, most)
+        norm = nn.utils.clip_grad_norm_(parameters, max_norm)
         return norm, not self._scaling or self._adapt(bool(torch.isfinite(norm)))
 
     def _adapt(self, finite: bool) -> bool:
         """Change the factor after a step; return whether to take it."""
-        if not finite and self._factor > LEAST:
-            self._factor, self._since = max(LEAST, self._factor / 2), 0
+        if not finite and self._factor > MIN_SCALE:
+            self._factor, self._since = max(MIN_SCALE, self._factor / 2), 0
             logger.debug("gradients overflowed; the loss is now scaled by %g", self._factor)
             return False
         self._since += 1
@@ -115,11 +120,74 @@ class Precision:
             self._factor, self._since = 2 * self._factor, 0
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint; empty without scaling."""
         return {"factor": self._factor, "since": self._since} if self._scaling else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         if state:
             self._factor, self._since = state["factor"], state["since"]
+
+
+class NonFiniteDetector:
+    """Finds the first step whose loss or gradient was not finite, without stopping a GPU.
+
+    Reading a number from a GPU waits for all work that it was given, so that it idles until it is
+    given more. Here each number is copied behind its own step, and read when the copy is done.
+
+    Args:
+      device: of the numbers.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_gpu = device.type == "cuda"
+        self._steps: deque[tuple[Tensor, torch.cuda.Event | None, Any]] = deque()
+
+    def add(self, value: Tensor, batch: Any) -> None:
+        """Add the scalar of a step that was begun, not finite if the step went wrong."""
+        copied = None
+        if self._is_gpu:
+            host = torch.empty((), dtype=value.dtype, pin_memory=True)
+            value = host.copy_(value, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record()
+        self._steps.append((value, copied, batch))
+
+    def first_bad_batch(self, wait: bool = False) -> Any | None:
+        """Return the first bad batch among the steps, None without.
+
+        Args:
+          wait: for all steps; else only where more than `STEPS_BEHIND` are under way, so that steps
+            which are not known to be done are left for later.
+        """
+        while self._steps:
+            value, copied, batch = self._steps[0]
+            if copied is not None:
+                behind = len(self._steps) > STEPS_BEHIND
+                if not (wait or behind or copied.query()):
+                    return None
+                copied.synchronize()
+            self._steps.popleft()
+            if not math.isfinite(value.item()):
+                return batch
+        return None
+
+
+def non_finite_message(ids: Sequence[str], path: Path, epoch: int, world_size: int) -> str:
+    """Describe a bad batch that was saved as `path`; `epoch` is counted from 1.
+
+    Several workers share gradients or weights, so that a bad batch of one spoils those of all, and
+    each reports its own.
+    """
+    names = sorted(set(ids))
+    listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+    others = (
+        " or in what the other workers computed with then (bad_batch*.safetensors beside it), since"
+        " what is not finite spreads to all,"
+    )
+    return (
+        f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
+        f" saved as {path}. Look for broken features or alignments there,"
+        f"{others if world_size > 1 else ''} or lower initial_rate or max_gradient_norm"
+    )

@@ -1,4 +1,4 @@
-"""SpecAugment: time and frequency masks on training batches."""
+"""Masks on training batches (SpecAugment), other vocal tracts, and the agreement of two views."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,42 +6,62 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from toolkit.features.filterbank import hertz, mel, mel_points
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.parallel.batch import Batch, DataSource
+from toolkit.parallel.strategy import BatchSource
+from toolkit.processes.devices import to_device
+from toolkit.train.batches import Batch
+from toolkit.train.config import SpecAugmentConfig
+from toolkit.train.ctc.readers import CtcBatch
 
 _SUBSTREAM = 0x5BEC
 """Separates the masks' random stream from that of the data order, which has the same seed."""
+KNEE = 0.8
+"""Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
+straight line leads to the edge, as in Kaldi's VTLN."""
+FRAME_SHIFT = 0.01  # seconds
+EDGES = (20.0, 8000.0)
+"""Lower edge of the first and upper edge of the last mel filter in Hz: those of the front end at
+16 kHz."""
 
 
 @dataclass(frozen=True)
-class SpecAugmentConfig:
-    """SpecAugment masks; none by default, as in the paper.
+class UtteranceMaskConfig(SpecAugmentConfig):
+    """What batches are changed by, in frames of 10 ms; by nothing by default."""
 
-    Frequency masks are for spectra: in other features, such as those of speaker-adapted GMMs,
-    neighbouring dimensions have nothing in common.
-    """
-
-    frequency_masks: int = 0
-    """Number of frequency masks per row, the same for all its frames; 2 are common."""
-    frequency_width: int = 12
-    """Largest width of a frequency mask in mel bins; widths are drawn from 0 to this."""
-    time_masks: float = 0.0
-    """Mean number of time masks per second of a row; try 1 for chunks of a second."""
-    time_width: int = 5
-    """Largest width of a time mask in low-rate frames (30 ms); widths are drawn from 0 to this."""
+    time_width: int = 15
+    """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
+    mel_bins: int = 80
+    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
+    masked, and tell what is under the masks."""
+    cepstra: float = 0.0
+    """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
+    warp: float = 0.0
+    """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
+    from both directions; 0.1 is 10 %. Cepstra stay as they are."""
 
     def __post_init__(self) -> None:
-        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        super().__post_init__()
+        if self.mel_bins < 1:
+            raise ValueError(f"mel_bins is {self.mel_bins}, needs to be at least 1")
+        if not 0 <= self.cepstra <= 1:
+            raise ValueError(f"cepstra is {self.cepstra}, needs to be in [0, 1]")
+        if not 0 <= self.warp < 1 / KNEE - 1:
+            raise ValueError(f"warp is {self.warp}, needs to be in [0, {1 / KNEE - 1:g})")
+        if self.warp and self.mel_bins < 2:
+            raise ValueError("warp needs at least 2 mel_bins")
 
     @property
     def active(self) -> bool:
-        """Whether anything is masked."""
-        return self.frequency_masks * self.frequency_width > 0 or (
-            self.time_masks * self.time_width > 0
-        )
+        """Whether anything is changed."""
+        return super().active or self.cepstra > 0 or self.warp > 0
+
+
+def masked(data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1) -> BatchSource:
+    """Return the batches masked, or as they are where the configuration masks nothing."""
+    return SpecAugmented(data, config, seed, views) if config.active else data
 
 
 class SpecAugmented:
@@ -59,21 +79,21 @@ class SpecAugmented:
     """
 
     def __init__(
-        self, data: DataSource, config: SpecAugmentConfig, seed: int, views: int = 1
+        self, data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1
     ) -> None:
         self._data = data
         self._config = config
         self._seed = seed
         self._views = views
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
-        return self._data.steps(epoch, world_size)
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
+        return self._data.num_steps(epoch, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         source = self._data.batches(epoch, start, rank, world_size)
         for step, batch in enumerate(source, start):
             key = [self._seed, _SUBSTREAM, epoch, step * world_size + rank]
@@ -84,10 +104,10 @@ class SpecAugmented:
         return views[0] if len(views) == 1 else batch.of_views(views)
 
     def _view(self, batch: Any, rng: np.random.Generator) -> Any:
-        return masked(batch, self._config, rng)
+        return mask_batch(batch, self._config, rng)
 
 
-def masked(batch: Batch, config: SpecAugmentConfig, rng: np.random.Generator) -> Batch:
+def mask_batch(batch: Batch, config: SpecAugmentConfig, rng: np.random.Generator) -> Batch:
     """Mask a batch on the CPU."""
     _, frames, dimension = batch.inputs.shape
     bins = dimension // LOW_RATE_FACTOR
@@ -126,14 +146,124 @@ def draw_masks(
     )
     counts = np.floor(config.time_masks * seconds + rng.random(rows)).astype(int)
     number = np.arange(counts.max(initial=0))
-    room = np.where(number < counts[:, None], lengths[:, None], 0)
-    return masked_bins, _bands(room, config.time_width, frames, rng)
+    # [N, M] a row with fewer masks than others has some of width 0.
+    limits = np.where(number < counts[:, None], lengths[:, None], 0)
+    return masked_bins, _bands(limits, config.time_width, frames, rng)
 
 
-def _bands(room: np.ndarray, widest: int, size: int, rng: np.random.Generator) -> torch.Tensor:
-    """Draw bands within [0, room): [N, M] -> their union, [N, size] bool."""
-    width = np.minimum(rng.integers(0, widest + 1, room.shape), room)
-    start = np.floor(rng.random(room.shape) * (room - width + 1))
+def _bands(limits: np.ndarray, max_width: int, size: int, rng: np.random.Generator) -> torch.Tensor:
+    """Draw bands within [0, limit): [N, M] -> their union, [N, size] bool."""
+    width = np.minimum(rng.integers(0, max_width + 1, limits.shape), limits)
+    start = np.floor(rng.random(limits.shape) * (limits - width + 1))
     position = np.arange(size)
     inside = (position >= start[..., None]) & (position < (start + width)[..., None])
     return torch.from_numpy(inside.any(axis=1))
+
+
+def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, float]) -> Tensor:
+    """Move the spectrum of each row along the frequency axis, as another vocal tract would.
+
+    Filters are not computed again, as they are in the paper: a bin gets the value that lies at its
+    centre's new place, on a straight line between the centres of two others, or that of the first
+    or last beyond them.
+
+    Args:
+      inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order,
+        normalised or not: a mean and variance of each bin move with them.
+      factors: [N], where 1 changes nothing; below 1 / `KNEE`.
+      bins: number of filters.
+      edges: lower edge of the first and upper edge of the last filter in Hz.
+
+    Returns:
+      [N, T, D]; columns after `bins` are those of the inputs.
+    """
+    low, high = edges
+    points = mel_points(bins, low, high)
+    centres = hertz(points[1:-1])  # [F]
+    factors = factors.double()[:, None]  # [N, 1]
+    # Two straight lines that meet at the knee: through 0 with the factor, and on to (high, high).
+    slope = (high - factors * KNEE * high) / (high - KNEE * high)
+    moved = torch.where(centres < KNEE * high, factors * centres, high - slope * (high - centres))
+    # [N, F] the new places in bins, since centres are equally far apart in mel
+    place = (mel(moved) - points[1]) / (points[2] - points[1])
+    place = place.clamp(0, bins - 1)
+    lower = place.long().clamp(max=bins - 2)
+    fraction = (place - lower).to(inputs.dtype)[:, None]
+    lower = lower[:, None].expand(-1, inputs.shape[1], -1)
+    energies = inputs[..., :bins]
+    warped = torch.lerp(energies.gather(2, lower), energies.gather(2, lower + 1), fraction)
+    return torch.cat([warped, inputs[..., bins:]], dim=2)
+
+
+class MaskedUtterances(SpecAugmented):
+    """A source of `CtcBatch` whose batches are masked and warped, see `SpecAugmented`.
+
+    Args:
+      data, config, seed, views: see there.
+      edges: those of the mel filters, for `config.warp`.
+    """
+
+    def __init__(
+        self,
+        data: BatchSource,
+        config: UtteranceMaskConfig,
+        seed: int,
+        views: int = 1,
+        edges: tuple[float, float] = EDGES,
+    ) -> None:
+        super().__init__(data, config, seed, views)
+        self._edges = edges
+
+    def _view(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
+        config, frames = self._config, batch.inputs.shape[1]
+        bins = min(config.mel_bins, batch.inputs.shape[2])
+        lengths = batch.input_lengths.numpy()
+        masked_bins, masked_frames = draw_masks(
+            lengths, lengths * FRAME_SHIFT, frames, bins, config, rng
+        )
+        inputs, cepstra = batch.inputs, np.zeros(len(lengths), dtype=bool)
+        if config.cepstra:
+            cepstra = rng.random(len(lengths)) < config.cepstra
+        if config.warp:
+            factors = 1 + config.warp * rng.uniform(-1, 1, len(lengths))
+            inputs = warp_mel(inputs, torch.from_numpy(factors), bins, self._edges)
+        masked_cepstra = torch.from_numpy(cepstra)[:, None].expand(-1, inputs.shape[2] - bins)
+        columns = torch.cat([masked_bins, masked_cepstra], dim=1)
+        mask = columns[:, None, :] | masked_frames[:, :, None]
+        return replace(batch, inputs=inputs.masked_fill(mask, 0.0))
+
+
+def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
+    """Compute the divergence between the outputs for two views of each utterance.
+
+    Args:
+      log_probs: [2 N, T, C], rows n and n + N for the same utterance.
+      lengths: [2 N] int64 on the CPU, the same for both views.
+
+    Returns:
+      The sum over rows and valid frames of KL(other view || row), whose gradient goes into the row
+      alone, as if the other view's outputs were labels.
+    """
+    # Row n gets the outputs of row n + N, and the other way around; they count as labels.
+    labels = log_probs.detach().roll(len(log_probs) // 2, dims=0)
+    by_frame = (labels.exp() * (labels - log_probs)).sum(dim=2)  # KL(labels || row), [2 N, T]
+    frames = torch.arange(log_probs.shape[1], device=log_probs.device)
+    valid = frames < to_device(lengths, log_probs.device)[:, None]
+    return by_frame.masked_fill(~valid, 0).sum()
+
+
+def check_consistency(consistency: float, masked: bool) -> None:
+    """Check the weight of the divergence.
+
+    Args:
+      consistency: the weight.
+      masked: whether the two views differ.
+
+    Raises:
+      ValueError: it is below 0, or the views are the same.
+    """
+    if consistency < 0 or (consistency > 0 and not masked):
+        raise ValueError(
+            f"consistency is {consistency}, needs to be 0 or more, and above 0 it needs masks, in"
+            " which the two views differ"
+        )

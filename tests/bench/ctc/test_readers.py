@@ -15,12 +15,13 @@ from toolkit.bench.instruments.synthetic_records import write_synthetic_records
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
 from toolkit.processes.devices import torch_threads
-from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.config import TrainerConfig
 from toolkit.train.ctc import objective
-from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
-from toolkit.train.ctc.record_folder import Records
+from toolkit.train.ctc.records import Records
 from toolkit.train.ctc.training import CtcTrainingConfig
+from toolkit.train.optimizer import make_optimizer
 
 
 def machine_with(rates, memory=lambda readers, batch: 0):
@@ -110,7 +111,7 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
 ):
     seen = []
 
-    class Objective(CtcObjective):
+    class Objective(CtcLoss):
         def __call__(self, model, batch):
             one = torch.ones(1, 1, device=batch.inputs.device)
             seen.append((torch.get_num_threads(), (one @ one).dtype))
@@ -123,8 +124,8 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
 
     model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))
     save_model(tmp_path, model)
-    monkeypatch.setattr(objective, "CtcObjective", Objective)
-    monkeypatch.setattr(throughput, "make_optimizer", make)
+    monkeypatch.setattr(objective, "CtcLoss", Objective)
+    monkeypatch.setattr("toolkit.train.trainer.make_optimizer", make)
     readers = ReaderConfig(2, readers=0, buffer=2)
     with torch_threads(2):
         throughput.measure_here(Setting(records, readers, str(tmp_path), training, seconds=0.01))

@@ -1,14 +1,10 @@
 """The study of large batches with tuned rates: equal budgets, the paper's schedule, the rows."""
 
 import pytest
+from toolkit.parallel.simulator.tasks import SequenceTask, SpeechLikeConfig, speech_like_frames
 
 from toolkit.bench.scaling.batches import POWERS, Trial, TunedBatches
 from toolkit.parallel.simulator.run import Outcome, Scenario
-from toolkit.parallel.simulator.sequence_task import (
-    SequenceTask,
-    SpeechLikeConfig,
-    speech_like_frames,
-)
 
 
 @pytest.fixture(scope="module")

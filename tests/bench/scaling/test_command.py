@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from toolkit.parallel.simulator.methods import simulate
+from toolkit.parallel.simulator.tasks import FrameTask, SyntheticConfig, synthetic_frames
 
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.scaling.command import command
@@ -26,8 +28,6 @@ from toolkit.bench.scaling.studies import (
 )
 from toolkit.bench.scaling.task import measured_shares
 from toolkit.parallel.simulator.run import Outcome
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
 
 pytestmark = pytest.mark.long
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from toolkit.parallel.simulator.tasks import FrameTask
 
 from toolkit.align.store import Outcome, write_shard
 from toolkit.bench.scaling import task
@@ -15,7 +16,6 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.tree import Tree
-from toolkit.parallel.simulator.task import FrameTask
 
 FRAMES = 30  # of an utterance, at 10 ms
 ORIGINALS = 40

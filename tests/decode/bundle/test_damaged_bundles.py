@@ -42,7 +42,7 @@ from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.shortlist import Shortlist
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.priors import save_priors
+from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 

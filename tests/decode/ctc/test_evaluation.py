@@ -11,9 +11,9 @@ from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.score.cer import error_rates
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.evaluation import Evaluation, sentences
-from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.ctc.evaluation import HeldOutEvaluation, sentences
+from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import CtcBatch
 
 UNITS = Characters()
 
@@ -105,7 +105,7 @@ def test_some_utterances_are_recognised_whatever_their_batches(files):
                 )
             )
             begin += size
-        Evaluation(cut, made, CtcObjective(UNITS.blank))(model)
+        HeldOutEvaluation(cut, made, CtcLoss(UNITS.blank))(model)
     assert len(seen[0][0]) == 5
     assert seen[0] == seen[1] == seen[2]
     made = make_recognition(UNITS, 8, 1, EvaluationConfig("words"), files)

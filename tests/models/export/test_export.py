@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.models.blstm import BlstmConfig
 from toolkit.models.ctc import CtcConfig
-from toolkit.models.export import export
-from toolkit.models.export.export import ExportError, export_model
-from toolkit.models.export.modules import wrap_for_export
-from toolkit.models.export.source import ExportSource, find_export_source
-from toolkit.models.lstm import LstmConfig
-from toolkit.models.priors import log_priors, save_priors
+from toolkit.models.export import (
+    ExportError,
+    ExportSource,
+    export,
+    export_model,
+    find_export_source,
+    wrap_for_export,
+)
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import log_priors, save_priors
 from toolkit.models.store import ModelError, load_model, make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 

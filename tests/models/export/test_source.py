@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.models.blstm import BlstmConfig
 from toolkit.models.ctc import CtcConfig
-from toolkit.models.export.source import find_export_source
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.export import find_export_source
+from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
 

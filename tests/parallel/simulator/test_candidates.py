@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toolkit.parallel.simulator.methods import simulate
 
 from tests.parallel.simulator.test_simulate import PLAIN, task  # noqa: F401
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import GtcConfig
 from toolkit.parallel.simulator import candidates, synchronous
 from toolkit.parallel.simulator.run import Run
-from toolkit.parallel.simulator.simulate import simulate
 
 
 def run(task, scenario=PLAIN, workers=4):  # noqa: F811
@@ -51,9 +51,9 @@ def test_post_local_is_ssgd_or_bmuf_at_its_limits(task):  # noqa: F811
 def test_slow_momentum_adds_the_last_move_to_the_mean():
     state = BmufState(torch.zeros(1), 4, candidates.slow_momentum(4, 2, momentum=0.5))
     state.step(torch.tensor([1.0]))
-    assert state.model.item() == pytest.approx(1.0)  # the mean, as plain averaging
-    state.step(state.start + 1.0)
-    assert state.model.item() == pytest.approx(1.0 + 0.5 + 1.0)
+    assert state.global_weights.item() == pytest.approx(1.0)  # the mean, as plain averaging
+    state.step(state.broadcast_weights + 1.0)
+    assert state.global_weights.item() == pytest.approx(1.0 + 0.5 + 1.0)
 
 
 def test_corrected_momentum_sends_what_momentum_would_and_forgets_where_it_sent(task):  # noqa: F811

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from toolkit.parallel.simulator.methods import simulate
+from toolkit.parallel.simulator.tasks import FrameTask, SyntheticConfig, synthetic_frames
 
 from toolkit.parallel.bmuf import BmufState
-from toolkit.parallel.buckets import BUCKET_BYTES
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator.network import GIGABIT, Network, NetworkCards
 from toolkit.parallel.simulator.run import Scenario, StepTimes
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.ssgd import BUCKET_BYTES
 
 FREE = Network(per_host=4, between=1e9, inside=1e9, latency=0, latency_inside=0)
 PLAIN = Scenario(
@@ -195,14 +195,14 @@ def test_blocks_end_with_the_last_whole_step(task, minibatches):
     scenario = replace(PLAIN, minibatches=minibatches)
     state, steps, done = BmufState(task.initial(), 4, scenario.bmuf), minibatches // 4, 0
     for _ in range(-(-steps // 5)):
-        models = state.start.repeat(4, 1)
+        models = state.broadcast_weights.repeat(4, 1)
         for _ in range(min(5, steps - done)):
             rate = scenario.rate_at(4 * done / minibatches)
             models -= rate * task.gradients(models, range(4 * done, 4 * done + 4), 4)
             done += 1
         state.step(models.mean(dim=0))
     outcome = simulate("bmuf", 4, scenario, task)
-    assert outcome.loss == pytest.approx(task.evaluate(state.model)[0], abs=1e-5)
+    assert outcome.loss == pytest.approx(task.evaluate(state.global_weights)[0], abs=1e-5)
     assert outcome.minibatches == 4 * steps
     assert outcome.spread > 0
     exchanges = -(-steps // 5)

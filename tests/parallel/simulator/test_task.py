@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import pytest
 import torch
+from toolkit.parallel.simulator.tasks import Frames, FrameTask, SyntheticConfig, synthetic_frames
 from torch.nn import functional
-
-from toolkit.parallel.simulator.task import Frames, FrameTask, SyntheticConfig, synthetic_frames
 
 
 @pytest.fixture(scope="module")

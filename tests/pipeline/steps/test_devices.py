@@ -23,7 +23,7 @@ from toolkit.pipeline.prepare import ShardSet, prepare_targets
 from toolkit.pipeline.spark import SparkConfig, SparkExecutor
 from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import TargetsConfig
-from toolkit.ssl.target_store import TargetStore
+from toolkit.ssl.targets import TargetStore
 
 HERE = Path(__file__).parents[1]
 FRONTEND = FrontendConfig(num_mel_bins=4)  # of the fixture `shards`

@@ -3,7 +3,7 @@ import json
 import torch
 from safetensors import safe_open
 
-from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.readers import CtcBatch
 
 BATCH = CtcBatch(
     ids=["a", "b"],

@@ -5,7 +5,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 
-from toolkit.train.ctc.evaluators import BackgroundEvaluator, EvaluationFolder, evaluate_elsewhere
+from toolkit.train.ctc.evaluation import BackgroundEvaluator, EvaluationFolder, evaluate_elsewhere
 from toolkit.train.ctc.training import train_ctc
 from toolkit.train.errors import TrainingError
 from toolkit.train.runlog import Evaluated, read_run_log

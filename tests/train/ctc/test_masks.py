@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.specaugment import MaskedUtterances, UtteranceMaskConfig
 
 LENGTHS = torch.tensor([200, 400, 90])
 
@@ -12,11 +12,11 @@ LENGTHS = torch.tensor([200, 400, 90])
 class Ones:
     """Batches of ones: what is masked is what is 0."""
 
-    def steps(self, epoch, world_size=1):
+    def num_steps(self, epoch, world_size=1):
         return 5 // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        for _ in range(start, self.steps(epoch, world_size)):
+        for _ in range(start, self.num_steps(epoch, world_size)):
             labels = torch.zeros(3, 1, dtype=torch.int64)
             inputs = torch.ones(3, 400, 12)
             yield CtcBatch(["a", "b", "c"], inputs, LENGTHS, labels, torch.ones(3).long(), 690)

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.objective import CtcObjective, ctc_losses
+from toolkit.train.ctc.objective import CtcLoss, ctc_losses
+from toolkit.train.ctc.readers import CtcBatch
 
 
 def collapse(path, blank):
@@ -82,10 +82,10 @@ def test_too_short_utterances_are_counted_and_change_nothing():
     lengths = torch.tensor([6, 2, 3, 0])  # row 1 has 3 labels, row 2 needs a blank, row 3 no frame
     sequences = [[0, 0, 1], [0, 1, 2], [1, 1, 2], []]
     model = Given(logits, lengths)
-    loss, stats = CtcObjective(blank=3)(model, batch(sequences))
+    loss, stats = CtcLoss(blank=3)(model, batch(sequences))
     loss.backward()
     alone = Given(logits[:1], lengths[:1])
-    alone_loss, alone_stats = CtcObjective(blank=3)(alone, batch(sequences[:1]))
+    alone_loss, alone_stats = CtcLoss(blank=3)(alone, batch(sequences[:1]))
     alone_loss.backward()
     assert stats["weight"] == alone_stats["weight"] == 1
     assert (stats["excluded"], alone_stats["excluded"]) == (3, 0)
@@ -96,7 +96,7 @@ def test_too_short_utterances_are_counted_and_change_nothing():
 
 def test_a_batch_without_any_alignment_has_loss_0():
     model = Given(distributions(1, 2, 4), torch.tensor([2]))
-    loss, stats = CtcObjective(blank=3)(model, batch([[0, 1, 2]]))
+    loss, stats = CtcLoss(blank=3)(model, batch([[0, 1, 2]]))
     (loss / stats["weight"]).backward()
     assert loss == 0
     assert (model.logits.grad == 0).all()
@@ -114,8 +114,8 @@ def test_a_batch_without_any_label_has_the_blanks_alone():
 def test_weights():
     sequences = [[0, 1], [2], [0, 1, 2, 0, 1, 2]]
     model = Given(distributions(3, 5, 4), torch.tensor([5, 5, 5]))
-    utterances = CtcObjective(3, "utterances")(model, batch(sequences))
-    labels = CtcObjective(3, "labels")(model, batch(sequences))
+    utterances = CtcLoss(3, "utterances")(model, batch(sequences))
+    labels = CtcLoss(3, "labels")(model, batch(sequences))
     assert utterances[1]["weight"] == 2
     assert labels[1]["weight"] == 3
     assert utterances[0] == labels[0]
@@ -139,9 +139,7 @@ def two_views(sequences):
 def test_views_have_the_loss_of_the_paper():
     logits, lengths = distributions(4, 5, 4), torch.tensor([5, 3, 5, 3])
     sequences = [[0, 1], [2]]
-    loss, stats = CtcObjective(blank=3, consistency=0.2)(
-        Given(logits, lengths), two_views(sequences)
-    )
+    loss, stats = CtcLoss(blank=3, consistency=0.2)(Given(logits, lengths), two_views(sequences))
     expected = 0.0
     for row in range(4):
         mine, other = logits[row, : lengths[row]], logits[(row + 2) % 4, : lengths[row]]
@@ -153,7 +151,7 @@ def test_views_have_the_loss_of_the_paper():
 
 def test_one_view_has_no_divergence():
     given = Given(distributions(1, 5, 4), torch.tensor([5]))
-    plain, stats = CtcObjective(blank=3)(given, batch([[0]]))
-    regularised, _ = CtcObjective(blank=3, consistency=0.2)(given, batch([[0]]))
+    plain, stats = CtcLoss(blank=3)(given, batch([[0]]))
+    regularised, _ = CtcLoss(blank=3, consistency=0.2)(given, batch([[0]]))
     assert torch.equal(plain, regularised)
     assert "divergence" not in stats

@@ -12,10 +12,8 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.units.characters import Characters
 from toolkit.processes.workers import WorkerError
 from toolkit.train.ctc import readers as module
-from toolkit.train.ctc.batch_reader import BatchReader
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
-from toolkit.train.ctc.record_file import RecordError
-from toolkit.train.ctc.records import RecordConfig, write_records
+from toolkit.train.ctc.readers import BatchReader, ReaderConfig, RecordSource
+from toolkit.train.ctc.records import RecordConfig, RecordError, write_records
 from toolkit.train.errors import TrainingDataError
 
 LENGTHS = [40, 95, 52, 63, 88, 45, 71, 59, 40, 66, 90]
@@ -84,9 +82,9 @@ def test_features_are_normalised_with_the_speakers_past(records, tmp_path):
 def test_resumed_and_divided_epochs_are_parts_of_the_whole(records, order):
     data = source(records, batch=2, order=order)
     whole = list(data.batches(5))
-    assert data.steps(5) == len(whole) == 6
+    assert data.num_steps(5) == len(whole) == 6
     assert all(same(a, b) for a, b in zip(data.batches(5, start=4), whole[4:], strict=True))
-    assert data.steps(5, world_size=4) == 1
+    assert data.num_steps(5, world_size=4) == 1
     for rank in range(4):
         [batch] = data.batches(5, rank=rank, world_size=4)
         assert same(batch, whole[rank])

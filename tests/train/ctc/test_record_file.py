@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from toolkit.train.ctc.record_file import Record, RecordError, read_index, read_record, write_file
+from toolkit.train.ctc.records import Record, RecordError, read_index, read_record, write_file
 
 
 def record(frames, labels, dimension=4, seed=0):

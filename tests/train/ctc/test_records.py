@@ -8,9 +8,13 @@ import torch
 from toolkit.features.store import FeatureStore
 from toolkit.lang.units.characters import Characters
 from toolkit.train.ctc import records as module
-from toolkit.train.ctc.record_file import RecordError
-from toolkit.train.ctc.record_folder import Records
-from toolkit.train.ctc.records import RecordConfig, count_too_long, write_records
+from toolkit.train.ctc.records import (
+    RecordConfig,
+    RecordError,
+    Records,
+    count_too_long,
+    write_records,
+)
 from toolkit.train.errors import TrainingDataError
 
 CONFIG = RecordConfig(per_file=3, max_excluded=1.0)

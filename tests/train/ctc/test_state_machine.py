@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.train.ctc.state_machine import EDGES, Machine, MachineConfig, State, Transition
+from toolkit.train.ctc.states import EDGES, Machine, MachineConfig, State, Transition
 
 
 def drive(machine, epochs, begin=(0, 0), stop=None):
@@ -100,7 +100,7 @@ def test_a_start_from_any_checkpoint_goes_through_the_rest(sentences, saves, epo
     seen = itertools.count()
     drive(killed, epochs, stop=lambda *_: next(seen) == place)
     resumed = Machine(config)
-    resumed.load_state(killed.state())
+    resumed.load_state_dict(killed.state_dict())
     assert resumed.step == step
     epoch = next(i for i in range(len(epochs)) if step <= sum(epochs[: i + 1]))
     rest = drive(resumed, epochs, (epoch, step - sum(epochs[:epoch])))

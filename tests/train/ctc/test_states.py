@@ -13,8 +13,8 @@ from toolkit.decode.ctc.evaluation import EvaluationConfig, SearchFiles, make_re
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.train.ctc import states
-from toolkit.train.ctc.evaluators import EvaluationFolder, evaluate_elsewhere
-from toolkit.train.ctc.state_machine import Machine, State
+from toolkit.train.ctc.evaluation import EvaluationFolder, evaluate_elsewhere
+from toolkit.train.ctc.states import Machine, State
 from toolkit.train.runlog import Evaluated, Sentences, Started, Step, read_run_log
 
 
@@ -73,7 +73,7 @@ def test_so_in_every_precision_with_the_search_of_dictionary_and_ngrams(
     """The first factor of float16 overflows, and the next ones change soon."""
     if precision["amp"] == "fp16" and torch.__version__ < "2.3":
         pytest.skip("float16 on a CPU needs torch 2.3")
-    monkeypatch.setattr("toolkit.train.precision.FIRST", 2.0**30)
+    monkeypatch.setattr("toolkit.train.precision.INITIAL_SCALE", 2.0**30)
     monkeypatch.setattr("toolkit.train.precision.STEPS_BETWEEN_RISES", 4)
     words, arpa = tmp_path / "words.txt", tmp_path / "lm.arpa"
     dictionary = ["A", "AB", "B", "BA", "C", "CAB"]

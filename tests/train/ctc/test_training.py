@@ -3,9 +3,8 @@ from dataclasses import replace
 import pytest
 
 from toolkit.models.store import load_model
-from toolkit.parallel.strategy import SingleProcess
-from toolkit.train.ctc import masks
-from toolkit.train.ctc.masks import UtteranceMaskConfig
+from toolkit.parallel.strategy import Strategy
+from toolkit.train import specaugment
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.runlog import (
@@ -19,6 +18,7 @@ from toolkit.train.runlog import (
     Utilisation,
     read_run_log,
 )
+from toolkit.train.specaugment import UtteranceMaskConfig
 
 
 def test_it_learns_to_spell(ctc_toy, tmp_path):
@@ -92,11 +92,10 @@ def test_the_log_has_the_last_iterations_of_an_epoch(ctc_toy, tmp_path):
     assert ctc_toy.train(tmp_path / "all", config)["examples_per_second"] > 0
 
 
-class OneOfTwo(SingleProcess):
+class OneOfTwo(Strategy):
     """A process that trains on half of the batches."""
 
-    def rank_and_world_size(self):
-        return 0, 2
+    world_size = 2
 
 
 def test_the_batch_in_the_log_is_that_of_all_processes(ctc_toy, tmp_path):
@@ -144,7 +143,7 @@ def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
         seen.append(edges)
         return inputs
 
-    monkeypatch.setattr(masks, "warp_mel", warp)
+    monkeypatch.setattr(specaugment, "warp_mel", warp)
     config = replace(ctc_toy.config, epochs=1, masks=UtteranceMaskConfig(warp=0.1, mel_bins=2))
     ctc_toy.train(tmp_path, config, edges=(20.0, 4000.0))
     assert len(seen) == 6

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.train.ctc.vocal_tract import warp_mel
+from toolkit.train.specaugment import warp_mel
 
 EDGES = (20.0, 8000.0)
 

@@ -4,17 +4,29 @@ import torch
 
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.fsa.discriminative import lattice_frames
-from toolkit.train.discriminative.data import (
-    SHARDS_TOGETHER,
-    SORTED_BATCHES,
-    SequenceData,
-    SequenceDataConfig,
-    Source,
-)
+from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
+from toolkit.train.sequence import (
+    BUCKET_BATCHES,
+    SHARDS_TOGETHER,
+    LatticeBatches,
+    SequenceDataConfig,
+    UpsampledReferences,
+    unusable_lattices,
+)
 
 LENGTHS = [30, 9, 61, 45, 1, 17, 90, 33, 52, 70, 24]
 CONFIG = SequenceDataConfig(batch=3, max_frames=25)
+
+
+def open_data(sources, normaliser, config, seed, names=None):
+    """The corpus and the batches of stores (features, references, lattices)."""
+    excluded = {}
+    for features, _, lattices in sources:
+        excluded |= unusable_lattices(features, lattices, config.max_frames)
+    pairs = [(features, UpsampledReferences(features, y)) for features, y, _ in sources]
+    corpus = Corpus(pairs, normaliser, 5, names, excluded, count_targets=False)
+    return corpus, LatticeBatches(corpus, [x for _, _, x in sources], config, 2, seed)
 
 
 @pytest.fixture
@@ -27,8 +39,9 @@ def make_data(make_stores, make_trellises):
             for name, raw in references.targets.items():
                 references.targets[name] = raw[centre(len(raw))]
         change(stores, lattices)
-        source = Source(stores.features, references, lattices)
-        return stores, SequenceData([source], stores.normaliser, 5, config, 2, seed, **more)
+        sources = [(stores.features, references, lattices)]
+        stores.corpus, data = open_data(sources, stores.normaliser, config, seed, **more)
+        return stores, data
 
     return make
 
@@ -36,7 +49,7 @@ def make_data(make_stores, make_trellises):
 @pytest.mark.parametrize("low_rate", [False, True])
 def test_batches_hold_whole_utterances_with_their_lattices(make_data, low_rate):
     raw, _ = make_data()
-    _, data = make_data(low_rate=low_rate)
+    stores, data = make_data(low_rate=low_rate)
     seen = []
     for batch in data.batches(0):
         for n, (name, length) in enumerate(zip(batch.ids, batch.lengths.tolist(), strict=True)):
@@ -54,7 +67,7 @@ def test_batches_hold_whole_utterances_with_their_lattices(make_data, low_rate):
         assert batch.frames == int(batch.weights.sum())
         seen += batch.ids
     assert sorted(seen) == sorted(n for n in raw.features.features if n != "utt006")
-    assert data.corpus.excluded == {"utt006": "30 frames of 30 ms, allowed are 25"}
+    assert stores.corpus.excluded == {"utt006": "30 frames of 30 ms, allowed are 25"}
 
 
 def test_the_order_follows_from_seed_and_epoch(make_data):
@@ -69,15 +82,15 @@ def test_the_order_follows_from_seed_and_epoch(make_data):
     ranks = [order(0, 1, rank=r, world_size=2) for r in range(2)]
     assert [len(rank) for rank in ranks] == [len(whole) // 2] * 2
     assert [ids for pair in zip(*ranks, strict=True) for ids in pair] == whole[:4]
-    assert make_data()[1].steps(1, 2) == 2
+    assert make_data()[1].num_steps(1, 2) == 2
 
 
 def test_only_some_shards_are_in_use_at_a_time(make_stores, make_trellises):
-    number = 3 * SORTED_BATCHES
+    number = 3 * BUCKET_BATCHES
     stores = make_stores([30 + i for i in range(number)], shard_size=2)
-    source = Source(stores.features, stores.alignments, make_trellises(stores.features))
+    sources = [(stores.features, stores.alignments, make_trellises(stores.features))]
     config = SequenceDataConfig(batch=1, max_frames=100)
-    data = SequenceData([source], stores.normaliser, 5, config, 2, 0)
+    _, data = open_data(sources, stores.normaliser, config, 0)
     order = [batch.ids[0] for batch in data.batches(3)]
     assert sorted(order) == sorted(stores.features.features)
     apart = [order.index(second) - order.index(first) for first, second in stores.features.shards]
@@ -86,7 +99,7 @@ def test_only_some_shards_are_in_use_at_a_time(make_stores, make_trellises):
     for first in range(0, number // 2, SHARDS_TOGETHER):
         names = [n for i in permuted[first : first + SHARDS_TOGETHER] for n in (2 * i, 2 * i + 1)]
         places = sorted(order.index(f"utt{n:03d}") for n in names)
-        assert places[-1] - places[0] < 2 * SORTED_BATCHES
+        assert places[-1] - places[0] < 2 * BUCKET_BATCHES
 
 
 def test_batches_are_of_similar_length_and_resuming_reads_no_earlier_ones(make_data):
@@ -95,7 +108,7 @@ def test_batches_are_of_similar_length_and_resuming_reads_no_earlier_ones(make_d
     flat = [n for row in lengths for n in row]
     assert flat == sorted(flat, reverse=True)
     assert list(map(len, lengths)) == [3, 3, 3, 1]
-    ordered = sorted(map(tuple, lengths))  # one stretch here: every epoch has the same batches
+    ordered = sorted(map(tuple, lengths))  # one bucket here: every epoch has the same batches
     assert sorted(tuple(b.lengths.tolist()) for b in data.batches(4)) == ordered
     before = dict(stores.features.loads)
     assert len(list(data.batches(0, start=3))) == 1
@@ -112,8 +125,8 @@ def test_what_cannot_be_used_is_told(make_data):
         stores.alignments.targets["utt004"] = torch.zeros(5, dtype=torch.int32)
         stores.features.features["utt005"] = torch.zeros(0, 4)
 
-    _, data = make_data(change=change)
-    assert data.corpus.excluded == {
+    corpus = make_data(change=change)[0].corpus
+    assert corpus.excluded == {
         "utt000": "lattice of 9 frames, features of 10",
         "utt001": "no lattice",
         "utt002": "lattice of 0 frames, features of 21",
@@ -122,9 +135,9 @@ def test_what_cannot_be_used_is_told(make_data):
         "utt005": "no frames",
         "utt006": "30 frames of 30 ms, allowed are 25",
     }
-    assert [u.name for u in data.corpus.utterances] == ["utt007", "utt008", "utt009", "utt010"]
+    assert [u.name for u in corpus.utterances] == ["utt007", "utt008", "utt009", "utt010"]
     with pytest.raises(TrainingDataError, match="7 of 11"):
-        data.corpus.require(0.5)
+        corpus.require(0.5)
 
 
 def test_nothing_is_read_before_the_first_batch(make_data):
@@ -134,9 +147,9 @@ def test_nothing_is_read_before_the_first_batch(make_data):
     def change(stores, lattices):
         lattices.load = stores.alignments.load = stores.features.load = refuse
 
-    _, data = make_data(change=change)
-    assert len(data.corpus.utterances) == 10
-    assert data.steps(0) == 4
+    stores, data = make_data(change=change)
+    assert len(stores.corpus.utterances) == 10
+    assert data.num_steps(0) == 4
 
 
 def test_targets_that_the_network_lacks_are_told_when_they_are_read(make_data):
@@ -149,9 +162,9 @@ def test_targets_that_the_network_lacks_are_told_when_they_are_read(make_data):
 
 
 def test_names_and_several_sources(make_stores, make_trellises, make_data):
-    _, some = make_data(names=["utt001", "utt006", "utt002"])
-    assert [u.name for u in some.corpus.utterances] == ["utt001", "utt002"]
-    assert list(some.corpus.excluded) == ["utt006"]
+    corpus = make_data(names=["utt001", "utt006", "utt002"])[0].corpus
+    assert [u.name for u in corpus.utterances] == ["utt001", "utt002"]
+    assert list(corpus.excluded) == ["utt006"]
     sources = []
     for seed in range(2):
         stores = make_stores([20, 30], seed=seed)
@@ -160,12 +173,12 @@ def test_names_and_several_sources(make_stores, make_trellises, make_data):
                 by_name[f"{seed}-{name}"] = by_name.pop(name)
         stores.features.shards = [list(stores.features.features)]
         stores.features.loads = dict.fromkeys(stores.features.features, 0)
-        sources.append(Source(stores.features, stores.alignments, make_trellises(stores.features)))
-    data = SequenceData(sources, stores.normaliser, 5, CONFIG, 2, 0)
+        sources.append((stores.features, stores.alignments, make_trellises(stores.features)))
+    _, data = open_data(sources, stores.normaliser, CONFIG, 0)
     (first, second) = list(data)
     assert first.ids == ["0-utt001", "1-utt001", "0-utt000"]
     assert second.ids == ["1-utt000"]
-    expected = stack(sources[1].features.features["1-utt001"].half()).float()
+    expected = stack(sources[1][0].features["1-utt001"].half()).float()
     assert torch.equal(first.inputs[1, :10], expected)
 
 

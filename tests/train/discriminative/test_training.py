@@ -7,15 +7,14 @@ import torch
 
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.fsa.discriminative import Criterion, PdfClasses
-from toolkit.models.lstm import LstmConfig, log_posteriors
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model, save_model
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig
+from toolkit.train.corpus import select_held_out
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
-from toolkit.train.discriminative.data import SequenceDataConfig
-from toolkit.train.discriminative.training import SequenceConfig, train_sequence
 from toolkit.train.errors import TrainingDataError, TrainingError
-from toolkit.train.held_out import held_out
+from toolkit.train.sequence import SequenceConfig, SequenceDataConfig, train_sequence
 
 # All pdfs of the toy are speech; its lattices allow everything, so that the expected accuracy is
 # the mean of softmax(kappa (log p(s|x) - log p(s))) at the right pdf.
@@ -107,7 +106,7 @@ def expected_accuracy(folder, stores, names):
 
 
 def held(stores):
-    return held_out(stores.features.features, 4)
+    return select_held_out(stores.features.features, 4)
 
 
 def test_training_raises_the_held_out_criterion(toy, train, trained, tmp_path):

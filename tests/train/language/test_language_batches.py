@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.train.language.batches import SentenceBatches
-from toolkit.train.language.text import Sentences
+from toolkit.train.language_model import SentenceBatches, Sentences
 
 ROWS = [[3 + n, *[3] * (n % 7)] for n in range(60)]
 
@@ -32,7 +31,7 @@ def rows_of(batch):
 def test_every_sentence_once_in_every_epoch(rows, words, epoch):
     data = SentenceBatches(Sentences.of(rows), words, seed=5)
     batches = list(data.batches(epoch))
-    assert len(batches) == data.steps(epoch)
+    assert len(batches) == data.num_steps(epoch)
     assert sorted(row for batch in batches for row in rows_of(batch)) == sorted(rows)
     assert sorted(row for batch in data for row in rows_of(batch)) == sorted(rows)
     for batch in batches:
@@ -64,4 +63,6 @@ def test_lengths_in_a_batch_are_alike():
     data = SentenceBatches(Sentences.of(ROWS), 24, seed=5)
     padding = sum(batch.inputs.numel() - batch.frames for batch in data.batches(0))
     assert padding < 0.1 * sum(len(row) + 1 for row in ROWS)
-    assert np.sum(data.steps(0)) == pytest.approx(sum(len(row) + 1 for row in ROWS) / 24, rel=0.4)
+    assert np.sum(data.num_steps(0)) == pytest.approx(
+        sum(len(row) + 1 for row in ROWS) / 24, rel=0.4
+    )

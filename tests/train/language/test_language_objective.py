@@ -9,9 +9,12 @@ import torch
 from toolkit.lang.shortlist import Shortlist
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
-from toolkit.train.language.batches import SentenceBatches
-from toolkit.train.language.objective import NextWord, sampled_losses
-from toolkit.train.language.text import Sentences
+from toolkit.train.language_model import (
+    SampledSoftmaxLoss,
+    SentenceBatches,
+    Sentences,
+    sampled_losses,
+)
 
 WORDS = ["A", "B", "C"]
 SENTENCES = [["A", "B", "C"], ["C"], [], ["B", "B", "A", "A"]]
@@ -42,7 +45,7 @@ def test_the_loss_is_that_of_the_sentences_one_by_one(lm, batch, training):
                 logits = lm.model.output(hidden[0, -1]).double()
                 brute -= math.log(logits[ids[end]].exp() / logits.exp().sum())
     lm.model.train(training)
-    loss, stats = NextWord(torch.ones(6), samples=6)(lm.model, batch)
+    loss, stats = SampledSoftmaxLoss(torch.ones(6), samples=6)(lm.model, batch)
     assert stats["weight"] == sum(len(words) + 1 for words in SENTENCES)
     assert loss.item() == pytest.approx(brute, rel=1e-5)
     scored = -sum(scores.sum() for scores in lm.score(SENTENCES))
@@ -50,7 +53,7 @@ def test_the_loss_is_that_of_the_sentences_one_by_one(lm, batch, training):
 
 
 def test_what_stands_in_the_padding_does_not_count(lm, batch):
-    objective = NextWord(torch.ones(6), samples=6)
+    objective = SampledSoftmaxLoss(torch.ones(6), samples=6)
     loss, _ = objective(lm.model, batch)
     padded = batch.weights == 0
     assert padded.any()
@@ -74,8 +77,8 @@ def test_the_denominator_of_a_sample_is_right_in_the_mean(lm):
 
 def test_a_large_sample_is_near_the_exact_loss_and_held_out_text_is_exact(lm, batch):
     counts = torch.tensor([0, 4, 0, 3, 3, 1])
-    exact, _ = NextWord(counts, samples=6)(lm.model, batch)
-    sampled = NextWord(counts, samples=5)
+    exact, _ = SampledSoftmaxLoss(counts, samples=6)(lm.model, batch)
+    sampled = SampledSoftmaxLoss(counts, samples=5)
     lm.model.eval()
     assert sampled(lm.model, batch)[0].item() == pytest.approx(exact.item(), rel=1e-6)
     lm.model.train()

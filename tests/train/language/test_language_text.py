@@ -3,7 +3,7 @@ import tracemalloc
 import pytest
 
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.language.text import Sentences, prepare_text
+from toolkit.train.language_model import Sentences, prepare_text
 
 TEXT = [f"{a} {b}".split() for a in "ABCDEFGH" for b in ("X Y", "Z", "X")] * 2
 

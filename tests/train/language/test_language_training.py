@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toolkit.train.language import training
 
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.perplexity import perplexity
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.errors import TrainingError
-from toolkit.train.language import training
-from toolkit.train.language.training import NeuralLmConfig, train_neural_lm
+from toolkit.train.language_model import NeuralLmConfig, train_neural_lm
 
 FILLERS = ["LA", "LI", "LO"]
 ENDS = {"ONE": "UN", "TWO": "DEUX"}

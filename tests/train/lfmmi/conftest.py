@@ -12,11 +12,16 @@ from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import LstmConfig
+from toolkit.train.batches import ShardGroups
 from toolkit.train.corpus import Corpus
-from toolkit.train.lfmmi.data import PieceConfig, Pieces
-from toolkit.train.lfmmi.spoken import AlignedPhones
-from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
-from toolkit.train.windows import Windows
+from toolkit.train.lfmmi import (
+    AlignedPhones,
+    LfmmiBatches,
+    LfmmiChunkConfig,
+    LfmmiChunkSampler,
+    LfmmiConfig,
+    train_lfmmi,
+)
 
 CONFIG = LfmmiConfig(
     epochs=2,
@@ -24,7 +29,7 @@ CONFIG = LfmmiConfig(
     final_rate=5e-3,
     valid_utterances=4,
     model=LstmConfig(hidden=16, layers=1, lookahead=0),
-    pieces=PieceConfig(max_frames=12, left_context=2, batch_frames=96),
+    pieces=LfmmiChunkConfig(max_frames=12, left_context=2, batch_frames=96),
     ngram=PhoneNgramConfig(3),
 )
 PHONES = ("SIL", "A", "B", "C")
@@ -48,7 +53,8 @@ class Planted:
         corpus = Corpus([(self.features, aligned)], self.normaliser, self.senones.num_pdfs)
         times = {n: PhoneTimes.of(x, self.topology) for n, x in self.states.targets.items()}
         maker = NumeratorMaker(self.senones, self.denominator, 5)
-        return next(Pieces(Windows(corpus, 9999, 0), times, maker, CONFIG.pieces, 0, 0).batches(0))
+        sampler = LfmmiChunkSampler(CONFIG.pieces, 0, times, maker)
+        return next(LfmmiBatches(ShardGroups(corpus, 9999, 0), sampler, seed=0).batches(0))
 
     def train(self, out, config=CONFIG, **options):
         return train_lfmmi(

@@ -8,29 +8,32 @@ from toolkit.fsa.fst import FINAL
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.store import make_model
+from toolkit.train.batches import ShardGroups
+from toolkit.train.config import SpecAugmentConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import PieceConfig, Pieces
-from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
-from toolkit.train.windows import Windows
+from toolkit.train.lfmmi import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler, LfmmiLoss
+from toolkit.train.specaugment import SpecAugmented
 
 
 @pytest.fixture
 def make(planted):
-    def pieces(seed=0, lookahead=2, times=None, **sizes):
+    def batches(seed=0, lookahead=2, times=None, **sizes):
         found = planted(6)
         aligned = LowRateAlignments(found.states, found.topology, found.senones)
         corpus = Corpus([(found.features, aligned)], found.normaliser, found.senones.num_pdfs)
         times = times or {
             name: PhoneTimes.of(x, found.topology) for name, x in found.states.targets.items()
         }
-        config = PieceConfig(**{"max_frames": 12, "left_context": 3, "batch_frames": 64, **sizes})
+        config = LfmmiChunkConfig(
+            **{"max_frames": 12, "left_context": 3, "batch_frames": 64, **sizes}
+        )
         maker = NumeratorMaker(found.senones, found.denominator, 2)
-        windows = Windows(corpus, 10_000, seed)
-        return found, Pieces(windows, times, maker, config, lookahead, seed)
+        groups = ShardGroups(corpus, 10_000, seed)
+        sampler = LfmmiChunkSampler(config, lookahead, times, maker)
+        return found, LfmmiBatches(groups, sampler, seed)
 
-    return pieces
+    return batches
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
@@ -39,7 +42,7 @@ def test_pieces_cover_every_frame_once_and_have_their_numerators(make, epoch):
     frames = 0
     for batch in data.batches(epoch):
         frames += batch.frames
-        lengths = batch.piece_lengths
+        lengths = batch.chunk_lengths
         assert lengths.max() <= 12
         assert batch.weights.sum(1).tolist() == lengths.tolist()
         for n, lattice in enumerate(batch.numerators):
@@ -66,7 +69,7 @@ def test_pieces_cover_every_frame_once_and_have_their_numerators(make, epoch):
 
 def test_the_order_is_that_of_seed_and_epoch_and_can_be_entered_anywhere(make):
     def seen(data, *position):
-        return [(b.ids, b.piece_lengths.tolist()) for b in data.batches(*position)]
+        return [(b.ids, b.chunk_lengths.tolist()) for b in data.batches(*position)]
 
     whole = seen(make()[1], 1)
     assert seen(make()[1], 1) == whole
@@ -88,7 +91,7 @@ def test_pieces_without_a_numerator_are_left_out(make, caplog):
     list(some.batches(1))
     assert len(caplog.messages) == 1  # each utterance is named once
     _, none = make(times=dict.fromkeys(times, lost))
-    with pytest.raises(TrainingDataError, match=r"all .* pieces, .*utt00"):
+    with pytest.raises(TrainingDataError, match=r"all .* chunks, .*utt00"):
         list(none.batches(0))
     list(none.batches(0, start=1))  # what came before may have had some
 
@@ -99,10 +102,10 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
     times = {n: PhoneTimes.of(x, found.topology) for n, x in found.states.targets.items()}
     _, some = make(times={**times, "utt001": lost}, batch_frames=1)
     batches = list(some.batches(0))
-    assert len(batches) == whole.steps(0) == len(list(whole.batches(0)))
+    assert len(batches) == whole.num_steps(0) == len(list(whole.batches(0)))
     empty = [batch for batch in batches if not batch.numerators]
     assert empty
-    assert {name for batch in empty for name in batch.lost} == {"utt001"}
+    assert {name for batch in empty for name in batch.ids_without_numerator} == {"utt001"}
     assert all(batch.frames == batch.weights.sum() == 0 for batch in empty)
     torch.manual_seed(0)
     config = LstmConfig(
@@ -112,7 +115,7 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
         layers=1,
         lookahead=2,
     )
-    model, objective = make_model(config), LfmmiObjective(found.denominator, 0.1, 0.1, 1e-4)
+    model, objective = make_model(config), LfmmiLoss(found.denominator, 0.1, 0.1, 1e-4)
     loss, stats = objective(model, empty[0])
     loss.backward()
     assert loss == 0
@@ -126,7 +129,7 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
 @pytest.mark.parametrize("wrong", [{"max_frames": 0}, {"left_context": -1}])
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        PieceConfig(**wrong)
+        LfmmiChunkConfig(**wrong)
 
 
 def test_two_views_of_a_piece_differ_in_their_masks_alone(make):
@@ -138,7 +141,7 @@ def test_two_views_of_a_piece_differ_in_their_masks_alone(make):
         assert both.views == 2
         assert both.ids == plain.ids * 2
         assert both.frames == 2 * plain.frames
-        for name in ("targets", "weights", "lengths", "piece_lengths"):
+        for name in ("targets", "weights", "lengths", "chunk_lengths"):
             one = getattr(plain, name)
             assert torch.equal(getattr(both, name), torch.cat([one, one])), name
         pairs = zip(both.numerators, (*plain.numerators, *plain.numerators), strict=True)

@@ -8,17 +8,14 @@ from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import stack
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
-from toolkit.models.lstm import LstmConfig, LstmModel, batch_logits
-from toolkit.models.priors import load_log_priors
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.scorer import batch_logits, load_log_priors
 from toolkit.models.store import load_model
 from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import ChunkConfig, SpecAugmentConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingError
-from toolkit.train.lfmmi.data import PieceBatch
-from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.lfmmi.training import LfmmiConfig, first_head
-from toolkit.train.specaugment import SpecAugmentConfig
+from toolkit.train.lfmmi import LfmmiBatch, LfmmiConfig, LfmmiLoss, first_head
 
 TWO_VIEWS = {
     "specaugment": SpecAugmentConfig(time_masks=2.0, time_width=3),
@@ -100,15 +97,15 @@ def test_the_loss_is_the_criterion_and_in_training_its_regularisers(planted):
     found = planted(2)
     batch = found.batch()
     model = LstmModel(LstmConfig(12, 2 * found.senones.num_pdfs, hidden=8, layers=1, lookahead=0))
-    loss, stats = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7)(model.eval(), batch)
+    loss, stats = LfmmiLoss(found.denominator, 0.1, 0.3, 0.7)(model.eval(), batch)
     assert loss == -stats["objective"]
-    training, _ = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7)(model.train(), batch)
+    training, _ = LfmmiLoss(found.denominator, 0.1, 0.3, 0.7)(model.train(), batch)
     scores = first_head(model)(batch.inputs)[0][:, batch.left_context :]
-    squares = sum((scores[n, :t] ** 2).sum() for n, t in enumerate(batch.piece_lengths.tolist()))
+    squares = sum((scores[n, :t] ** 2).sum() for n, t in enumerate(batch.chunk_lengths.tolist()))
     expected = -stats["objective"] + 0.3 * stats["cross_entropy"] + 0.35 * squares
     torch.testing.assert_close(training.double(), expected.double())
     assert stats["weight"] == batch.frames
-    boosted = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7, boost=0.5)
+    boosted = LfmmiLoss(found.denominator, 0.1, 0.3, 0.7, boost=0.5)
     assert boosted(model, batch)[0] > training
     assert boosted(model.eval(), batch)[0] == loss  # what is told of held-out speech
 
@@ -117,13 +114,13 @@ def test_two_views_have_a_loss_each_and_the_divergence_between_them(planted):
     found = planted(2)
     batch = found.batch()
     model = LstmModel(LstmConfig(12, 2 * found.senones.num_pdfs, hidden=8, layers=1, lookahead=0))
-    objective = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7, consistency=0.4)
+    objective = LfmmiLoss(found.denominator, 0.1, 0.3, 0.7, consistency=0.4)
     other = replace(batch, inputs=batch.inputs.flip(2))
     one, _ = objective(model.train(), batch)
     two, _ = objective(model, other)
-    loss, stats = objective(model, PieceBatch.of_views([batch, other]))
+    loss, stats = objective(model, LfmmiBatch.of_views([batch, other]))
     divergence = 0.0
-    for n, length in enumerate(batch.piece_lengths.tolist()):
+    for n, length in enumerate(batch.chunk_lengths.tolist()):
         rows = slice(batch.left_context, batch.left_context + length)
         first, second = (
             model(x.inputs[n : n + 1])[0][0, rows, found.senones.num_pdfs :].log_softmax(1)
@@ -134,7 +131,7 @@ def test_two_views_have_a_loss_each_and_the_divergence_between_them(planted):
     torch.testing.assert_close(stats["divergence"].item(), divergence, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(loss.item(), (one + two).item() + 0.4 * divergence)
     assert stats["weight"] == 2 * batch.frames
-    same, stats = objective(model, PieceBatch.of_views([batch, batch]))
+    same, stats = objective(model, LfmmiBatch.of_views([batch, batch]))
     assert stats["divergence"] == 0
     torch.testing.assert_close(same, 2 * one)
 

@@ -10,10 +10,9 @@ from time import perf_counter
 
 from toolkit.environment import peak_bytes
 from toolkit.processes.devices import torch_threads
-from toolkit.processes.memory import is_fork_server
-from toolkit.train.config import TrainerConfig, make_optimizer
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.processes.workers import server_pid
+from toolkit.train.config import TrainerConfig
+from toolkit.train.ctc.readers import CtcBatch, ReaderConfig, RecordSource
 
 BATCHES_AHEAD = 4  # as in the training loop
 
@@ -97,7 +96,7 @@ def _train(
     setting: Setting, source: RecordSource, step: Callable[[CtcBatch], None], device: object
 ) -> tuple[int, float, float]:
     """Return utterances, seconds of waiting and seconds in all, after the warm-up."""
-    from toolkit.train.prefetch import prefetched
+    from toolkit.train.batches import prefetched
 
     batches: Iterator[CtcBatch] = (b for e in range(1_000_000) for b in source.batches(e))
     if device.type == "cuda":
@@ -129,26 +128,20 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 
     from toolkit.models.ctc import CtcConfig, CtcModel
     from toolkit.models.store import load_model
-    from toolkit.train.ctc.objective import CtcObjective
-    from toolkit.train.precision import Precision
+    from toolkit.train.ctc.objective import CtcLoss
+    from toolkit.train.trainer import Trainer
 
     if setting.model == "paper":
         config = CtcConfig(source.records.dimension, len(source.records.symbols))
         network = CtcModel(config)
     else:
         network = load_model(Path(setting.model))
-    network.to(device).train()
-    objective = CtcObjective(len(source.records.symbols) - 1)
-    optimizer = make_optimizer(network, setting.training)
-    precision = Precision(setting.training, device, world_size=1)
+    loss = CtcLoss(len(source.records.symbols) - 1)
+    out = setting.records / "unused"  # nothing is written
+    trainer = Trainer(network.train(), loss, source, setting.training, out, device=device)
 
     def step(batch: CtcBatch) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with precision.autocast():
-            loss, stats = objective(network, batch)
-        precision.scaled(loss / stats["weight"]).backward()
-        optimizer.step()
-        loss.item()
+        trainer.train_step(batch)["loss"].item()
 
     return step
 
@@ -156,7 +149,6 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 def _peak_with_children() -> int:
     import psutil
 
-    process = psutil.Process()
-    servers = {child.pid for child in process.children() if is_fork_server(child)}
-    readers = {child.pid for child in process.children(recursive=True)} - servers
+    children = psutil.Process().children(recursive=True)
+    readers = (child.pid for child in children if child.pid != server_pid())
     return peak_bytes() + sum(map(peak_bytes, readers))

@@ -12,13 +12,13 @@ from torch.nn import functional
 from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.recurrence import replaces_torch, run_lstm, spread_rows
+from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm, spread_rows
 from toolkit.processes.devices import choose_device
-from toolkit.train.config import make_optimizer
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.objective import CtcObjective, ctc_losses
+from toolkit.train.ctc.objective import CtcLoss, ctc_losses
+from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.ctc.training import CtcTrainingConfig
-from toolkit.train.loop import Trainer
+from toolkit.train.optimizer import make_optimizer
+from toolkit.train.trainer import Trainer
 
 BATCH = {"cpu": 8, "cuda": 24}  # A10: 24 per GPU on Sys1$
 FRAMES = 1670  # A8: what every element is padded to
@@ -134,7 +134,7 @@ class _Endless:
     def __init__(self, batch: CtcBatch) -> None:
         self._batch = batch
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
         return 1
 
     def batches(self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1) -> Iterator:
@@ -146,13 +146,13 @@ class _Step:
 
     def __init__(self, config: CtcConfig, batch: CtcBatch, out: Path, device: torch.device) -> None:
         self._batch = batch
-        objective = CtcObjective(config.output_dim - 1)
+        objective = CtcLoss(config.output_dim - 1)
         model = CtcModel(config).train()
         source, settings = _Endless(batch), CtcTrainingConfig(epochs=1)
         self._trainer = Trainer(model, objective, source, settings, out, device=device)
 
     def run(self) -> float:
-        self._trainer.update(self._batch)
+        self._trainer.train_step(self._batch)
         return len(self._batch.ids)
 
 
@@ -230,7 +230,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
     def lstms() -> Tensor:
         outputs = []
         for lstm, x in zip(model.lstms, hidden, strict=True):
-            fast = replaces_torch(lstm, x)
+            fast = is_faster_than_torch(lstm, x)
             outputs.append((run_lstm(lstm, x) if fast else lstm(x))[0])
         return torch.stack(outputs)
 

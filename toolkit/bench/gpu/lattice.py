@@ -25,10 +25,9 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.train.config import TrainerConfig
-from toolkit.train.discriminative.data import SequenceBatch
-from toolkit.train.discriminative.objective import SequenceObjective
-from toolkit.train.loop import Trainer
-from toolkit.train.objectives import CrossEntropy
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.sequence import LatticeBatch, SequenceLoss
+from toolkit.train.trainer import Trainer
 
 UTTERANCES = 64
 SECONDS = 10.0
@@ -59,9 +58,9 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         gemm = Gemm(where, torch.bfloat16, per_frame)
         criterion = Criterion(acoustic_scale=CONFIG.acoustic_scale)
         classes, flat = task.classes.to(where), torch.zeros(config.output_dim, device=where)
-        objective = SequenceObjective(criterion, classes, flat, smoothing=0.1)
+        objective = SequenceLoss(criterion, classes, flat, smoothing=0.1)
         smbr = _trainer(config, objective, task, folder / "smbr", where)
-        entropy = _trainer(config, CrossEntropy(), task, folder / "ce", where)
+        entropy = _trainer(config, cross_entropy, task, folder / "ce", where)
         scores = [batch.log_likelihoods.to(where) for batch in task.batches]
 
         def criteria() -> None:
@@ -79,7 +78,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         def steps(trainer: Trainer) -> Callable[[], None]:
             def take() -> None:
                 for batch in training:
-                    trainer.update(batch.to(where))
+                    trainer.train_step(batch.to(where))
 
             return take
 
@@ -140,7 +139,7 @@ class _Prepared:
         ]
         self.lattices, self.references = lattices, references
         self.log_likelihoods = pad_sequence(scores, batch_first=True)
-        self.training = SequenceBatch(
+        self.training = LatticeBatch(
             ids=[str(n) for n in range(len(references))],
             inputs=pad_sequence(rows, batch_first=True),
             targets=pad_sequence(references, batch_first=True),
@@ -182,7 +181,7 @@ class _Task:
         references, scores = [one.pdfs for one in sentences], [one.scores for one in sentences]
         return _Prepared(lattices, references, scores, self.network)
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
         return len(self.batches) // world_size
 
 

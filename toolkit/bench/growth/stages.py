@@ -33,7 +33,8 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.fsa.search import search_lattice
 from toolkit.score.wer import score
-from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups
+from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import Corpus
 
 Work = Callable[[int], object]
@@ -124,7 +125,8 @@ def chunks(folder: Path, largest: int) -> Work:
     def work(units: int) -> object:
         noise = NoiseFeatures(64, units, frames)
         corpus = Corpus([(noise, _Targets(noise.ids, frames))], noise, 10)
-        source = Chunks(corpus, config, lookahead=5, seed=0)
+        groups = ShardGroups(corpus, config.window, seed=0)
+        source = CorpusBatches(groups, ChunkSampler(config, lookahead=5), seed=0)
         return sum(batch.frames for batch in source.batches(0))
 
     return work

@@ -7,8 +7,7 @@ import numpy as np
 
 from toolkit.lang.units.characters import Characters
 from toolkit.storage.files import write_atomically
-from toolkit.train.ctc.record_file import Record, write_file
-from toolkit.train.ctc.record_folder import RECORDS, record_path
+from toolkit.train.ctc.records import RECORDS, Record, record_path, write_file
 
 DIMENSION = 93
 PER_FILE = 64

@@ -7,10 +7,10 @@ from functools import partial
 from toolkit.bench.scaling.studies import Report
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator import candidates, synchronous
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.network import Network
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario, StepTimes
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import Task
+from toolkit.parallel.simulator.tasks import Task
 
 FEWER = 10.0
 """Momentum 0.9 makes steps ten times as long; rates are as many times lower, tau as many higher."""

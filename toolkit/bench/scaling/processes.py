@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
-from toolkit.parallel.batch import Batch
-from toolkit.parallel.config import ParallelConfig, make_strategy
-from toolkit.parallel.process_group import Workers
-from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.config import ParallelConfig
+from toolkit.parallel.strategy import Strategy, make_strategy
+from toolkit.parallel.workers import Workers
 from toolkit.processes.workers import start_worker
+from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
-from toolkit.train.loop import Trainer
+from toolkit.train.trainer import fit
 
 ALONE = "alone"
 """In place of a method: every process trains on its own, all at the same time."""
@@ -120,7 +120,7 @@ def _work(
     rank = place["RANK"]
     found = {}
     for name, config in {ALONE: None, **methods}.items():
-        strategy = SingleProcess() if config is None else make_strategy(config)
+        strategy = Strategy() if config is None else make_strategy(config)
         out = folder / (name if config else f"{name}-{rank}")
         seconds = _train(strategy, config, load, out, rank)
         # The first epoch warms everything up.
@@ -139,15 +139,14 @@ def _train(
         checkpoint_seconds=LONGEST_RUN,
         parallel=config or ParallelConfig(),
     )
-    _, world_size = strategy.rank_and_world_size()
+    world_size = strategy.world_size
     torch.manual_seed(0)
     model = nn.Linear(load.weights // 2, 2, bias=False)
     data = _Batches(load, world_size)
     slow = rank == int(os.environ["WORLD_SIZE"]) - 1
     objective = _Waiting(load, slow)
-    trainer = Trainer(model, objective, data, settings, out, strategy=strategy)
-    trainer.run()
-    return [record["seconds"] for record in trainer.history]
+    result = fit(model, objective, data, settings, out, strategy=strategy)
+    return [record["seconds"] for record in result.history]
 
 
 def _reduction(workers: Workers, weights: int) -> float:
@@ -168,7 +167,7 @@ class _Batches:
         self._load, self._world_size = load, world_size
         self._inputs = torch.ones(1, 1, load.weights // 2)
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
         return self._load.steps * self._world_size // world_size
 
     def batches(
@@ -176,7 +175,7 @@ class _Batches:
     ) -> Iterator[Batch]:
         kind = "slow" if epoch and epoch % 2 == 0 else "even"
         ones = torch.ones(1, 1)
-        for _ in range(start, self.steps(epoch, world_size)):
+        for _ in range(start, self.num_steps(epoch, world_size)):
             yield Batch([kind], self._inputs, ones.long(), ones, torch.ones(1).long(), 1)
 
 

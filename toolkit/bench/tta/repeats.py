@@ -25,7 +25,7 @@ from toolkit.processes.devices import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading, validated
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
-from toolkit.train.ctc.record_folder import Records
+from toolkit.train.ctc.records import Records
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.monitor import Progress
 from toolkit.train.precision import Precision

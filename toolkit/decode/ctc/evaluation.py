@@ -1,4 +1,4 @@
-"""Evaluation of the epochs of a CTC training in a separate process (A23)."""
+"""HeldOutEvaluation of the epochs of a CTC training in a separate process (A23)."""
 
 import json
 from collections.abc import Callable
@@ -20,9 +20,13 @@ from toolkit.lang.units.units import Units
 from toolkit.score.cer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
-from toolkit.train.ctc.evaluation import Evaluation, Recognition
-from toolkit.train.ctc.evaluators import EvaluationFolder, evaluate_elsewhere
-from toolkit.train.ctc.objective import CtcObjective, Weight
+from toolkit.train.ctc.evaluation import (
+    EvaluationFolder,
+    HeldOutEvaluation,
+    Recognition,
+    evaluate_elsewhere,
+)
+from toolkit.train.ctc.objective import CtcLoss, Weight
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 from toolkit.train.errors import TrainingError
 
@@ -157,7 +161,7 @@ def evaluate_run(
     units = load_units(run / plan.units)
     normaliser = Normaliser.load(run / plan.normaliser)
     readers = ReaderConfig(batch=plan.batch, readers=0, pad_to=plan.pad_to)
-    evaluation = Evaluation(
+    evaluation = HeldOutEvaluation(
         RecordSource(run / plan.records, readers, 0, normaliser).longest_first(),
         make_recognition(
             units,
@@ -166,7 +170,7 @@ def evaluate_run(
             plan.evaluation,
             SearchFiles(run / plan.words, run / plan.arpa),
         ),
-        CtcObjective(units.blank, plan.weight),
+        CtcLoss(units.blank, plan.weight),
     )
     return evaluate_elsewhere(training, evaluation, device, plan=text, on_result=on_result)
 

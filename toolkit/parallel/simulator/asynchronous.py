@@ -8,12 +8,18 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from toolkit.parallel.learner import Learner, ParameterServer
+from toolkit.parallel.adpsgd import (
+    Learner,
+    Pattern,
+    consensus_distance,
+    is_active,
+    partner,
+    partners,
+)
+from toolkit.parallel.asgd import ParameterServer
+from toolkit.parallel.asynchronous import StepQueue, StepRange
 from toolkit.parallel.simulator.network import NetworkCards
-from toolkit.parallel.simulator.optimizer import make_optimizer
-from toolkit.parallel.simulator.run import Outcome, Run
-from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
-from toolkit.parallel.work_sharing import Shares, Steps
+from toolkit.parallel.simulator.run import Outcome, Run, make_optimizer
 
 
 class EventQueue:
@@ -35,7 +41,7 @@ class EventQueue:
             action()
 
 
-def shared_steps(run: Run, nodes: int) -> list[Shares]:
+def shared_steps(run: Run, nodes: int) -> list[StepQueue]:
     """Return the steps as each node sees them: shared as in `SharedBatches`.
 
     Minibatches that are too few for all workers are dropped, as by the training loop.
@@ -46,8 +52,8 @@ def shared_steps(run: Run, nodes: int) -> list[Shares]:
         counters[name] += number
         return counters[name]
 
-    parts = [Steps(node, 0, run.scenario.minibatches // run.workers) for node in range(nodes)]
-    return [Shares(add, node, parts) for node in range(nodes)]
+    parts = [StepRange(node, 0, run.scenario.minibatches // run.workers) for node in range(nodes)]
+    return [StepQueue(add, node, parts) for node in range(nodes)]
 
 
 class Adpsgd:
@@ -145,15 +151,15 @@ class Adpsgd:
         self._averagings[number] += 1
         began, size = self._clock.now, self._run.scenario.model_bytes
         ranks = number * self._group, other * self._group
-        asking, asked = self._learners[number], self._learners[other]
-        weights = asking.weights()
+        learner, peer = self._learners[number], self._learners[other]
+        weights = learner.weights()
 
         def arrive() -> None:
-            half = asked.answer(weights)
+            correction = peer.average_with(weights)
             back = self._cards.send(self._clock.now, ranks[1], ranks[0], size)
 
             def finish() -> None:
-                asking.finish(half)
+                learner.apply_correction(correction)
                 self._run.outcome.communicated += 2 * (self._clock.now - began)
                 self._run.outcome.sent += 2 * size
                 self._busy[number] = False

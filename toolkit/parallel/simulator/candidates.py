@@ -12,10 +12,9 @@ from torch import Tensor
 
 from toolkit.parallel.compression import decode
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.gtc_state import GtcState
+from toolkit.parallel.gtc import GtcState
 from toolkit.parallel.simulator import synchronous
-from toolkit.parallel.simulator.optimizer import MOMENTUM
-from toolkit.parallel.simulator.run import Outcome, Run
+from toolkit.parallel.simulator.run import MOMENTUM, Outcome, Run
 
 Rounding = Callable[[Tensor], Tensor]
 """Rounds [K, P] to what is sent of it."""

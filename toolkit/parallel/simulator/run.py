@@ -8,11 +8,11 @@ from statistics import NormalDist
 import numpy as np
 from torch import Tensor
 
-from toolkit.parallel.buckets import BUCKET_BYTES
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator.network import Network
-from toolkit.parallel.simulator.optimizer import OptimizerName, Optimizers
-from toolkit.parallel.simulator.task import Task
+from toolkit.parallel.simulator.run import OptimizerName, Optimizers
+from toolkit.parallel.simulator.tasks import Task
+from toolkit.parallel.ssgd import BUCKET_BYTES
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Run:
     def exposed(self, reduction: float, step: float) -> float:
         """Return the seconds by which an all-reduce outlasts the backward pass that it overlaps.
 
-        Gradients come in buckets as large as those of `toolkit.parallel.buckets`, which complete
+        Gradients come in buckets as large as those of `toolkit.parallel.ssgd`, which complete
         evenly over the backward pass and are all-reduced one after the other.
 
         Args:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from toolkit.parallel.simulator.task import Frames
+from toolkit.parallel.simulator.tasks import Frames
 
 CHUNK = 16
 """Frames of a chunk, over which gradients go back in time."""
@@ -63,7 +63,7 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
 
 
 class SequenceTask:
-    """See `toolkit.parallel.simulator.task.Task`: cross entropy of an LSTM on chunks of frames.
+    """See `toolkit.parallel.simulator.tasks.Task`: cross entropy of an LSTM on chunks of frames.
 
     Args:
       train: training frames in their order in time; what is left of the last chunk is not used.

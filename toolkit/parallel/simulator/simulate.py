@@ -7,7 +7,7 @@ modelled network needs for the real model's bytes.
 
 from toolkit.parallel.simulator import asynchronous, synchronous
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario
-from toolkit.parallel.simulator.task import Task
+from toolkit.parallel.simulator.tasks import Task
 
 
 def simulate(

@@ -5,13 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from toolkit.parallel.adpsgd import delay_by_one_update
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD
 from toolkit.parallel.config import GtcConfig
-from toolkit.parallel.gtc_state import GtcState
-from toolkit.parallel.learner import delay_by_one_update
-from toolkit.parallel.simulator.optimizer import OptimizerName, Optimizers
-from toolkit.parallel.simulator.run import Outcome, Run, Scenario
+from toolkit.parallel.gtc import GtcState
+from toolkit.parallel.simulator.run import OptimizerName, Optimizers, Outcome, Run, Scenario
 
 WORD = 4  # bytes
 
@@ -117,7 +116,7 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
     optimizers = run.optimizers(workers) if task else None
     everyone = range(workers)
     while steps := min(scenario.bmuf.block, run.left // workers):
-        models = state.start.repeat(workers, 1) if state else None
+        models = state.broadcast_weights.repeat(workers, 1) if state else None
         alone = torch.zeros(workers, dtype=torch.float64).numpy()
         for _ in range(steps):
             rate = scenario.rate_at(run.done)
@@ -134,8 +133,8 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
         if task:
             outcome.spread = _spread(models)
             state.step(models.mean(dim=0))
-            run.track(state.model)
-    return run.finish(state.model if state else None)
+            run.track(state.global_weights)
+    return run.finish(state.global_weights if state else None)
 
 
 def delay_by_one(run: Run) -> Outcome:

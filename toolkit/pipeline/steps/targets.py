@@ -14,7 +14,7 @@ from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import SHARDS, field_file
 from toolkit.features.tars import TarWriter
-from toolkit.models.lstm import batch_logits
+from toolkit.models.scorer import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard, single_shard
@@ -24,7 +24,7 @@ from toolkit.processes.devices import torch_threads
 from toolkit.ssl.targets import KBest, k_best
 from toolkit.storage.digests import file_digest
 from toolkit.storage.files import open_atomically
-from toolkit.train.prefetch import prefetched
+from toolkit.train.batches import prefetched
 
 WINDOW = 256
 """Utterances sorted by length together, so that batches have little padding."""

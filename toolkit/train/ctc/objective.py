@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.processes.devices import to_device
-from toolkit.train.consistency import view_divergence
-from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.specaugment import view_divergence
 
 Weight = Literal["utterances", "labels"]
 
 
-class CtcObjective:
+class CtcLoss:
     """Negative log-likelihood of the labels over all alignments, in float32.
 
     Utterances with fewer frames than their labels require have no alignment: their loss is 0
@@ -40,7 +40,7 @@ class CtcObjective:
         self._consistency = consistency
 
     def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.objectives.Objective`."""
+        """See `toolkit.train.trainer.Objective`."""
         outputs, lengths = model(batch.inputs, batch.input_lengths)
         return self.from_outputs(outputs, lengths, batch)
 
@@ -55,7 +55,7 @@ class CtcObjective:
           batch: with the labels.
 
         Returns:
-          Loss and stats, see `toolkit.train.objectives.Objective`.
+          Loss and stats, see `toolkit.train.trainer.Objective`.
         """
         losses, possible = ctc_losses(
             log_probs, lengths, batch.labels, batch.label_lengths, self._blank

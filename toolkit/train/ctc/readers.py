@@ -1,25 +1,35 @@
 """Parallel readers of record files, which shuffle, batch and pad into a buffer (A8)."""
 
+import json
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from safetensors.torch import save
+from torch import Tensor
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
-from toolkit.processes.workers import WorkerError, worker_context
+from toolkit.features.cmn_state import CmnState
+from toolkit.processes.workers import WorkerError, start_worker, worker_context
+from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import FeatureNormaliser
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.batch_reader import Arrays, BatchReader, read_batch, start_reader
-from toolkit.train.ctc.record_folder import Records
+from toolkit.train.ctc.records import Records
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.whole_utterances import SORTED_BATCHES
+
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Inputs [N, T, F] float16 and labels [N, L] int64, both padded with zeros."""
+_reader: "BatchReader | None" = None  # the reader of this process
+BUCKET_BATCHES = 20
+"""Number of batches whose utterances are sorted by length together, with `buckets`."""
+NumberedGroup = tuple[tuple[int, int], np.ndarray]
+"""(epoch, position in it) of a batch, and its utterance indices."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +66,126 @@ class ReaderConfig:
             raise ValueError(f"order is {self.order!r}, must be 'shuffled' or 'buckets'")
 
 
+@dataclass(frozen=True)
+class CtcBatch:
+    """Utterances padded on the right to one length, the longest's or a fixed one (A8)."""
+
+    ids: list[str]
+    """Utterance of each row, length N."""
+    inputs: Tensor
+    """[N, T, D] float32; undefined beyond an utterance's end."""
+    input_lengths: Tensor
+    """[N] int64, on the CPU: number of valid frames of each row."""
+    labels: Tensor
+    """[N, L] int64, without blanks; undefined beyond a row's length."""
+    label_lengths: Tensor
+    """[N] int64, on the CPU."""
+    frames: int
+    """Number of valid frames, the sum of `input_lengths`."""
+    views: int = 1
+    """How often each utterance is there: rows n and n + N / views are the same one, masked
+    differently."""
+
+    @property
+    def utterances(self) -> int:
+        """Number of utterances, each counted once."""
+        return len(self.ids) // self.views
+
+    def to(self, device: torch.device) -> "CtcBatch":
+        """Move the tensors that are needed on a device; without blocking from pinned memory."""
+        if device.type == "cpu":
+            return self
+        return self._with(lambda x: x.to(device, non_blocking=True))
+
+    def pin(self) -> "CtcBatch":
+        """Copy into pinned memory, from which copies to a GPU overlap with computation."""
+        return self._with(Tensor.pin_memory)
+
+    @staticmethod
+    def of_views(views: "Sequence[CtcBatch]") -> "CtcBatch":
+        """Join batches of the same utterances."""
+        first, several = views[0], len(views)
+        return CtcBatch(
+            ids=first.ids * several,
+            inputs=torch.cat([view.inputs for view in views]),
+            input_lengths=first.input_lengths.repeat(several),
+            labels=first.labels.repeat(several, 1),
+            label_lengths=first.label_lengths.repeat(several),
+            frames=first.frames * several,
+            views=several,
+        )
+
+    def _with(self, function: Callable[[Tensor], Tensor]) -> "CtcBatch":
+        return replace(self, inputs=function(self.inputs), labels=function(self.labels))
+
+    def save(self, path: Path) -> None:
+        """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
+
+        May be called on every rank.
+        """
+        tensors = {
+            name: getattr(self, name).cpu().contiguous()
+            for name in ("inputs", "input_lengths", "labels", "label_lengths")
+        }
+        content = save(tensors, metadata={"ids": json.dumps(self.ids)})
+        write_atomically(path, content, every_rank=True)
+
+    def label_sequences(self) -> list[list[int]]:
+        """Return the labels of each row, without padding."""
+        rows = self.labels.tolist()
+        return [row[:n] for row, n in zip(rows, self.label_lengths.tolist(), strict=True)]
+
+
+if TYPE_CHECKING:
+    from toolkit.train.corpus import FeatureNormaliser
+
+
+class BatchReader:
+    """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
+
+    def __init__(
+        self, records: Records, pad_to: int | None, normaliser: "FeatureNormaliser | None"
+    ) -> None:
+        self._records = records
+        self._pad_to = pad_to
+        self._normaliser = normaliser
+
+    def __call__(self, group: np.ndarray) -> Arrays:
+        """Read the utterances with these indices."""
+        records = self._records
+        frames = self._pad_to or int(records.frames[group].max())
+        inputs = np.zeros((len(group), frames, records.dimension), dtype=np.float16)
+        labels = np.zeros((len(group), int(records.label_lengths[group].max())), dtype=np.int64)
+        for row, number in enumerate(group.tolist()):
+            record = records.read(number)
+            features = record.features
+            if self._normaliser is not None:
+                state = CmnState(record.cmn_frames, torch.from_numpy(record.cmn_sum))
+                raw = torch.from_numpy(features.astype(np.float32))
+                features = self._normaliser.apply(raw, state).numpy()
+            inputs[row, : len(features)] = features
+            labels[row, : len(record.labels)] = record.labels
+        return inputs, labels
+
+
+def start_reader(
+    environment: Mapping[str, str], records: Path, pad_to: int | None, normaliser: bytes
+) -> None:
+    """Initialise a reader process, see `start_worker`; the normaliser is passed pickled."""
+    global _reader
+    start_worker(environment)
+    _reader = BatchReader(Records(records), pad_to, pickle.loads(normaliser))
+
+
+def read_batch(group: np.ndarray) -> Arrays:
+    """Read a batch with the reader of this process."""
+    return _reader(group)
+
+
 class RecordSource:
     """Batches of whole utterances, in an order that is a function of (seed, epoch).
 
-    See `DataSource`. Reader processes start at the first batch and stay until `close`. Batches are
+    See `BatchSource`. Reader processes start at the first batch and stay until `close`. Batches are
     composed before they are assigned to readers, so that the number of readers has no influence on
     them. Utterances are read individually: the whole split is permuted at once.
 
@@ -95,14 +221,14 @@ class RecordSource:
                 "records with a lower max_seconds, or set pad_to to none"
             )
 
-    def steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `DataSource`."""
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
         return -(-len(self.records) // self._config.batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[CtcBatch]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         groups = self._part(epoch, rank, world_size)[start:]
         return self._batches_of(groups, lambda: self._part(epoch + 1, rank, world_size))
 
@@ -144,8 +270,8 @@ class RecordSource:
         order = rng.permutation(len(frames))
         if config.order == "shuffled":
             return self._cut(order)
-        stretch = np.arange(len(order)) // (SORTED_BATCHES * config.batch)
-        groups = self._cut(order[np.lexsort((-frames[order], stretch))])
+        bucket = np.arange(len(order)) // (BUCKET_BATCHES * config.batch)
+        groups = self._cut(order[np.lexsort((-frames[order], bucket))])
         return [groups[i] for i in rng.permutation(len(groups))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
@@ -226,10 +352,6 @@ class RecordSource:
             label_lengths=torch.from_numpy(self.records.label_lengths[group]),
             frames=int(lengths.sum()),
         )
-
-
-NumberedGroup = tuple[tuple[int, int], np.ndarray]
-"""(epoch, position in it) of a batch, and its utterance indices."""
 
 
 class _LongestFirst:

@@ -1,13 +1,14 @@
-"""The observer of a CTC training: does and logs the work of its states (A22, A23)."""
+"""The states of a CTC training: a machine that decides, a callback that does the work (A22)."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,16 @@ from torch.optim import Optimizer
 
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.evaluation import Evaluation, Recognition, sentences
-from toolkit.train.ctc.evaluators import BackgroundEvaluator, EvaluationFolder
-from toolkit.train.ctc.state_machine import Machine, MachineConfig, State
-from toolkit.train.observer import Training
+from toolkit.train.batches import micro_batches
+from toolkit.train.ctc.evaluation import (
+    BackgroundEvaluator,
+    EvaluationFolder,
+    EvaluatorKind,
+    HeldOutEvaluation,
+    Recognition,
+    sentences,
+)
+from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.runlog import (
     Created,
     Evaluated,
@@ -31,17 +37,157 @@ from toolkit.train.runlog import (
     Step,
     Swapped,
 )
+from toolkit.train.trainer import Callback, Trainer
 
 logger = logging.getLogger(__name__)
 SHOWN = 4
 """Number of utterances of a batch that are recognised in `State.SENTENCES`."""
-
 BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
 """Context that logs events in the background of a training, such as utilisation."""
 
 
-class CtcStates:
-    """Observer that runs the state machine from the training loop's hooks; see `Observer`.
+@dataclass(frozen=True)
+class MachineConfig:
+    """Intervals between the states of a training, and the evaluator."""
+
+    sentences_every: int = 50
+    """Iterations between two recognitions of training sentences; 50 (A22)."""
+    checkpoint_every: int = 250
+    """Iterations between two checkpoints; 250 (A22). There is one at the end of every epoch as
+    well, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
+    Asynchronous methods (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints at ends of epochs only,
+    except with delay by one."""
+    evaluator: EvaluatorKind = "swap"
+    """Evaluator of an epoch (A22, A23). `swap`: this process, after the training model on the
+    device was swapped for the evaluation model. `in_place`: this process, with the training model
+    itself. The others evaluate while training continues. `resident`: one process for the whole
+    training. `process`: a new process for each epoch. `elsewhere`: `toolkit ctc evaluate` on the
+    same run directory, such as on another machine with the same storage."""
+
+    def __post_init__(self) -> None:
+        for name in ("sentences_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if self.evaluator not in get_args(EvaluatorKind):
+            known = ", ".join(get_args(EvaluatorKind))
+            raise ValueError(f"evaluator is {self.evaluator!r}, needs to be one of {known}")
+
+
+class State(Enum):
+    """State of a training; the names are the paper's."""
+
+    TRAINING = "Training"
+    SENTENCES = "Generating Sentences"
+    SAVING = "Saving Checkpoint"
+    SWAPPING = "Swapping Model"
+    EVALUATING = "Evaluating"
+
+
+EDGES = {
+    State.TRAINING: {State.SENTENCES, State.SAVING, State.SWAPPING, State.EVALUATING},
+    State.SENTENCES: {State.TRAINING},
+    State.SAVING: {State.TRAINING},
+    State.SWAPPING: {State.EVALUATING, State.TRAINING},
+    State.EVALUATING: {State.SWAPPING, State.TRAINING},
+}
+"""Allowed transitions. The paper's figure has all but those from Training to Evaluating and back,
+which evaluation in place takes."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A transition between two states."""
+
+    step: int
+    """Iterations done."""
+    source: State
+    target: State
+
+
+class Machine:
+    """The state machine: decides which states are due; the caller does their work.
+
+    ```
+    for state in machine.after_iteration():
+        do(state)
+    ```
+    visits the states that are due after an iteration. The machine is in a state while the loop's
+    body runs, and back in Training after the loop. After the last iteration of an epoch,
+    `after_epoch` and then `evaluation` work in the same way.
+
+    Args:
+      config: intervals and evaluator.
+    """
+
+    def __init__(self, config: MachineConfig) -> None:
+        self._config = config
+        self._saved = -1  # iterations at the newest checkpoint
+        self.step = 0
+        """Iterations done."""
+        self.current = State.TRAINING
+        self.transitions: list[Transition] = []
+        """All transitions since this process started, in order."""
+
+    def after_iteration(
+        self, overdue: bool = False, can_checkpoint: bool = True
+    ) -> Iterator[State]:
+        """Count an iteration and visit the states that are due after it.
+
+        Args:
+          overdue: write a checkpoint regardless of the count.
+          can_checkpoint: whether a checkpoint can be written after this iteration.
+        """
+        self.step += 1
+        if self.step % self._config.sentences_every == 0:
+            yield from self._visit(State.SENTENCES)
+        if can_checkpoint and (overdue or self.step % self._config.checkpoint_every == 0):
+            yield from self._visit(State.SAVING)
+
+    def after_epoch(self) -> Iterator[State]:
+        """Write a checkpoint, unless there is one of this iteration.
+
+        A training resumed from that checkpoint calls this again without an iteration.
+        """
+        if self._saved != self.step:
+            yield from self._visit(State.SAVING)
+
+    def evaluation(self) -> Iterator[State]:
+        """Visit the states of an evaluation; only `swap` and `in_place` have any."""
+        if self._config.evaluator == "swap":
+            yield from self._visit(State.SWAPPING, State.EVALUATING, State.SWAPPING)
+        elif self._config.evaluator == "in_place":
+            yield from self._visit(State.EVALUATING)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint.
+
+        Whichever state the machine is in, a resumed training continues in Training after it.
+        """
+        return {"step": self.step, "saved": self._saved}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.step, self._saved = state["step"], state["saved"]
+
+    def _visit(self, *states: State) -> Iterator[State]:
+        """Go from Training through states and back."""
+        for state in states:
+            self.go_to(state)
+            if state is State.SAVING:
+                self._saved = self.step
+            yield state
+        self.go_to(State.TRAINING)
+
+    def go_to(self, target: State) -> None:
+        """Make and record a transition."""
+        assert target in EDGES[self.current], f"no transition from {self.current} to {target}"
+        logger.debug("iteration %d: %s -> %s", self.step, self.current.value, target.value)
+        self.transitions.append(Transition(self.step, self.current, target))
+        self.current = target
+
+
+class TrainingStates(Callback):
+    """Callback that runs the state machine from the training loop's hooks; see `Callback`.
 
     Args:
       config: intervals and evaluator.
@@ -51,9 +197,10 @@ class CtcStates:
       recognition: decoders and scoring.
       evaluation: evaluation on the held-out data.
       out: the training's folder.
-      rank_and_world_size: of this process; only rank 0 logs, recognises and evaluates.
       background_logging: logs events during the training.
     """
+
+    may_share_batches = False  # iterations are counted alike on all ranks
 
     def __init__(
         self,
@@ -62,14 +209,11 @@ class CtcStates:
         log: RunLogWriter,
         created: Created,
         recognition: Recognition,
-        evaluation: Evaluation,
+        evaluation: HeldOutEvaluation,
         out: Path,
-        rank_and_world_size: tuple[int, int] = (0, 1),
         background_logging: BackgroundLogging | None = None,
     ) -> None:
         self.machine = Machine(config)
-        self.measured: dict[str, float] = {}
-        """Latest result of `measure`, with names as in the trainer's history."""
         self._config = config
         self._log_every = log_every
         self._log = log
@@ -78,7 +222,7 @@ class CtcStates:
         self._evaluation = evaluation
         self._folder = EvaluationFolder(out)
         self._out = out
-        self._rank, self._world_size = rank_and_world_size
+        self._rank, self._world_size = 0, 1  # those of the strategy from `on_start` on
         self._background_logging = background_logging
         self._background: BackgroundEvaluator | None = None
         self._running = ExitStack()
@@ -87,8 +231,9 @@ class CtcStates:
         self._pending: dict[str, Any] | None = None  # the epoch being evaluated in the background
         self._tick = monotonic()  # when the state Training was entered
 
-    def begin(self, trainer: Training) -> None:
-        """See `Observer`; starts or resumes the log."""
+    def on_start(self, trainer: Trainer) -> None:
+        """See `Callback`; starts or resumes the log."""
+        self._rank, self._world_size = trainer.strategy.rank, trainer.strategy.world_size
         if self._rank == 0:
             if self._position is None:
                 self._log.create(self._created)
@@ -105,82 +250,80 @@ class CtcStates:
                 self._background.begin(self._pending and self._pending["epoch"])
         self._tick = monotonic()
 
-    def after_step(
-        self, trainer: Training, batch: CtcBatch, stats: dict[str, Tensor], overdue: bool
+    def on_step(
+        self, trainer: Trainer, batch: Any, stats: dict[str, Tensor], checkpoint_due: bool
     ) -> None:
-        """See `Observer`; visits the states that are due after an iteration."""
+        """See `Callback`; visits the states that are due after an iteration."""
         interval = self._interval
         interval["seconds"] += monotonic() - self._tick
-        interval["examples"] += batch.utterances * self._world_size
+        batches = micro_batches(batch)
+        interval["examples"] += sum(b.utterances for b in batches) * self._world_size
         for name in ("loss", "weight"):
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
             self._log_step(trainer)
         self._log_pending()
-        for state in self.machine.after_iteration(overdue, trainer.can_checkpoint()):
+        for state in self.machine.after_iteration(checkpoint_due, trainer.can_checkpoint()):
             if state is State.SAVING:
                 self._save(trainer)
             else:
-                self._generate(trainer, batch)
+                self._generate(trainer, batches[-1])
         self._tick = monotonic()
 
-    def after_epoch(self, trainer: Training) -> None:
-        """See `Observer`; logs the last iterations, and writes the checkpoint to evaluate from."""
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """See `Callback`; logs the last iterations, and writes the checkpoint to evaluate from."""
         if self._interval["examples"]:
             self._log_step(trainer)
         for _ in self.machine.after_epoch():
             self._save(trainer)
 
-    def validate(self, trainer: Training) -> dict[str, float]:
-        """See `Observer`; evaluates in this process or submits to the background evaluator."""
+    def validate(self, trainer: Trainer) -> dict[str, float]:
+        """See `Callback`; evaluates in this process or submits to the background evaluator."""
         trained = self._log.seconds()
         if self._background is None:
             result = self._evaluate(trainer, trained)
         else:
             result = {}
             self._collect(trainer)
-            place = {"epoch": trainer.epoch, "step": trainer.steps_done()}
+            place = {"epoch": trainer.epoch + 1, "step": trainer.steps_done()}
             self._pending = {**place, "trained": trained, "logged": False}
             if self._rank == 0:
-                self._background.submit(trainer.epoch, trainer.model)
+                self._background.submit(trainer.epoch + 1, trainer.model)
         self._tick = monotonic()
         return result
 
-    def measure(self, trainer: Training) -> dict[str, float]:
-        """See `Observer`."""
-        result = _with_accuracy(ranks.on_rank_zero(lambda: self._evaluation(trainer.model)))
-        self.measured = _with_prefix(result)
-        return result
+    def evaluate(self, trainer: Trainer) -> dict[str, float]:
+        """See `Callback`."""
+        return _with_accuracy(ranks.on_rank_zero(lambda: self._evaluation(trainer.model)))
 
-    def end(self, trainer: Training) -> None:
-        """See `Observer`; waits for a pending evaluation."""
+    def on_end(self, trainer: Trainer) -> None:
+        """See `Callback`; waits for a pending evaluation."""
         self._collect(trainer)
         if self._rank == 0:
             if self._background is not None:
                 self._background.end()
             self._log.write(Finished(step=trainer.steps_done(), epochs=len(trainer.history)))
 
-    def stop(self) -> None:
-        """See `Observer`."""
+    def close(self) -> None:
+        """See `Callback`."""
         self._running.close()
 
-    def state(self) -> dict[str, Any]:
-        """See `Observer`."""
+    def state_dict(self) -> dict[str, Any]:
+        """See `Callback`."""
         return {
-            "machine": self.machine.state(),
+            "machine": self.machine.state_dict(),
             "log": self._log.position() if self._rank == 0 else None,
             "interval": {name: float(value) for name, value in self._interval.items()},
             "pending": self._pending,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """See `Observer`."""
-        self.machine.load_state(state["machine"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Callback`."""
+        self.machine.load_state_dict(state["machine"])
         self._position, self._interval = state["log"], state["interval"]
-        pending = state["pending"]  # version 0.1 has no "logged": not logged
-        self._pending = pending and {"logged": False, **pending}
+        self._pending = state["pending"]
 
-    def _log_step(self, trainer: Training) -> None:
+    def _log_step(self, trainer: Trainer) -> None:
         interval, self._interval = self._interval, _empty_interval()
         event = Step(
             loss=float(interval["loss"] / interval["weight"]),
@@ -189,12 +332,12 @@ class CtcStates:
         )
         self._write(trainer, event)
 
-    def _save(self, trainer: Training) -> None:
+    def _save(self, trainer: Trainer) -> None:
         before = monotonic()
-        trainer.checkpoint()
+        trainer.save_checkpoint()
         self._write(trainer, Saved(duration=monotonic() - before))
 
-    def _generate(self, trainer: Training, batch: CtcBatch) -> None:
+    def _generate(self, trainer: Trainer, batch: CtcBatch) -> None:
         if self._rank > 0:
             return
         before = monotonic()
@@ -216,7 +359,7 @@ class CtcStates:
         )
         self._write(trainer, event)
 
-    def _evaluate(self, trainer: Training, trained: float) -> dict[str, float]:
+    def _evaluate(self, trainer: Trainer, trained: float) -> dict[str, float]:
         """Visit the states of an evaluation in this process."""
         model, result, duration = trainer.model, {}, 0.0
         with ExitStack() as swapped:
@@ -233,24 +376,24 @@ class CtcStates:
                     to, model = "training", trainer.model
                 self._write(trainer, Swapped(to=to, duration=monotonic() - before))
         if self._rank == 0:
-            self._folder.finish(trainer.epoch, {**result, "duration": duration})
-            self._folder.remove(trainer.epoch)
+            self._folder.finish(trainer.epoch + 1, {**result, "duration": duration})
+            self._folder.remove(trainer.epoch + 1)
         event = Evaluated(duration=duration, waited=duration, trained=trained, **result)
         self._write(trainer, event)
         return _with_accuracy(result)
 
     @contextmanager
-    def _swapped(self, trainer: Training) -> Iterator[nn.Module]:
+    def _swapped(self, trainer: Trainer) -> Iterator[nn.Module]:
         """Swap the training model on the device for the evaluation model, loaded from disk."""
         if self._rank > 0:
             yield nn.Identity()  # rank 0 evaluates
             return
-        self._folder.submit(trainer.epoch, trainer.model)
+        self._folder.submit(trainer.epoch + 1, trainer.model)
         _move(trainer.model, trainer.optimizer, torch.device("cpu"))
-        yield load_model(self._folder.model(trainer.epoch)).to(trainer.device)
+        yield load_model(self._folder.model(trainer.epoch + 1)).to(trainer.device)
         _move(trainer.model, trainer.optimizer, trainer.device)
 
-    def _collect(self, trainer: Training) -> None:
+    def _collect(self, trainer: Trainer) -> None:
         """Wait for a pending background evaluation and add its result to the epoch's record."""
         if self._pending is None:
             return
@@ -259,7 +402,7 @@ class CtcStates:
         self._log_pending(waited)
         measured = _with_accuracy({k: v for k, v in result.items() if k != "duration"})
         record = trainer.history[pending["epoch"] - 1]
-        record |= _with_prefix(measured)
+        record |= {f"valid_{name}": value for name, value in measured.items()}
         self._pending = None
         if self._rank == 0:
             self._folder.remove(pending["epoch"])
@@ -275,9 +418,9 @@ class CtcStates:
             self._log.write(Evaluated(waited=waited, **place, **result))
             pending["logged"] = True
 
-    def _write(self, trainer: Training, event: Event) -> None:
+    def _write(self, trainer: Trainer, event: Event) -> None:
         if self._rank == 0:
-            place: dict[str, Any] = {"step": trainer.steps_done(), "epoch": trainer.epoch}
+            place: dict[str, Any] = {"step": trainer.steps_done(), "epoch": trainer.epoch + 1}
             self._log.write(replace(event, **place))
 
 
@@ -288,10 +431,6 @@ def _empty_interval() -> dict[str, Any]:
 def _with_accuracy(result: dict[str, float]) -> dict[str, float]:
     """Add `accuracy`, by which the weights are selected: 1 - CER, at least 0."""
     return {**result, "accuracy": max(0.0, 1 - result["cer"] / 100)}
-
-
-def _with_prefix(result: dict[str, float]) -> dict[str, float]:
-    return {f"valid_{name}": value for name, value in result.items()}
 
 
 def _move(model: nn.Module, optimizer: Optimizer, device: torch.device) -> None:

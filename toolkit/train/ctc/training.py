@@ -10,24 +10,24 @@ import torch
 
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import make_model, save_model
-from toolkit.parallel.batch import DataSource
-from toolkit.parallel.config import make_strategy
-from toolkit.parallel.strategy import Strategy
+from toolkit.parallel.strategy import BatchSource, Strategy, make_strategy
 from toolkit.processes import ranks
-from toolkit.processes.devices import torch_threads
+from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import OptimizerName, TrainerConfig
-from toolkit.train.consistency import check_consistency
-from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.evaluation import Evaluation, Recognition
-from toolkit.train.ctc.masks import EDGES, MaskedUtterances, UtteranceMaskConfig
-from toolkit.train.ctc.objective import CtcObjective, Weight
-from toolkit.train.ctc.state_machine import MachineConfig
-from toolkit.train.ctc.states import BackgroundLogging, CtcStates
+from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
+from toolkit.train.ctc.objective import CtcLoss, Weight
+from toolkit.train.ctc.readers import CtcBatch
+from toolkit.train.ctc.states import BackgroundLogging, MachineConfig, TrainingStates
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.headline import finished, settings_of, write_headline
-from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.runlog import RUN_LOG, Created, RunLogWriter, read_run_log
+from toolkit.train.specaugment import (
+    EDGES,
+    MaskedUtterances,
+    UtteranceMaskConfig,
+    check_consistency,
+)
+from toolkit.train.trainer import fit
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class CtcTrainingConfig(TrainerConfig):
 
 
 def train_ctc(
-    data: DataSource,
+    data: BatchSource,
     valid: Iterable[CtcBatch],
     recognition: Recognition,
     config: CtcTrainingConfig,
@@ -118,59 +118,54 @@ def train_ctc(
       TrainingError: the training failed, or `out` holds another training.
     """
     out = Path(out)
-    settings = settings_of(config, units=recognition.units.size)
-    earlier = finished(out, settings)
-    if earlier is not None:
-        return earlier
-    strategy = make_strategy(config.parallel, str(device)) if strategy is None else strategy
-    rank, world_size = strategy.rank_and_world_size()
+    identity = training_identity(config, units=recognition.units.size)
+    headline = finished_headline(out, identity)
+    if headline is not None:
+        return headline
+    strategy = make_strategy(config.parallel, device) if strategy is None else strategy
     first = next(iter(valid), None)
     if first is None:
         raise TrainingDataError("there is no held-out data: every epoch is evaluated on some")
     sizes = {"input_dim": first.inputs.shape[2], "output_dim": recognition.units.size}
-    log = RunLogWriter(out / RUN_LOG)
+    log = RunLogWriter(out / RUN_LOG)  # its clock begins here
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, **sizes))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info("%.1f M parameters, %d units", parameters / 1e6, recognition.units.size)
-    objective = CtcObjective(recognition.units.blank, config.weight, config.consistency)
+    loss = CtcLoss(recognition.units.blank, config.weight, config.consistency)
     if config.masks.active:
         views = 2 if config.consistency else 1
         data = MaskedUtterances(data, config.masks, config.seed, views, edges)
-    states = CtcStates(
+    world_size = strategy.world_size
+    states = TrainingStates(
         config.machine,
         config.log_every,
         log,
-        Created(0.0, parameters, batch * world_size, world_size, about),
+        Created(0.0, parameters, batch * world_size * config.accumulate, world_size, about),
         recognition,
-        Evaluation(valid, recognition, objective),
+        HeldOutEvaluation(valid, recognition, loss),
         out,
-        (rank, world_size),
         background_logging,
     )
-    trainer = Trainer(
+    result = fit(
         model,
-        objective,
+        loss,
         data,
         config,
         out,
         device=device,
+        callback=states,
         strategy=strategy,
+        identity=identity,
         progress=progress,
-        observer=states,
     )
-    with torch_threads(config.threads):
-        record = trainer.run()
     save_model(out, model)
-    measured = [*trainer.history, states.measured]
-    kept = next(m for m in reversed(measured) if m.get("valid_accuracy") == record["score"])
-    headline = {name: kept[f"valid_{name}"] for name in ("cer", "wer", "ser")}
-    headline["loss"] = record["loss"]
-    headline["excluded"] = record["excluded"] / (record["excluded"] + record["utterances"])
+    last = result.history[-1]
+    headline = {name: result.selected[name] for name in ("cer", "wer", "ser")}
+    headline["loss"] = last["loss"]
+    headline["excluded"] = last["excluded"] / (last["excluded"] + last["utterances"])
     headline |= ranks.on_rank_zero(lambda: _times(out))
-    write_headline(out, settings, headline)
-    trainer.clean()
-    return headline
+    return finish_training(out, identity, headline)
 
 
 def _times(out: Path) -> dict[str, float]:

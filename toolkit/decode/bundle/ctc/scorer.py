@@ -12,8 +12,7 @@ from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
-from toolkit.models.quantised import in_int8
-from toolkit.models.store import load_model
+from toolkit.models.store import load_model, quantize_int8
 from toolkit.processes.devices import full_float32
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
@@ -26,7 +25,7 @@ class CtcScorer:
     Args:
       bundle: the folder.
       device: where the network computes.
-      int8: whether it computes in 8 bits, see `toolkit.models.quantised`; on the CPU alone.
+      int8: whether it computes in 8 bits, see `toolkit.models.store`; on the CPU alone.
 
     Raises:
       BundleError: the parts do not belong together.
@@ -47,7 +46,7 @@ class CtcScorer:
                 f" they come from different trainings; {ADVICE}"
             )
         if int8:
-            self.model = in_int8(self.model)
+            self.model = quantize_int8(self.model)
         self.subsampling = self.model.config.subsampling
         """Input frames per row of log-probabilities."""
         self.offset = (self.model.config.frames_needed - self.subsampling) / 2

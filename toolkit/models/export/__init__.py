@@ -1,1 +1,0 @@
-"""Export of acoustic models to TorchScript and ONNX."""

@@ -1,0 +1,433 @@
+"""LSTM layers for training on the CPU with torch 1.13, and in bfloat16 with any torch.
+
+Torch 1.13 builds the graph of a CPU LSTM frame by frame: its backward pass makes the gradient of
+every recurrent weight once per frame and adds them up. Here a layer is one node of the graph and a
+weight's gradient one product over all frames. Measured on one core, in float32, against torch
+1.13.1: as fast with chunks of 32 frames (768 cells, batch 64), 1.8 times as fast with one utterance
+(320 cells), 1.9 times with 4 (800 cells). In float32 torch 2.15's own is faster than either.
+
+In bfloat16 its backward pass, oneDNN's, is slower than products are: of the products' limit
+training reaches 0.69 with torch 2.15's and 0.91 here (5 x 768 cells, batch 64, AMD's avx512_bf16).
+
+Between the product of a frame and that of the next one there are compiled loops of cells. Values
+are float32 or float64; products in bfloat16 are read and written as its bits, as numpy has no such
+type. Each loop has few arrays, so that it is computed many cells at a time.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, types
+from numba.extending import overload
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+State = tuple[Tensor, Tensor]
+MIN_CELLS = 384
+"""Cells from which training in bfloat16 is faster here than with torch's LSTM: 1.05 times with 384,
+1.25 to 1.3 times with 768, 0.91 to 1.02 times with fewer."""
+WEIGHT_TYPES = torch.float32, torch.float64
+MAX_THREADS = 4
+"""Threads up to which it is: only products are shared among threads."""
+
+Array = np.ndarray
+# 2^y for y in [-0.5, 0.5]: the polynomial whose largest error relative to it is smallest, 2e-9.
+EXP2 = (1.0, 0.693147206, 0.240226469, 0.0555032878, 0.00961848896, 0.00133999314, 0.00015345812)
+LARGEST = np.float32(126.0)
+ROUNDS = np.float32(1.5 * 2**23)
+"""Added to a float32 of at most 2^22 and subtracted again, it leaves the nearest integer."""
+NAN = 0x7FC0
+UNCHECKED = {"error_model": "numpy"}
+"""Divisions that raise nothing, so that they are computed many at a time."""
+ZERO = int(ROUNDS.view(np.int32))
+
+
+@njit(cache=True, nogil=True)
+def forward_frame(
+    frame: int,
+    preactivations: Array,
+    gates: Array,
+    cells: Array,
+    outputs: Array,
+    gemm_operands: Array,
+) -> None:
+    """Compute cells and outputs of a frame: N rows, H cells each.
+
+    Args:
+      frame: t, of T.
+      preactivations: [T, N, 4 H] gates before their functions: input, forget, cell, output. Bits of
+        bfloat16 or as `gates`, which it then may be.
+      gates: [T, N, 4 H]; those of frame t are written.
+      cells: [T + 1, N, H]; frame t is read, t + 1 written.
+      outputs: [T + 1, N, H]; frame t + 1 is written.
+      gemm_operands: the same in the type of the next product; may be `outputs`.
+    """
+    size = cells.shape[2]
+    before = np.empty(4 * size, gates.dtype)
+    for row in range(cells.shape[1]):
+        copy_numbers(preactivations[frame, row], before)
+        after = gates[frame, row]
+        # torch's order of the gates: i, f and o have sigmoids, g has tanh.
+        _sigmoids(before[: 2 * size], after[: 2 * size])
+        _tanhs(before[2 * size : 3 * size], after[2 * size : 3 * size])
+        _sigmoids(before[3 * size :], after[3 * size :])
+        i, f = after[:size], after[size : 2 * size]
+        g, o = after[2 * size : 3 * size], after[3 * size :]
+        old, new, output = cells[frame, row], cells[frame + 1, row], outputs[frame + 1, row]
+        for k in range(size):  # c_t = f c_(t-1) + i g
+            new[k] = f[k] * old[k] + i[k] * g[k]
+        for k in range(size):  # h_t = o tanh(c_t)
+            output[k] = o[k] * tanh(new[k])
+        copy_numbers(output, gemm_operands[frame + 1, row])
+
+
+@njit(cache=True, nogil=True)
+def backward_frame(
+    frame: int,
+    gates: Array,
+    cells: Array,
+    grad_outputs: Array,
+    grad_recurrent: Array,
+    grad_cells: Array,
+    grad_gates: Array,
+    grad_bias: Array,
+) -> None:
+    """Compute a frame's gradients, from the last frame to the first.
+
+    Args:
+      frame: t, of T.
+      gates, cells: what `forward_frame` has written.
+      grad_outputs: [T, N, H] gradient by the outputs of the layer.
+      grad_recurrent: [N, H] gradient by the output of frame t that comes from frame t + 1, in the
+        type of products.
+      grad_cells: [N, H] gradient by the cells after the frame; becomes that before it.
+      grad_gates: [T, N, 4 H] by the gates before their functions, in the type of products; frame t
+        is written.
+      grad_bias: [4 H] float64, to which the gradient by the bias is added.
+    """
+    size = cells.shape[2]
+    grad_h, tanh_c = np.empty(size, cells.dtype), np.empty(size, cells.dtype)
+    grads = np.empty(4 * size, cells.dtype)
+    grad_i, grad_f = grads[:size], grads[size : 2 * size]
+    grad_g, grad_o = grads[2 * size : 3 * size], grads[3 * size :]
+    for row in range(cells.shape[1]):
+        now = gates[frame, row]
+        i, f, g, o = now[:size], now[size : 2 * size], now[2 * size : 3 * size], now[3 * size :]
+        old, new, grad_c = cells[frame, row], cells[frame + 1, row], grad_cells[row]
+        copy_numbers(grad_recurrent[row], grad_h)
+        from_output = grad_outputs[frame, row]
+        # dh_t: by the output itself, and through the gates of frame t + 1
+        for k in range(size):
+            grad_h[k] += from_output[k]
+        for k in range(size):
+            tanh_c[k] = tanh(new[k])
+        # h = o tanh(c): do = dh tanh(c), times sigmoid's derivative o (1 - o)
+        for k in range(size):
+            grad_o[k] = grad_h[k] * tanh_c[k] * o[k] * (1 - o[k])
+        # dc_t: from frame t + 1, and from h by the derivative 1 - tanh(c)^2
+        for k in range(size):
+            grad_c[k] += grad_h[k] * o[k] * (1 - tanh_c[k] * tanh_c[k])
+        # c = f c_old + i g, and each gate's own derivative
+        for k in range(size):
+            grad_i[k] = grad_c[k] * g[k] * i[k] * (1 - i[k])
+        for k in range(size):
+            grad_g[k] = grad_c[k] * i[k] * (1 - g[k] * g[k])
+        for k in range(size):
+            grad_f[k] = grad_c[k] * old[k] * f[k] * (1 - f[k])
+        for k in range(size):  # dc_(t-1)
+            grad_c[k] *= f[k]
+        for k in range(4 * size):
+            grad_bias[k] += grads[k]
+        copy_numbers(grads, grad_gates[frame, row])
+
+
+@njit(cache=True, nogil=True)
+def _sigmoids(before: Array, after: Array) -> None:
+    for k in range(len(before)):
+        after[k] = sigmoid(before[k])
+
+
+@njit(cache=True, nogil=True)
+def _tanhs(before: Array, after: Array) -> None:
+    for k in range(len(before)):
+        after[k] = tanh(before[k])
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)); for kernels only."""
+    raise NotImplementedError
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent; for kernels only."""
+    raise NotImplementedError
+
+
+def widened(x: Any) -> Any:
+    """A number itself, or that of which bits of bfloat16 are given; for kernels only."""
+    raise NotImplementedError
+
+
+def copy_numbers(source: Any, target: Any) -> Any:
+    """Copy numbers, from or to bits of bfloat16; for kernels only."""
+    raise NotImplementedError
+
+
+@overload(sigmoid, jit_options=UNCHECKED)
+def _sigmoid(x: Any) -> Any:
+    return _sigmoid32 if x == types.float32 else _sigmoid64
+
+
+def _sigmoid32(x: Any) -> Any:
+    return np.float32(1.0) / (np.float32(1.0) + _exp(-x))
+
+
+def _sigmoid64(x: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+@overload(tanh, jit_options=UNCHECKED)
+def _tanh(x: Any) -> Any:
+    return _tanh32 if x == types.float32 else _tanh64
+
+
+def _tanh32(x: Any) -> Any:  # to 1e-7, not relative to itself
+    return np.float32(2.0) / (np.float32(1.0) + _exp(np.float32(-2.0) * x)) - np.float32(1.0)
+
+
+def _tanh64(x: Any) -> Any:
+    return np.tanh(x)
+
+
+@njit(cache=True, nogil=True)
+def _exp(x: float) -> float:
+    """Compute exp(x) in float32, 2^-126 to 2^126, without a branch; of nan it is nan."""
+    y = x * np.float32(1.44269504)  # log2(e): exp(x) = 2^y
+    y = LARGEST if y > LARGEST else y
+    y = -LARGEST if y < -LARGEST else y
+    shifted = y + ROUNDS
+    integer = shifted - ROUNDS
+    fraction = y - integer  # in [-0.5, 0.5]
+    power = np.float32(EXP2[6])  # Horner's scheme for 2^fraction
+    power = power * fraction + np.float32(EXP2[5])
+    power = power * fraction + np.float32(EXP2[4])
+    power = power * fraction + np.float32(EXP2[3])
+    power = power * fraction + np.float32(EXP2[2])
+    power = power * fraction + np.float32(EXP2[1])
+    power = power * fraction + np.float32(EXP2[0])
+    # 2^integer is the float32 whose exponent is the integer, with a bias of 127.
+    exponent = np.float32(shifted).view(np.int32) - ZERO + 127
+    return power * np.int32(exponent << 23).view(np.float32)
+
+
+@overload(widened)
+def _widened(x: Any) -> Any:
+    return _bits_widened if isinstance(x, types.Integer) else _itself
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def _bits_widened(x: Any) -> Any:
+    return np.uint32(np.uint32(x) << 16).view(np.float32)
+
+
+@overload(copy_numbers)
+def _copy_numbers(source: Any, target: Any) -> Any:
+    if isinstance(target.dtype, types.Integer):
+        return _to_bits
+    return _to_numbers
+
+
+def _to_numbers(source: Any, target: Any) -> Any:
+    for k in range(len(source)):
+        target[k] = widened(source[k])
+
+
+def _to_bits(source: Any, target: Any) -> Any:
+    # bfloat16 is the upper half of a float32, rounded to the nearest; of two, to the even one.
+    for k in range(len(source)):
+        bits = np.float32(source[k]).view(np.uint32)
+        rounded = np.uint32(bits + 0x7FFF + (bits >> 16 & 1))
+        target[k] = np.uint16(rounded >> 16 if source[k] == source[k] else NAN)
+
+
+def is_faster_than_torch(lstm: nn.Module, inputs: Tensor) -> bool:
+    """Whether `run_lstm` is faster than torch, or torch has no LSTM.
+
+    On processors without AVX-512 torch's LSTM fails under autocast to bfloat16: oneDNN has none.
+    """
+    if not isinstance(lstm, nn.LSTM) or lstm.weight_hh_l0.dtype not in WEIGHT_TYPES:
+        return False  # such as a quantised one, which has no weights of that name
+    if inputs.device.type != "cpu":
+        return False
+    training, bfloat16 = torch.is_grad_enabled(), _autocast_to_bfloat16()
+    if int(torch.__version__.split(".")[0]) < 2 and training:
+        return True
+    faster = training and lstm.hidden_size >= MIN_CELLS and torch.get_num_threads() <= MAX_THREADS
+    return bfloat16 and (faster or not onednn_has_bfloat16())
+
+
+@cache
+def onednn_has_bfloat16() -> bool:
+    """Whether oneDNN computes in bfloat16 on this processor."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or bool(supported())
+
+
+def run_lstm(
+    lstm: nn.LSTM, inputs: Tensor, state: State | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, State]:
+    """Compute what `lstm` computes, in time-major layers of `_Layer`.
+
+    Under autocast to bfloat16 the products' factors and results are rounded to it, while everything
+    between products stays in the weights' type.
+
+    Args:
+      lstm: batch first, one or two directions.
+      inputs: [N, T, D].
+      state: before the first frame, [layers * directions, N, H] each; None for zeros.
+      lengths: [N], needed for two directions: the frames from where the second goes backwards;
+        None: T.
+
+    Returns:
+      [N, T, directions * H], and the state after the last frame of inputs (or the first).
+
+    Raises:
+      TypeError: the weights are not in one of `WEIGHT_TYPES`.
+    """
+    if lstm.weight_hh_l0.dtype not in WEIGHT_TYPES:
+        raise TypeError(f"weights are {lstm.weight_hh_l0.dtype}, not float32 or float64")
+    bfloat16 = _autocast_to_bfloat16()
+    hidden, finals = inputs.transpose(0, 1).contiguous(), []
+    backwards = None
+    if lstm.bidirectional:
+        backwards = reversal(hidden.shape[0], hidden.shape[1], lengths)
+    for layer in range(lstm.num_layers):
+        outputs = []
+        for direction in range(1 + lstm.bidirectional):
+            index = layer * (1 + lstm.bidirectional) + direction
+            x = ordered(hidden, backwards) if direction else hidden
+            if state is None:
+                before = [x.new_zeros(x.shape[1], lstm.hidden_size)] * 2
+            else:
+                before = [part[index] for part in state]
+            output, last = _Layer.apply(x, *before, *lstm.all_weights[index], bfloat16)
+            finals.append((output[-1], last))
+            outputs.append(ordered(output, backwards) if direction else output)
+        hidden = torch.cat(outputs, dim=2) if lstm.bidirectional else outputs[0]
+        if layer + 1 < lstm.num_layers:
+            hidden = functional.dropout(hidden, lstm.dropout, lstm.training)
+    stacked = (torch.stack(part) for part in zip(*finals, strict=True))
+    return hidden.transpose(0, 1), tuple(stacked)
+
+
+def _autocast_to_bfloat16() -> bool:
+    try:
+        enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    except (TypeError, AttributeError):  # torch before 2.4
+        enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    return enabled and dtype == torch.bfloat16
+
+
+def reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:
+    """Index [T, N] of the frame that stands at each place when each row is reversed."""
+    place = torch.arange(frames)[:, None].expand(-1, rows)
+    if lengths is None:
+        return frames - 1 - place
+    return torch.where(place < lengths, lengths - 1 - place, place)
+
+
+def ordered(x: Tensor, index: Tensor) -> Tensor:
+    """Put the frames of each row of x [T, N, F] in the order of `index` [T, N]."""
+    return x.gather(0, index[:, :, None].expand(-1, -1, x.shape[2]))
+
+
+def spread_rows(matrix: Tensor) -> Tensor:
+    """Copy a matrix by rows that begin 16 values after the end of the one before.
+
+    MKL 2020 multiplies a few rows by it up to twice as fast as by a transposed one (GFLOP/s, 4 rows
+    by 512 x 2,048: 36 against 73), and, with rows of 1 KiB or a multiple of it, up to twice as fast
+    as without the gaps, which keep the rows out of each other's places in the cache.
+    """
+    rows, columns = matrix.shape
+    spread = matrix.new_empty(rows, columns + 16)[:, :columns]
+    return spread.copy_(matrix)
+
+
+class _Layer(torch.autograd.Function):
+    """One layer in one direction: x [T, N, D] to outputs [T, N, H] and the last cell [N, H]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h: Tensor,
+        c: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        bfloat16: bool,
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", enabled=False):
+            gemm_type = torch.bfloat16 if bfloat16 else w_hh.dtype
+            frames, rows, size = x.shape[0], x.shape[1], w_hh.shape[1]
+            x = x.to(gemm_type).flatten(0, 1)  # [T N, D]
+            recurrent = w_hh.to(gemm_type).t() if bfloat16 else spread_rows(w_hh.t())
+            # The inputs' part of all frames' gates in one product: [T, N, 4 H].
+            bias = (b_ih + b_hh).to(gemm_type)
+            input_projection = torch.addmm(bias, x, w_ih.to(gemm_type).t())
+            input_projection = input_projection.view(frames, rows, 4 * size)
+            gates = input_projection
+            if bfloat16:
+                gates = gates.new_empty(gates.shape, dtype=w_hh.dtype)
+            cells = gates.new_empty(frames + 1, rows, size)
+            outputs = gates.new_empty(frames + 1, rows, size)
+            cells[0], outputs[0] = c, h
+            gemm_operands = outputs.to(gemm_type)  # `outputs` itself unless in bfloat16
+            buffers = (input_projection, gates, cells, outputs, gemm_operands)
+            arrays = [_array(part) for part in buffers]
+            for t in range(frames):
+                input_projection[t].addmm_(gemm_operands[t], recurrent)  # + h_(t-1) W_hh^T
+                forward_frame(t, *arrays)
+        ctx.save_for_backward(x, w_ih, w_hh, gates, cells, gemm_operands)
+        return outputs[1:], cells[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_outputs: Tensor, grad_cell: Tensor) -> tuple[Tensor | None, ...]:
+        x, w_ih, w_hh, gates, cells, gemm_operands = ctx.saved_tensors
+        with torch.autocast("cpu", enabled=False):
+            gemm_type = gemm_operands.dtype
+            frames, rows, size = grad_outputs.shape
+            recurrent = w_hh.to(gemm_type) if gemm_type != w_hh.dtype else spread_rows(w_hh)
+            grad_gates = gemm_operands.new_empty(frames, rows, 4 * size)
+            dh = gemm_operands.new_zeros(rows, size)
+            dc = grad_cell.clone(memory_format=torch.contiguous_format)
+            db = dc.new_zeros(4 * size, dtype=torch.float64)  # a sum of many rows
+            buffers = (gates, cells, grad_outputs.contiguous(), dh, dc, grad_gates, db)
+            arrays = [_array(part) for part in buffers]
+            for t in reversed(range(frames)):
+                backward_frame(t, *arrays)
+                torch.mm(grad_gates[t], recurrent, out=dh)  # by h_(t-1)
+            # A weight's gradient is one product over all frames: [4 H, T N] by [T N, D or H].
+            flat = grad_gates.flatten(0, 1)
+            dx = None
+            if ctx.needs_input_grad[0]:
+                dx = (flat @ w_ih.to(gemm_type)).to(dc.dtype).view(frames, rows, -1)
+            dw_ih = (flat.t() @ x).to(dc.dtype)
+            dw_hh = (flat.t() @ gemm_operands[:-1].flatten(0, 1)).to(dc.dtype)
+            db = db.to(dc.dtype)
+        return dx, dh.to(dc.dtype), dc, dw_ih, dw_hh, db, db, None
+
+
+def _array(x: Tensor) -> np.ndarray:
+    """A tensor's memory as numpy knows it: bfloat16 as its bits."""
+    if x.dtype == torch.bfloat16:
+        return x.detach().view(torch.int16).numpy().view(np.uint16)
+    return x.detach().numpy()

@@ -1,0 +1,377 @@
+"""The process group of all ranks, its collective operations, and the base class of the methods.
+
+Bytes are counted as a worker sends them in a ring, as in the simulator: 2 S (N - 1) / N for an
+all-reduce of S bytes; in an all-gather its own message to each of the N - 1 others; in a broadcast,
+where every other worker receives S bytes once, the mean over the workers, S (N - 1) / N. Barriers
+and `all_gather_object` (votes, checksums) are not counted.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from toolkit.errors import ToolkitError
+from toolkit.parallel.config import ParallelConfig
+from toolkit.parallel.strategy import Strategy
+from toolkit.processes import ranks
+from toolkit.processes.watchdog import RESUME_ADVICE, WorkerLostError
+
+logger = logging.getLogger(__name__)
+STARTUP_TIMEOUT = timedelta(minutes=1)
+POLL_INTERVAL = 0.01  # seconds
+STEPS_BETWEEN_AGREEMENTS = 10
+
+
+class FlatParameters:
+    """The trainable parameters of a model, in their order, as one vector.
+
+    Args:
+      parameters: the model's; those that require no gradient are left out.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self._sizes = [p.numel() for p in self.parameters]
+
+    def __len__(self) -> int:
+        """Number of values."""
+        return sum(self._sizes)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Return the parts of [W] in the shapes of their parameters."""
+        parts = flat.split(self._sizes)
+        return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def weights(self) -> Tensor:
+        """Copy the weights: [W]."""
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    def set_weights(self, flat: Tensor) -> None:
+        """Copy [W] into the weights."""
+        with torch.no_grad():
+            for parameter, values in zip(self.parameters, self.views(flat), strict=True):
+                parameter.copy_(values)
+
+    def gradients(self) -> Tensor:
+        """Copy the gradients, zero where there are none: [W]."""
+        return torch.cat(
+            [
+                (torch.zeros_like(p) if p.grad is None else p.grad.detach()).reshape(-1)
+                for p in self.parameters
+            ]
+        )
+
+    def set_gradients(self, flat: Tensor) -> None:
+        """Set the gradients to views of [W]."""
+        for parameter, values in zip(self.parameters, self.views(flat), strict=True):
+            parameter.grad = values
+
+
+class Workers:
+    """The process group of all ranks that torchrun started, and its collective operations.
+
+    An operation that fails because a worker is lost raises `WorkerLostError`, which names it.
+
+    Args:
+      device: device of the tensors to exchange, "cpu" (gloo) or "cuda" (nccl).
+      timeout: seconds to wait for the other ranks in an operation.
+    """
+
+    def __init__(self, device: str, timeout: float) -> None:
+        self._connection = ranks.connect()
+        self.rank, self.world_size = ranks.rank(), ranks.world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        """Number of ranks on this host; they begin with `rank - local_rank`."""
+        self.cuda = device.startswith("cuda")
+        self.timeout = timedelta(seconds=timeout)
+        if self.cuda:
+            gpus = torch.cuda.device_count()
+            if self.local_world_size > gpus:
+                raise ToolkitError(
+                    f"{self.local_world_size} workers on a host with {gpus} "
+                    "GPUs: start one worker per GPU (torchrun --nproc_per_node), or use "
+                    "--device cpu"
+                )
+            torch.cuda.set_device(self.local_rank)
+        self._connection.barrier()  # other ranks may take longer to open their data
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore("groups", self._connection.store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=STARTUP_TIMEOUT,
+            )
+        self._control = self.new_group(range(self.world_size), "gloo")
+        self._group = self.new_group(range(self.world_size)) if self.cuda else self._control
+        self.sent = 0.0
+        """Bytes of weights and gradients that this rank has sent."""
+
+    def new_group(self, members: Iterator[int] | range, backend: str | None = None) -> Any:
+        """Make a process group; every rank must call this, in the same order.
+
+        Args:
+          members: the ranks in it.
+          backend: by default nccl for tensors on a GPU, else gloo.
+        """
+        backend = backend or ("nccl" if self.cuda else "gloo")
+        return dist.new_group(list(members), timeout=self.timeout, backend=backend)
+
+    def all_reduce(self, tensor: Tensor, group: object = None) -> "AsyncResult":
+        """Start an all-reduce: the tensor becomes the sum over all ranks, bitwise equal on each."""
+        group = group or self._group
+        self.sent += 2 * self._other_share(group) * _bytes(tensor)
+        with self.exchange():
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+        return AsyncResult(self, work, tensor)
+
+    def gather(self, tensor: Tensor) -> "AsyncResult":
+        """Start to collect tensors [C] of equal sizes from all ranks, in their order: [N, C]."""
+        self.sent += (self.world_size - 1) * _bytes(tensor)
+        out = tensor.new_empty(self.world_size, len(tensor))
+        with self.exchange():
+            work = dist.all_gather(list(out), tensor, group=self._group, async_op=True)
+        return AsyncResult(self, work, out)
+
+    def all_gather(self, tensor: Tensor, number: float = 0.0) -> tuple[list[Tensor], list[float]]:
+        """Collect one-dimensional tensors of any lengths from all ranks, in their order.
+
+        Shorter ones are padded for the transfer; the padding counts as sent.
+
+        Args:
+          tensor: has at least one element.
+          number: collected along with the tensor.
+        """
+        header = torch.tensor([len(tensor), number], dtype=torch.float64)
+        headers = [torch.empty_like(header) for _ in range(self.world_size)]
+        with self.exchange():
+            dist.all_gather(headers, header, group=self._control)
+        lengths, numbers = torch.stack(headers).T.tolist()
+        longest = int(max(lengths))
+        self.sent += (self.world_size - 1) * (_bytes(header) + longest * tensor.element_size())
+        padded = torch.nn.functional.pad(tensor, (0, longest - len(tensor)))
+        out = [torch.empty_like(padded) for _ in lengths]
+        with self.exchange():
+            dist.all_gather(out, padded, group=self._group)
+        return [x[: int(length)] for x, length in zip(out, lengths, strict=True)], numbers
+
+    def broadcast(self, tensor: Tensor, source: int = 0, group: object = None) -> None:
+        """Overwrite a tensor with that of rank `source`, on all ranks or those of a group."""
+        group = group or self._group
+        self.sent += self._other_share(group) * _bytes(tensor)
+        with self.exchange():
+            dist.broadcast(tensor, source, group=group)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Collect numbers, strings, lists or dicts from all ranks, in their order."""
+        out = [None] * self.world_size
+        with self.exchange():
+            dist.all_gather_object(out, value, group=self._control)
+        return out
+
+    def count(self, name: str, number: int) -> int:
+        """Add to a counter that all ranks share, which begins at 0; return its new value."""
+        return self._connection.count(name, number)
+
+    def step_taken(self) -> None:
+        """Count a step in which ranks do not wait for each other.
+
+        Until `end_steps`, a rank without a step for `timeout` counts as hung.
+
+        Raises:
+          WorkerLostError: a worker is lost.
+        """
+        self._connection.watchdog.stalls.step(self.timeout.total_seconds())
+        self._connection.watchdog.check()
+
+    def end_steps(self) -> None:
+        """Wait until every rank has taken its last step, however long that takes (all)."""
+        with self._connection.watchdog.stalls.waiting(self.timeout.total_seconds()):
+            self.barrier()
+
+    def wait_for_steps(self) -> None:
+        """Note that this rank takes no step now, but waits until the others have taken theirs."""
+        self._connection.watchdog.stalls.wait(self.timeout.total_seconds())
+        self._connection.watchdog.check()
+
+    def leave_steps(self) -> None:
+        """Stop counting steps: after an exception, or as all ranks write a checkpoint."""
+        self._connection.watchdog.stalls.idle()
+
+    def pause(self) -> None:
+        """Wait for a moment before looking again at what other ranks do.
+
+        Raises:
+          WorkerLostError: a worker is lost.
+        """
+        self._connection.watchdog.check()
+        time.sleep(POLL_INTERVAL)
+
+    def barrier(self) -> None:
+        """Wait until every rank has arrived, however long that takes."""
+        self._connection.barrier()
+
+    def _other_share(self, group: object) -> float:
+        """Return (N - 1) / N for a group of N members."""
+        size = dist.get_world_size(group)
+        return (size - 1) / size
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Context of a communication: on failure, name the worker that caused it."""
+        watchdog = self._connection.watchdog
+        watchdog.exchanges += 1
+        try:
+            yield
+        except RuntimeError as error:
+            raise WorkerLostError(f"{watchdog.explain(error)}. {RESUME_ADVICE}") from error
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class AsyncResult:
+    """An operation in progress, whose result is a tensor."""
+
+    def __init__(self, workers: Workers, work: dist.Work, tensor: Tensor) -> None:
+        self._workers, self._work, self._tensor = workers, work, tensor
+
+    def wait(self) -> Tensor:
+        """Return the tensor; on a GPU later operations wait for it there, else the caller does."""
+        with self._workers.exchange():
+            self._work.wait()
+        return self._tensor
+
+
+class ReplicasDifferError(ToolkitError):
+    """Replicas that should have equal weights differ."""
+
+
+class Distributed(Strategy):
+    """A strategy of several workers, all of which start from rank 0's weights.
+
+    Running statistics in the model, such as those of batch normalisation, are local to each rank;
+    `consensus` averages them.
+
+    Args:
+      config: the method's parameters.
+      workers: the process group.
+    """
+
+    def __init__(self, config: ParallelConfig, workers: Workers) -> None:
+        super().__init__()
+        self.config, self.workers = config, workers
+        self.rank, self.world_size = workers.rank, workers.world_size
+        self.flat: FlatParameters
+        """The model's parameters as one vector."""
+        self.steps = 0
+        """Optimizer steps since the start of the training."""
+
+    def start(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """See `Strategy`."""
+        super().start(model, optimizer)
+        self.flat = FlatParameters(model.parameters())
+        self.steps, self.workers.sent = 0, 0.0
+        self.barrier()
+        weights = self.flat.weights()
+        self.workers.broadcast(weights)
+        self.flat.set_weights(weights)
+
+    def after_step(self) -> None:
+        """Count the step."""
+        self.steps += 1
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        """See `Strategy`: weights are the same on every rank, running statistics are averaged."""
+        local = [buffer.clone() for buffer in self._running_statistics()]
+        for buffer in self._running_statistics():
+            buffer.copy_(self.workers.all_reduce(buffer.clone()).wait() / self.workers.world_size)
+        try:
+            yield
+        finally:
+            for buffer, value in zip(self._running_statistics(), local, strict=True):
+                buffer.copy_(value)
+
+    def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Strategy`."""
+        local = {name: float(value) for name, value in sums.items()}
+        totals: dict[str, float] = {}
+        for part in self.workers.all_gather_object(local):
+            for name, value in part.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in totals.items()}
+
+    def agree_on_checkpoint(self, due: bool) -> bool:
+        """See `Strategy`: at every tenth step rank 0 decides."""
+        return self.steps % STEPS_BETWEEN_AGREEMENTS == 0 and self.rank_zero_decides(due)
+
+    def rank_zero_decides(self, due: bool) -> bool:
+        """Return rank 0's value of `due` (all)."""
+        return bool(self.workers.all_gather_object(due)[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Strategy`."""
+        return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.world_size}
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        """See `Strategy`: the running statistics, if there are any."""
+        running = self._running_statistics()
+        return {"running": [buffer.clone() for buffer in running]} if running else {}
+
+    def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
+        """See `Strategy`."""
+        if not state:
+            logger.info(
+                "continuing a single-process training with %d workers", self.workers.world_size
+            )
+            return
+        self.steps, self.workers.sent = state["steps"], state["sent"]
+        for index, buffer in enumerate(self._running_statistics()):
+            values = [rank_state["running"][index] for rank_state in rank_states]
+            if values:
+                buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
+
+    def world_size_changed(self, state: dict[str, Any]) -> bool:
+        """Whether a checkpoint was written with another number of workers."""
+        return state["ranks"] != self.workers.world_size
+
+    def report(self) -> dict[str, float]:
+        """See `Strategy`: mean bytes sent per step and worker; counted as in `workers`."""
+        return {"bytes_per_step": self.workers.sent / max(1, self.steps)}
+
+    def barrier(self) -> None:
+        """See `Strategy`."""
+        self.workers.barrier()
+
+    def check_replicas(self) -> None:
+        """Compare the bits of all ranks' weights by a checksum (all).
+
+        Raises:
+          ReplicasDifferError: naming the ranks that differ from rank 0.
+        """
+        bits = self.flat.weights().view(torch.int32)
+        position = torch.arange(len(bits), device=bits.device)
+        checksum = int((bits * (2 * position + 1)).sum())  # modulo 2^64
+        checksums = self.workers.all_gather_object(checksum)
+        differing = [rank for rank, sum_ in enumerate(checksums) if sum_ != checksums[0]]
+        if differing:
+            names = ", ".join(map(str, differing))
+            raise ReplicasDifferError(
+                f"the weights of worker {names} differ from worker 0's, though this method keeps "
+                "them equal: look for a faulty machine or for unequal versions of torch"
+            )
+
+    def _running_statistics(self) -> list[Tensor]:
+        return [b for b in self.model.buffers() if b.dtype.is_floating_point]

@@ -1,0 +1,483 @@
+"""Recognised words and phones of unlabelled speech: self-training, semi-supervised LF-MMI (C13)."""
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
+from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.scored import Scored, map_scored, map_scored_shards
+from toolkit.align.scorer import Scorer
+from toolkit.align.store import OffsetAlignments
+from toolkit.decode.confidence import Calibration, word_confidences
+from toolkit.decode.first_pass import Decoder, last_lattice, load_once
+from toolkit.errors import ToolkitError
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.store import FeatureStore
+from toolkit.fsa.alignment import AlignConfig, force_align_batch
+from toolkit.fsa.lattice import Weights
+from toolkit.fsa.nbest import sampled_words
+from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
+from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+from toolkit.lang.tables import SymbolTable
+from toolkit.models.scorer import NeuralScorer
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import check_tensor, files_of_tensors, reading
+from toolkit.train.errors import TrainingDataError
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut
+
+TEXT = "text"
+TABLE = "confidence.tsv"
+ADVICE = "recognise the utterances again"
+
+
+@dataclass(frozen=True)
+class SelfTrainingConfig:
+    """Selection of the recognised utterances."""
+
+    share: float = 0.5
+    """Share of the frames that is kept, of the most confident utterances; 1 for all utterances that
+    have a word."""
+    threshold: float = 0.0
+    """Lowest confidence that is kept, 0 to 1; an utterance's is the mean of its words', about the
+    share of correct words."""
+    samples: int = 100
+    """Number of paths sampled from a lattice for the confidences."""
+    align: CorpusAlignConfig = CorpusAlignConfig(max_failed=0.5)
+    """Alignment of the recognised words."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold is {self.threshold}, needs to be from 0 to 1")
+        if self.samples < 1:
+            raise ValueError(f"samples is {self.samples}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
+class RecognisedPhonesConfig:
+    """How much of a lattice of recognised speech training sees."""
+
+    samples: int = 50
+    """Number of paths drawn from a lattice in proportion to their posteriors."""
+    alternatives: int = 1
+    """Most word sequences that are kept of an utterance, those drawn most often. 1: the likeliest
+    words alone, as if they had been said; with 8 the far-field demo's student deletes more words
+    and makes 21 % more errors."""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "alternatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A recognised utterance."""
+
+    utterance: str
+    """Its id."""
+    frames: int
+    """Number of raw frames."""
+    text: str
+    """Recognised words; empty if there are none."""
+    confidence: float
+    """Mean of the words' confidences; 0 without words."""
+
+
+class RecognisedStore(FeatureStore):
+    """The utterances of a feature store that have a recognised text, which is their transcript.
+
+    Args:
+      path: of the feature store.
+      texts: recognised texts by utterance.
+    """
+
+    def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
+        super().__init__(path)
+        self._texts = dict(texts)
+        self.shards = [[name for name in shard if name in texts] for shard in self.shards]
+
+    def cut(self, name: str) -> "MonoCut":
+        """Read the cut of an utterance, with the recognised text."""
+        cut = super().cut(name)
+        supervision = replace(cut.supervisions[0], text=self._texts[name])
+        return replace(cut, supervisions=[supervision])
+
+
+@dataclass
+class RecognisedScorer(NeuralScorer):
+    """Scores of a neural model for the selected utterances."""
+
+    texts: Path = Path(TEXT)
+    """File of the selected texts."""
+
+    @cached_property
+    def store(self) -> RecognisedStore:
+        """See `RecognisedStore`."""
+        return RecognisedStore(self.features, read_texts(self.texts))
+
+
+def recognise_and_align(
+    model: Path,
+    normaliser: Path,
+    features: Path,
+    decoder: Decoder,
+    tuned: Path,
+    lang: Path,
+    senones: Senones,
+    config: SelfTrainingConfig,
+    out: Path,
+    jobs: int,
+    calibration: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    device: str = "cpu",
+) -> dict[str, float]:
+    """Recognise unlabelled data, select the most confident utterances, and align them.
+
+    No transcript of the data is read. `self_labelled` opens the result for training.
+
+    Args:
+      model: the folder of the recognising network, with priors.
+      normaliser: the file of its features' normaliser.
+      features: the feature store of the unlabelled data.
+      decoder: graph and search; the lattices of its last pass are used.
+      tuned: `tuned.json` of that pass, tuned on labelled data.
+      lang: the lang folder, with the lexicon.
+      senones: the senones of the network.
+      config: selection and alignment.
+      out: gets `confidence.tsv`, a line per utterance; `text`, the selected ones; `ali.0` to
+        `ali.2`, their alignments at the three offsets. Finished parts of an earlier run are kept.
+      jobs: number of worker processes, without influence on the results.
+      calibration: `calibration.json` of the system's word confidences; None: uncalibrated
+        posteriors.
+      progress: called as progress(shards done, shards); each shard counts four times.
+      device: where the network computes.
+
+    Returns:
+      `utterances` and `kept`, `hours` and `kept_hours`, `confidence` (mean over the frames of those
+      kept), `aligned`.
+
+    Raises:
+      TrainingDataError: no utterance is confident enough.
+    """
+    scorer = NeuralScorer(model, normaliser, features, device=device)
+    shards = len(scorer.store.shards)
+    total = (1 + LOW_RATE_FACTOR) * shards
+    weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
+    decoder = decoder.at(weights.acoustic_scale)
+    work = _WordRecogniser(decoder, weights, config.samples, calibration, out / "recognised")
+    recognised: list[Recognised] = []
+
+    def report(done: int, _: int, before: int = 0) -> None:
+        progress(before + done, total)
+
+    for path in map_scored_shards(work, scorer, jobs, "recognise", report):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        recognised += [Recognised(**json.loads(line)) for line in lines]
+    selected = most_confident(recognised, config)
+    write_selection(recognised, selected, out)
+    scorers = [
+        RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
+        for offset in range(LOW_RATE_FACTOR)
+    ]
+    further = partial(report, before=shards)
+    counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, further)
+    hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
+    frames = sum(u.frames for u in selected)
+    return {
+        "utterances": len(recognised),
+        "kept": len(selected),
+        "hours": sum(u.frames for u in recognised) / hour,
+        "kept_hours": frames / hour,
+        "confidence": sum(u.frames * u.confidence for u in selected) / frames,
+        "aligned": counts["aligned"],
+    }
+
+
+def self_labelled(
+    features: Path, out: Path, senones: Senones
+) -> tuple[RecognisedStore, OffsetAlignments]:
+    """Open the results of `recognise_and_align` in `out` as stores for `train_cross_entropy`.
+
+    Train together with labelled data: `train_cross_entropy([labelled, store], [targets,
+    alignments], ...)`; pass `valid`, so that accuracy is measured on transcripts and not on
+    recognised text.
+
+    Args:
+      features: the feature store of the unlabelled data.
+      out: output folder of `recognise_and_align`.
+      senones: the senones of the network.
+    """
+    store = RecognisedStore(features, read_texts(out / TEXT))
+    return store, OffsetAlignments.open(out, senones)
+
+
+def most_confident(
+    recognised: Sequence[Recognised], config: SelfTrainingConfig
+) -> list[Recognised]:
+    """Select the most confident utterances that have words, until they make up the share of frames.
+
+    The result has the order given. A confidence of 1, if all sampled paths agree, is common: a good
+    recogniser has it for half of the utterances. Ties are broken by the checksum of the id.
+
+    Raises:
+      TrainingDataError: no utterance is confident enough.
+    """
+    eligible = [u for u in recognised if u.text and u.confidence >= config.threshold]
+    if not eligible:
+        raise TrainingDataError(
+            f"none of {len(recognised)} utterances was recognised with a confidence of "
+            f"{config.threshold:g}: lower the threshold"
+        )
+    limit = config.share * sum(u.frames for u in recognised)
+    ranked = sorted(eligible, key=lambda u: (-u.confidence, zlib.crc32(u.utterance.encode())))
+    before = accumulate((u.frames for u in ranked), initial=0)
+    selected = {u.utterance for u, frames in zip(ranked, before, strict=False) if frames < limit}
+    return [u for u in eligible if u.utterance in selected]
+
+
+@dataclass(frozen=True)
+class _WordRecogniser:
+    """Recognises a shard of features; passed to worker processes."""
+
+    decoder: Decoder
+    weights: Weights
+    samples: int
+    calibration: Path | None
+    out: Path
+
+    def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
+        """Write a line per utterance; a file of an earlier run is kept."""
+        number, ids = shard
+        path = self.out / f"recognised.{number:06d}.jsonl"
+        if path.exists():
+            return path
+        table = SymbolTable.read(self.decoder.words)
+        calibrated = Calibration() if self.calibration is None else None
+        calibrated = calibrated or Calibration.load(self.calibration)
+        load_once(self.decoder)
+
+        def recognise(scored: Scored) -> str:
+            words, posteriors = self._words(scored)
+            confidences = calibrated(posteriors)
+            plain = {
+                "utterance": scored.utterance,
+                "frames": scorer.store.num_frames(scored.utterance),
+                "text": " ".join(map(table.symbol, words)),
+                "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
+            }
+            return json.dumps(plain) + "\n"
+
+        write_atomically(path, "".join(map_scored(recognise, scorer, ids, threads)))
+        return path
+
+    def _words(self, scored: Scored) -> tuple[Sequence[int], list[float]]:
+        """Return the best words and their posteriors; empty if the search finds no path."""
+        lattice = last_lattice(scored, self.decoder)
+        if lattice is None:
+            return (), []
+        words = lattice.best_words(self.weights)
+        if not words:
+            return (), []
+        return words, word_confidences(words, sampled_words(lattice, self.weights, self.samples))
+
+
+def write_selection(
+    recognised: Sequence[Recognised], selected: Sequence[Recognised], out: Path
+) -> None:
+    """Write `confidence.tsv`, a line per utterance, and `text`, the words of the selected ones."""
+    names = {u.utterance for u in selected}
+    lines = ["utterance\tframes\tconfidence\tkept\ttext\n"]
+    lines += [
+        f"{u.utterance}\t{u.frames}\t{u.confidence:.4f}\t{int(u.utterance in names)}\t{u.text}\n"
+        for u in recognised
+    ]
+    write_atomically(out / TABLE, "".join(lines))
+    write_atomically(out / TEXT, "".join(f"{u.utterance} {u.text}\n" for u in selected))
+
+
+def read_texts(path: Path) -> dict[str, str]:
+    """Read the `text` of `write_selection`: words by utterance."""
+    lines = path.read_text(encoding="utf-8").split("\n")  # alone: words may have other line ends
+    return {name: text for name, _, text in (line.partition(" ") for line in lines if line)}
+
+
+class DamagedPhonesError(ToolkitError):
+    """Stored phones that cannot be read."""
+
+
+class RecognisedPhones:
+    """A folder of `phones.NNNNNN.safetensors`, in which `recognise_phones` has written.
+
+    Each holds an int32 matrix [K, 3] by utterance: the phones of its alternatives, one after the
+    other, each with how often the alternative was drawn, its id, and the 10 ms frame in which it
+    begins; the first of an alternative begins in frame 0.
+
+    Args:
+      folder: the folder.
+      features: of the utterances, for their lengths.
+      samples: the number of paths drawn.
+    """
+
+    transcribed = False
+
+    def __init__(self, folder: Path, features: FeatureStore, samples: int) -> None:
+        self._folder = Path(folder)
+        self._features = features
+        self._samples = samples
+
+    @cached_property
+    def _shard_of(self) -> dict[str, Path]:
+        paths = sorted(self._folder.glob("phones.*.safetensors"))
+        return files_of_tensors(paths, DamagedPhonesError, ADVICE)
+
+    @property
+    def ids(self) -> list[str]:
+        """The utterances in which something was recognised."""
+        return list(self._shard_of)
+
+    def load(self, name: str) -> PhoneAlternatives:
+        """Read what may have been said in an utterance."""
+        path = self._shard_of[name]
+        with reading(path, DamagedPhonesError, ADVICE), safe_open(path, "pt") as file:
+            check_tensor(file, name, ("I32", 2))
+            rows = file.get_tensor(name).numpy()
+            starts = (rows[:, 2] == 0).nonzero()[0]
+            least = rows.min(axis=0, initial=2**31 - 1)
+            if rows.shape[1] != 3 or not len(starts) or starts[0] or (least < (1, 1, 0)).any():
+                raise ValueError(f"the phones of {name} are not those of alternatives")
+        frames, ends = self._features.num_frames(name), [*starts[1:], len(rows)]
+        parts = [rows[start:end] for start, end in zip(starts, ends, strict=True)]
+        times = tuple(PhoneTimes(part[:, 1], part[:, 2], frames) for part in parts)
+        return PhoneAlternatives(times, rows[starts, 0] / self._samples)
+
+
+def recognise_phones(
+    model: Path,
+    normaliser: Path,
+    features: Path,
+    decoder: Decoder,
+    tuned: Path,
+    lang: Path,
+    senones: Senones,
+    config: RecognisedPhonesConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    device: str = "cpu",
+) -> dict[str, float]:
+    """Recognise unlabelled speech, and write what phones may have been said, and when.
+
+    Word sequences are drawn from the lattice of each utterance in proportion to their posteriors;
+    the phones of each are those of its forced alignment by the same network. No transcript is read.
+
+    Args:
+      model: the folder of the recognising network, with priors.
+      normaliser: the file of its features' normaliser.
+      features: the feature store of the unlabelled speech.
+      decoder: graph and search; the lattices of its last pass are used.
+      tuned: `tuned.json` of that pass.
+      lang: the lang folder, with the lexicon.
+      senones: the senones of the network.
+      config: how much of a lattice is kept.
+      out: gets the files that `RecognisedPhones` reads; those of an earlier run are kept.
+      jobs: number of worker processes, without influence on the results.
+      progress: called with (shards done, shards).
+      device: where the network computes.
+
+    Returns:
+      `utterances`, `recognised`, `hours` of these, `alternatives` and `best` (mean number, and mean
+      posterior of the likeliest) of an utterance.
+
+    Raises:
+      TrainingDataError: nothing was recognised.
+    """
+    scorer = NeuralScorer(model, normaliser, features, device=device)
+    weights = Weights.load(tuned)
+    work = _PhoneRecogniser(decoder.at(weights.acoustic_scale), weights, lang, senones, config, out)
+    out.mkdir(parents=True, exist_ok=True)
+    for _ in map_scored_shards(work, scorer, jobs, "recognise", progress):
+        pass
+    store = FeatureStore(features)
+    phones = RecognisedPhones(out, store, config.samples)
+    if not phones.ids:
+        raise TrainingDataError(
+            f"none of the {len(store.ids)} utterances in {features} was recognised: is the network"
+            f" {model} fit for them?"
+        )
+    alternatives = [phones.load(name) for name in phones.ids]
+    return {
+        "utterances": len(store.ids),
+        "recognised": len(alternatives),
+        "hours": sum(a.frames for a in alternatives) * scorer.frame_shift / LOW_RATE_FACTOR / 3600,
+        "alternatives": sum(len(a.times) for a in alternatives) / len(alternatives),
+        "best": sum(float(a.weights[0]) for a in alternatives) / len(alternatives),
+    }
+
+
+@dataclass(frozen=True)
+class _PhoneRecogniser:
+    """Recognises a shard of features; passed to worker processes."""
+
+    decoder: Decoder
+    weights: Weights
+    lang: Path
+    senones: Senones
+    config: RecognisedPhonesConfig
+    out: Path
+
+    def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
+        """Write the phones of each utterance in which some were found."""
+        number, ids = shard
+        path = self.out / f"phones.{number:06d}.safetensors"
+        if path.exists():
+            return path
+        compiler = TrainingGraphCompiler(Lang.load(self.lang), self.senones)
+        load_once(self.decoder)
+
+        def recognise(scored: Scored) -> list[tuple[int, int, int]]:
+            return list(self._phones(scored, compiler))
+
+        found = zip(ids, map_scored(recognise, scorer, ids, threads), strict=True)
+        rows = {name: torch.tensor(own, dtype=torch.int32) for name, own in found if own}
+        write_atomically(path, save(rows))
+        return path
+
+    def _phones(
+        self, scored: Scored, compiler: TrainingGraphCompiler
+    ) -> Iterator[tuple[int, int, int]]:
+        """The rows of an utterance's matrix; none if the search or all alignments find no path."""
+        lattice = last_lattice(scored, self.decoder)
+        if lattice is None:
+            return
+        drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
+        kept = drawn.most_common(self.config.alternatives)
+        symbol = compiler.lang.words.symbol
+        graphs = [compiler.compile([symbol(word) for word in words]) for words, _ in kept]
+        columns: list[Tensor] = [scored.log_likelihoods[:, graph.pdfs] for graph in graphs]
+        decoding = self.decoder.config
+        config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)
+        aligned = force_align_batch(columns, graphs, self.senones, config)
+        alike: Counter[tuple[tuple[int, int], ...]] = Counter()  # words may sound alike
+        for (_, count), one in zip(kept, aligned, strict=True):
+            if one is not None:
+                begins = [LOW_RATE_FACTOR * frame for frame in one.phone_frames]
+                alike[tuple(zip(one.phones, begins, strict=True))] += count
+        for phones, count in alike.most_common():
+            yield from ((count, phone, begin) for phone, begin in phones)

@@ -1,1 +1,0 @@
-"""Sequence-discriminative training: sMBR on lattices (C7, C8)."""

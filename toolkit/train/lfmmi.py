@@ -1,0 +1,525 @@
+"""Lattice-free MMI: training an acoustic model from the start (Povey et al. 2016)."""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median_high
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.fsa.denominator import Denominator
+from toolkit.fsa.fst import Lattice
+from toolkit.fsa.lfmmi import lfmmi
+from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece
+from toolkit.fsa.phone_ngram import PhoneNgramConfig
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.scorer import save_priors
+from toolkit.models.store import make_model, save_model
+from toolkit.models.tdnnf import TdnnfConfig
+from toolkit.train.batches import (
+    Batch,
+    CorpusBatches,
+    ShardGroup,
+    ShardGroups,
+    UtteranceSampler,
+    collate,
+)
+from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
+from toolkit.train.config import CorpusTrainerConfig, SpecAugmentConfig, WholeUtteranceConfig
+from toolkit.train.corpus import (
+    Alignments,
+    DataSplit,
+    FeatureNormaliser,
+    Features,
+    open_corpora,
+    split_by_speaker,
+)
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.monitor import Progress
+from toolkit.train.specaugment import check_consistency, masked, view_divergence
+from toolkit.train.trainer import fit
+
+logger = logging.getLogger(__name__)
+MAX_WITHOUT_NUMERATOR = 200
+"""Chunks without a numerator, and none with one, after which training ends."""
+
+
+@dataclass(frozen=True)
+class LfmmiChunkConfig:
+    """How utterances are cut, and batch size."""
+
+    max_frames: int = 50
+    """Low-rate frames (30 ms) above which an utterance is cut into chunks of about equal length:
+    1.5 s, as in Kaldi, where they overlap instead."""
+    left_context: int = 13
+    """Low-rate frames before a chunk that are computed but not scored, from which the state of an
+    LSTM comes (Kaldi: 0.4 s); at the begin of an utterance its first frame repeated."""
+    right_context: int = 0
+    """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead; for
+    bidirectional models."""
+    batch_frames: int = 3200
+    """Scored low-rate frames per batch, padding included."""
+    window: int = 4_000_000
+    """Raw frames that are loaded and shuffled together, see `ChunkConfig`."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_frames", "batch_frames", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("left_context", "right_context"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class LfmmiConfig(CorpusTrainerConfig):
+    """Training of a network with lattice-free MMI."""
+
+    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
+    """The network; its input and output sizes are taken from the data."""
+    pieces: LfmmiChunkConfig = field(default_factory=LfmmiChunkConfig)
+    """How utterances are cut and batched."""
+    ngram: PhoneNgramConfig = field(default_factory=PhoneNgramConfig)
+    """The phone n-gram of the denominator."""
+    tolerance: int = 5
+    """10 ms frames by which a phone may begin earlier or end later than aligned (Kaldi: 5)."""
+    leak: float = 0.1
+    """Coefficient of the leaky HMM (Kaldi: 0.1)."""
+    cross_entropy: float = 0.1
+    """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
+    l2: float = 5e-5
+    """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
+    boost: float = 0.0
+    """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
+
+    specaugment: SpecAugmentConfig = SpecAugmentConfig()
+    """SpecAugment's masks on the training batches; none by default."""
+    consistency: float = 0.0
+    """Weight of the divergence between the outputs for two differently masked views of each chunk,
+    see `LfmmiLoss`. It needs masks and doubles the computation of a step. 0: one view."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_consistency(self.consistency, self.specaugment.active)
+        for name in ("tolerance", "leak", "cross_entropy", "l2", "boost"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        needed = getattr(self.model, "context", 0)
+        if (context := min(self.pieces.left_context, self.pieces.right_context)) < needed:
+            raise ValueError(
+                f"pieces have {context} frames of context on a side, and the network's outputs"
+                f" depend on {needed}: raise pieces.left_context and pieces.right_context"
+            )
+
+
+class Phones(Protocol):
+    """The phones of a store's utterances, such as `AlignedPhones`."""
+
+    transcribed: bool
+    """Whether they are those of transcripts, on which a network can be validated."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The utterances whose phones are known."""
+
+    def load(self, name: str) -> PhoneSupervision:
+        """Read the phones of an utterance."""
+
+
+class AlignedPhones:
+    """The phones of transcribed utterances that were aligned.
+
+    Args:
+      states: the state id of every raw frame.
+      topology: of `states`.
+    """
+
+    transcribed = True
+
+    def __init__(self, states: Alignments, topology: Topology) -> None:
+        self._states = states
+        self._topology = topology
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The aligned utterances."""
+        return self._states.ids
+
+    def load(self, name: str) -> PhoneTimes:
+        """Read an utterance's alignment."""
+        return PhoneTimes.of(self._states.load(name), self._topology)
+
+
+def split_transcribed(
+    features: Sequence[Features], phones: Sequence[Phones], number: int, seed: int = 0
+) -> DataSplit:
+    """Hold out transcribed utterances; of recognised ones, leave out those of the same speakers.
+
+    How well a network does on recognised speech tells how much it agrees with the recogniser.
+
+    Args:
+      features: stores of raw features.
+      phones: as many, of what was said.
+      number: utterances to hold out, see `toolkit.train.corpus.split_by_speaker`.
+      seed: of the choice.
+
+    Raises:
+      TrainingDataError: two stores have an utterance of the same id.
+    """
+    times = Counter(name for store in features for shard in store.shards for name in shard)
+    if twice := sorted(name for name, count in times.items() if count > 1):
+        raise TrainingDataError(
+            f"{len(twice)} utterances, such as {twice[0]}, have ids that are in two stores of"
+            " features: utterances that are trained on together need ids of their own"
+        )
+    pairs = list(zip(features, phones, strict=True))
+    speakers = {
+        name: store.speaker(name)
+        for store, of_store in pairs
+        if of_store.transcribed
+        for shard in store.shards
+        for name in shard
+    }
+    split = split_by_speaker(speakers, number, seed)
+    recognised = {
+        name
+        for store, of_store in pairs
+        if not of_store.transcribed
+        for name in of_store.ids
+        if store.speaker(name) not in split.speakers
+    }
+    return replace(split, train=split.train | recognised)
+
+
+@dataclass(frozen=True)
+class LfmmiBatch(Batch):
+    """Chunks with their numerators; rows have context that is not scored on either side."""
+
+    numerators: tuple[Lattice, ...] = ()
+    """Of each row, in memory wherever the batch is; empty where no chunk has one, in which case no
+    frame counts."""
+    left_context: int = 0
+    """The row's frame with which the chunk begins."""
+    chunk_lengths: torch.Tensor = torch.empty(0)
+    """[N] int64 on the CPU, scored frames of each row."""
+    ids_without_numerator: tuple[str, ...] = ()
+    """The utterances of chunks that were left out."""
+    views: int = 1
+    """How often each chunk is in the batch, and its frames count: in rows n, n + N, ... of N."""
+
+    @staticmethod
+    def of_views(views: "Sequence[LfmmiBatch]") -> "LfmmiBatch":
+        """Join batches of the same chunks."""
+        first, several = views[0], len(views)
+        return replace(
+            first,
+            ids=first.ids * several,
+            inputs=torch.cat([view.inputs for view in views]),
+            targets=first.targets.repeat(several, 1),
+            weights=first.weights.repeat(several, 1),
+            lengths=first.lengths.repeat(several),
+            frames=first.frames * several,
+            numerators=first.numerators * several,
+            chunk_lengths=first.chunk_lengths.repeat(several),
+            views=several,
+        )
+
+
+class LfmmiChunkSampler(UtteranceSampler):
+    """Shuffled chunks of utterances with their numerators; see `UtteranceSampler`.
+
+    Chunks that have no numerator are left out of their batch, and named in it.
+
+    Args:
+      config: lengths and batch size.
+      lookahead: frames of input beyond the last output.
+      supervisions: the phones of each utterance.
+      maker: of the numerators.
+    """
+
+    def __init__(
+        self,
+        config: LfmmiChunkConfig,
+        lookahead: int,
+        supervisions: Mapping[str, PhoneSupervision],
+        maker: NumeratorMaker,
+    ) -> None:
+        cut = WholeUtteranceConfig(batch_frames=config.batch_frames, max_frames=config.max_frames)
+        super().__init__(cut, lookahead)
+        self._contexts = config.left_context, config.right_context, lookahead
+        self._supervisions = supervisions
+        self._maker = maker
+
+    def collate(self, group: ShardGroup, rows: np.ndarray) -> LfmmiBatch:
+        """See `BatchSampler`; a batch in which no chunk has a numerator keeps all, with weight 0.
+
+        Numerators are made here, in the thread that loads batches ahead.
+        """
+        ids = [group.names[u] for u in rows[:, 0]]
+        numerators = [
+            self._maker.lattice(self._supervisions[name], Piece(group.offset, start, length))
+            for name, (_, start, length) in zip(ids, rows.tolist(), strict=True)
+        ]
+        usable = [n for n, numerator in enumerate(numerators) if numerator is not None]
+        batch = collate(group, rows[usable] if usable else rows, *self._contexts)
+        return LfmmiBatch(
+            **{
+                **vars(batch),
+                "weights": batch.weights * bool(usable),
+                "frames": batch.frames if usable else 0,
+            },
+            numerators=tuple(numerators[n] for n in usable),
+            left_context=self._contexts[0],
+            chunk_lengths=torch.from_numpy((rows[usable] if usable else rows)[:, 2].copy()),
+            ids_without_numerator=tuple(
+                name for name, numerator in zip(ids, numerators, strict=True) if numerator is None
+            ),
+        )
+
+
+class LfmmiBatches(CorpusBatches):
+    """The chunks of a corpus, see `CorpusBatches`; warns of chunks without a numerator.
+
+    Iterating over the object itself yields the batches of epoch 0, for validation.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._warned: set[str] = set()
+        self._without = self._with = 0  # chunks without and with a numerator so far
+
+    def __iter__(self) -> Iterator[LfmmiBatch]:
+        return self.batches(0)
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[LfmmiBatch]:
+        """See `BatchSource`.
+
+        Raises:
+          TrainingDataError: no chunk so far has a numerator, after an epoch or many chunks.
+        """
+        for batch in super().batches(epoch, start, rank, world_size):
+            self._without += len(batch.ids_without_numerator)
+            self._with += len(batch.numerators)
+            self._warn(batch.ids_without_numerator)
+            if self._without >= MAX_WITHOUT_NUMERATOR:
+                self._require_some()
+            yield batch
+        if start == 0 and world_size == 1:
+            self._require_some()
+
+    def _require_some(self) -> None:
+        if self._without and not self._with:
+            raise TrainingDataError(
+                f"the phones of all {self._without} chunks, such as those of {min(self._warned)},"
+                " have no path through the denominator: make it from the alignments that are"
+                " trained on"
+            )
+
+    def _warn(self, ids: Sequence[str]) -> None:
+        """Name the utterances of chunks without a numerator, each once."""
+        if names := sorted(set(ids) - self._warned):
+            self._warned.update(names)
+            logger.warning(
+                "%d of %d chunks so far are left out: their phones have no path through the"
+                " denominator, or too few frames; now of %s",
+                *(self._without, self._without + self._with, ", ".join(names)),
+            )
+
+
+class LfmmiLoss:
+    """Minus the LF-MMI criterion; in training also cross entropy and the outputs' squares.
+
+    The network has 2 P outputs: the first P are the criterion's scores, the softmax of the others
+    learns the numerator's posteriors from the same trunk (Povey et al. 2016, section 2.7).
+
+    Batches of two views have the consistency regularisation of CR-CTC (Yao et al. 2024) besides:
+    `consistency` times the divergence of the second head's outputs for each view from those for the
+    other, which count as given. Where CTC has one distribution per frame, here the second head has.
+
+    `stats`: `weight`, the scored frames; `objective`, the criterion, boosted in training;
+    `cross_entropy`; `divergence`, of batches of two views.
+
+    Args:
+      denominator: of P pdfs.
+      leak: of the leaky HMM.
+      cross_entropy: weight of the second head's cross entropy.
+      l2: weight of half the squared norm of a frame's scores.
+      consistency: weight of the divergence between two views of a chunk.
+      boost: of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
+    """
+
+    def __init__(
+        self,
+        denominator: Denominator,
+        leak: float,
+        cross_entropy: float,
+        l2: float,
+        consistency: float = 0.0,
+        boost: float = 0.0,
+    ) -> None:
+        self._denominator = denominator
+        self._leak = leak
+        self._cross_entropy = cross_entropy
+        self._l2 = l2
+        self._consistency = consistency
+        self._boost = boost
+
+    def __call__(self, model: nn.Module, batch: LfmmiBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `toolkit.train.trainer.Objective`."""
+        if not batch.numerators:
+            return _zero_loss(model)
+        logits, _ = model(batch.inputs, lengths=batch.lengths)
+        frames = int(batch.chunk_lengths.max())
+        scored = slice(batch.left_context, batch.left_context + frames)
+        # Two heads, [N, T, P] each: the criterion's scores, and the logits of cross entropy.
+        scores, cross_entropy_logits = logits[:, scored].float().chunk(2, dim=2)
+        result = lfmmi(
+            scores,
+            batch.chunk_lengths,
+            batch.numerators,
+            self._denominator,
+            self._leak,
+            self._boost if model.training else 0.0,
+        )
+        objective = result.objective.sum()
+        log_probs = cross_entropy_logits.log_softmax(dim=2)
+        cross_entropy = -(result.numerator_posteriors * log_probs).sum()
+        loss = -objective
+        if model.training:
+            squares = scores.square().sum(dim=2) * batch.weights[:, scored]
+            loss = loss + self._cross_entropy * cross_entropy + self._l2 / 2 * squares.sum()
+        stats = {
+            "weight": torch.full((), float(batch.frames), device=scores.device),
+            "objective": objective.detach(),
+            "cross_entropy": cross_entropy.detach(),
+        }
+        if model.training and batch.views == 2:
+            divergence = view_divergence(log_probs, batch.chunk_lengths)
+            loss = loss + self._consistency * divergence
+            stats["divergence"] = divergence.detach()
+        return loss, stats
+
+
+def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
+    """Gradients of 0; the weight of one frame, as sums are divided by that of the weights."""
+    loss = sum(0.0 * parameter.sum() for parameter in model.parameters())
+    one, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
+    return loss, {"weight": one, "objective": zero, "cross_entropy": zero}
+
+
+def train_lfmmi(
+    features: Sequence[Features],
+    phones: Sequence[Phones],
+    senones: Senones,
+    denominator: Denominator,
+    normaliser: FeatureNormaliser,
+    config: LfmmiConfig,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Train a network on aligned or recognised phones, or continue what a killed run left in `out`.
+
+    Writes into `out` what `train_cross_entropy` does. The outputs are log-likelihoods up to a
+    constant for each frame, without priors: those of `priors.json` are all equal.
+
+    Args:
+      features: stores of raw features.
+      phones: as many, of what was said; `AlignedPhones` of transcribed speech, of which alone some
+        is held out.
+      senones: of the network, at the low frame rate.
+      denominator: of the same senones.
+      normaliser: of the raw features.
+      config: sizes, schedule, seed.
+      out: folder of this training alone.
+      device: where to train.
+      progress: called from time to time with (steps done, steps in all).
+
+    Returns:
+      `objective`, the criterion per frame of the model on held-out data (without any, that of the
+      last epoch on the training data, boosted), `frames_per_second`, `utterances`,
+      `held_out_speakers`.
+
+    Raises:
+      TrainingDataError: stores do not belong together, or too little is left of them.
+      TrainingError: the loss is not finite, or `out` holds a training with other settings.
+    """
+    out = Path(out)
+    digest = hashlib.sha256(denominator.weight.tobytes() + denominator.pdf.tobytes()).hexdigest()
+    identity = training_identity(config, num_targets=senones.num_pdfs, denominator=digest)
+    headline = finished_headline(out, identity)
+    if headline is not None:
+        return headline
+    split = split_transcribed(features, phones, config.valid_utterances, config.valid_seed)
+    sources = list(zip(features, phones, strict=True))
+    corpora = open_corpora(sources, normaliser, None, config, out, split=split)
+    train, held_out = corpora.train, corpora.valid
+    sampler = LfmmiChunkSampler(
+        config.pieces,
+        config.model.lookahead,
+        train.supervisions | held_out.supervisions,
+        NumeratorMaker(senones, denominator, config.tolerance),
+    )
+    data, valid = (
+        LfmmiBatches(ShardGroups(corpus, config.pieces.window, config.seed), sampler, config.seed)
+        for corpus in (train, held_out)
+    )
+    input_dim = LOW_RATE_FACTOR * train.load(train.utterances[0])[0].shape[1]
+    outputs = 2 * senones.num_pdfs  # two heads, see `LfmmiLoss`
+    torch.manual_seed(config.seed)
+    model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
+    logger.info(
+        "%d utterances, %d held out, %d targets, a denominator of %d states and %d transitions",
+        *(len(train.utterances), len(held_out.utterances), senones.num_pdfs),
+        *(denominator.num_states, len(denominator.source)),
+    )
+    result = fit(
+        model,
+        LfmmiLoss(
+            denominator,
+            config.leak,
+            config.cross_entropy,
+            config.l2,
+            config.consistency,
+            config.boost,
+        ),
+        masked(data, config.specaugment, config.seed, views=2 if config.consistency else 1),
+        config,
+        out,
+        device=device,
+        valid=valid if held_out.utterances else None,
+        identity=identity,
+        progress=progress,
+    )
+    save_model(out, first_head(model))
+    save_priors(out, torch.ones(senones.num_pdfs, dtype=torch.int64))
+    headline = {
+        "objective": result.score if held_out.utterances else result.history[-1]["objective"],
+        "frames_per_second": median_high(r["frames_per_second"] for r in result.history),
+        "utterances": len(train.utterances),
+        "held_out_speakers": corpora.held_out_speakers,
+    }
+    return finish_training(out, identity, headline)
+
+
+def first_head(model: nn.Module) -> nn.Module:
+    """The network with the first half of its outputs alone, on the CPU."""
+    narrow = make_model(replace(model.config, output_dim=model.config.output_dim // 2))
+    shapes = narrow.state_dict()
+    weights = {
+        name: value.detach().cpu()[: len(shapes[name])] if value.dim() else value.cpu()
+        for name, value in model.state_dict().items()
+    }
+    narrow.load_state_dict(weights)
+    return narrow

@@ -1,1 +1,0 @@
-"""Lattice-free MMI: training on phone sequences against a denominator graph."""

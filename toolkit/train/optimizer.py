@@ -1,0 +1,138 @@
+"""Optimizers, and learning rates as pure functions of the step."""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from toolkit.train.config import TrainerConfig
+
+ADADELTA = {
+    "adadelta": {"rho": 0.9, "eps": 1e-6},
+    "adadelta_tensorflow": {"rho": 0.95, "eps": 1e-8},
+}
+"""AdaDelta's decay and epsilon: torch's defaults and TensorFlow's."""
+Schedule = Callable[[int, int, Sequence[int]], float]
+"""Called as schedule(epoch from 0, step in the epoch from 0, steps of every epoch)."""
+
+
+def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
+    """Construct the configured optimizer; the loop sets its learning rate before every step.
+
+    On a GPU a step of Adam and SGD is one kernel (torch's `fused`), where this torch has it.
+    """
+    rate, _ = config.rates()
+    parameters: Any = model.parameters()
+    constants: dict[str, Any] = {}
+    if config.optimizer == "adam":
+        kind: type[Optimizer] = torch.optim.Adam
+    elif config.optimizer == "adamw":
+        kind = torch.optim.AdamW
+        # Biases and the scales of normalisations have one dimension; they do not decay.
+        everything = list(parameters)
+        parameters = [
+            {"params": [p for p in everything if p.dim() > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in everything if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+    elif config.optimizer in ADADELTA:
+        kind, constants = torch.optim.Adadelta, ADADELTA[config.optimizer]
+    else:
+        kind, constants = torch.optim.SGD, {"momentum": config.momentum}
+    return _uncompiled(kind)(parameters, lr=rate, **constants, **_fused(kind, model))
+
+
+@cache
+def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
+    """Return a class that leaves torch's compiler alone.
+
+    When they are first called these methods load it, a second and 156 MB in each process, to say
+    that they are not to be compiled. Its objects cannot be pickled, their states can.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), methods)
+
+
+def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
+    on_gpu = any(parameter.is_cuda for parameter in model.parameters())
+    # Torch 1.13 has it for Adam, but cannot go on from a checkpoint.
+    has_fused = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
+    return {"fused": True} if on_gpu and has_fused else {}
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Restore an optimizer's state on its own device, which may not be the one of the checkpoint.
+
+    Args:
+      optimizer: of `make_optimizer`.
+      state: what `state_dict` returned, perhaps elsewhere.
+    """
+    groups = [
+        {**saved, **{name: group[name] for name in ("fused", "foreach") if name in group}}
+        for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+def exponential_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
+    """Return the learning rate of a step: linear warm-up, then exponential decay (C7).
+
+    Args:
+      step: counted from 0.
+      total: steps of the whole training, warm-up included.
+      initial: rate at the end of the warm-up (at step 0 without one).
+      final: rate of the last step.
+      warmup: steps of linear warm-up to `initial`, all of them above 0.
+    """
+    if step < warmup:
+        return initial * (step + 1) / (warmup + 1)
+    decaying = max(1, total - warmup - 1)
+    return initial * (final / initial) ** min(1.0, (step - warmup) / decaying)
+
+
+def cosine_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
+    """Return the learning rate of a step: linear warm-up, then half a period of a cosine.
+
+    Its arguments are those of `exponential_rate` (Loshchilov and Hutter 2017, without restarts).
+    """
+    if step < warmup:
+        return initial * (step + 1) / (warmup + 1)
+    done = min(1.0, (step - warmup) / max(1, total - warmup - 1))
+    return final + (initial - final) * (1 + math.cos(math.pi * done)) / 2
+
+
+def noam_rate(step: int, initial: float, warmup: int) -> float:
+    """Return the learning rate of a step: linear warm-up, then the inverse square root of the step.
+
+    As in Vaswani et al. 2017, where the highest rate follows from the network's size.
+
+    Args:
+      step: counted from 0.
+      initial: the highest rate, of step `warmup`.
+      warmup: steps of linear warm-up.
+    """
+    return initial * min((step + 1) / (warmup + 1), ((warmup + 1) / (step + 1)) ** 0.5)
+
+
+def scheduled_rate(config: TrainerConfig, step: int, total: int) -> float:
+    """Return the configured rate of a step, counted from 0, of a training of `total` steps."""
+    initial, final = config.rates()
+    if config.schedule == "noam":
+        return noam_rate(step, initial, config.warmup_steps)
+    rate = cosine_rate if config.schedule == "cosine" else exponential_rate
+    return rate(step, total, initial, final, config.warmup_steps)
+
+
+def learning_rate_schedule(config: TrainerConfig) -> Schedule:
+    """Return the configured learning rate, from the first step of a training to its last."""
+
+    def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
+        return scheduled_rate(config, sum(steps[:epoch]) + step, sum(steps))
+
+    return rate

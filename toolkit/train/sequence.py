@@ -1,0 +1,406 @@
+"""Sequence-discriminative training of a network on lattices: sMBR, MPFE, MMI (C7, C8)."""
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_high
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
+from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.fst import Lattice
+from toolkit.models.scorer import PRIORS, load_log_priors
+from toolkit.models.store import WEIGHTS, load_model, save_model
+from toolkit.storage.files import write_atomically
+from toolkit.train.batches import Batch, by_length, whole_utterances
+from toolkit.train.checkpoints import (
+    finish_training,
+    finished_headline,
+    held_out_metrics,
+    selection_score,
+    training_identity,
+)
+from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.corpus import (
+    Alignments,
+    Corpus,
+    FeatureNormaliser,
+    Features,
+    Utterance,
+    as_list,
+    open_corpora,
+)
+from toolkit.train.monitor import Progress
+from toolkit.train.trainer import fit, write_history
+
+logger = logging.getLogger(__name__)
+SHARDS_TOGETHER = 16
+"""Number of shards shuffled together; a lattice store caches about as many."""
+BUCKET_BATCHES = 50
+"""Number of batches whose utterances are sorted by length together, after shuffling."""
+
+
+@dataclass(frozen=True)
+class SequenceDataConfig:
+    """Selection of the utterances, and batch size."""
+
+    batch: int = 4
+    """Utterances of similar length per step (Kaldi's train_mpe.sh: 1)."""
+    max_frames: int = 2000
+    """Low-rate frames (30 ms) above which an utterance is left out; 2,000 are one minute, as
+    Kaldi's 6,000 of 10 ms."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
+class SequenceConfig(CorpusTrainerConfig):
+    """Training on lattices, from a network that cross entropy trained."""
+
+    epochs: int = 3
+    """Passes over the data; 3 (C7, C8). Kaldi: 4."""
+    initial_rate: float = 5e-5
+    """Learning rate at the start, for `adam` and means per frame (Kaldi's 1e-5 of train_mpe.sh is
+    for plain SGD and sums over an utterance). On AN4 2e-4 without smoothing raised the criterion
+    further, and insertions with it."""
+    final_rate: float = 2e-5
+    """Learning rate of the last step."""
+    criterion: Criterion = Criterion()
+    """The criterion that is maximised."""
+    smoothing: float = 0.1
+    """Weight h of the cross entropy with the references: the loss is (1 - h) times minus the
+    criterion plus h times the cross entropy, both per frame (f-smoothing; Su et al. 2013). 0.1
+    kept the held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
+    data: SequenceDataConfig = SequenceDataConfig()
+    """Utterances per step and their longest."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(f"smoothing is {self.smoothing}, needs to be in [0, 1]")
+
+
+class Lattices(Protocol):
+    """Stored lattices, such as `toolkit.fsa.lattice_store.LatticeStore`."""
+
+    ids: list[str]
+    """The utterances with a lattice."""
+
+    def num_frames(self, name: str) -> int:
+        """Count the frames of an utterance's lattice; quick, without reading it."""
+
+    def load(self, name: str) -> Lattice:
+        """Read the lattice of an utterance, see `toolkit.fsa.discriminative.sequence_objective`."""
+
+
+class References(Alignments, Protocol):
+    """Stored references, such as `toolkit.align.store.PdfAlignments`."""
+
+    def num_frames(self, name: str) -> int:
+        """Count the frames of an utterance's reference; quick, without reading it."""
+
+
+@dataclass(frozen=True)
+class LatticeBatch(Batch):
+    """Whole utterances with their lattices."""
+
+    lattices: Sequence[Lattice] = ()
+    """One per row, in memory wherever the batch is."""
+
+
+class LatticeBatches:
+    """Batches of whole utterances at offset 0 with their lattices, see `BatchSource`.
+
+    The order is a function of (seed, epoch): shards are permuted, then the utterances of groups of
+    shards; buckets of these are sorted by length, so that batches need little padding, and the
+    batches of a bucket permuted. Iterating over the object itself goes from the longest utterance
+    to the shortest, for validation.
+
+    Args:
+      corpus: the utterances; those of `unusable_lattices` are excluded.
+      lattices: the stores of lattices, one for each source of the corpus.
+      config: batch size.
+      lookahead: low-rate frames of input beyond the last output.
+      seed: of the order.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        lattices: Sequence[Lattices],
+        config: SequenceDataConfig,
+        lookahead: int,
+        seed: int,
+    ) -> None:
+        self._corpus = corpus
+        self._lattices = lattices
+        self._config = config
+        self._lookahead = lookahead
+        self._seed = seed
+        self._utterances = corpus.utterances
+
+    def __iter__(self) -> Iterator[LatticeBatch]:
+        return map(self._collate, self._cut(by_length(self._utterances)))
+
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `BatchSource`."""
+        return -(-len(self._utterances) // self._config.batch) // world_size
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[LatticeBatch]:
+        """See `BatchSource`."""
+        batches = self._order(epoch)
+        for step in range(start, self.num_steps(epoch, world_size)):
+            yield self._collate(batches[step * world_size + rank])
+
+    def _order(self, epoch: int) -> list[list[Utterance]]:
+        rng = np.random.default_rng([self._seed, epoch])
+
+        def shuffled(items: list) -> list:
+            return [items[i] for i in rng.permutation(len(items))]
+
+        shards, utterances = shuffled(self._corpus.shards), []
+        for first in range(0, len(shards), SHARDS_TOGETHER):
+            group = shards[first : first + SHARDS_TOGETHER]
+            utterances += shuffled([u for shard in group for u in shard])
+        bucket = BUCKET_BATCHES * self._config.batch
+        batches: list[list[Utterance]] = []
+        for first in range(0, len(utterances), bucket):
+            batches += shuffled(self._cut(by_length(utterances[first : first + bucket])))
+        return batches
+
+    def _cut(self, utterances: list[Utterance]) -> list[list[Utterance]]:
+        size = self._config.batch
+        return [utterances[i : i + size] for i in range(0, len(utterances), size)]
+
+    def _collate(self, utterances: list[Utterance]) -> LatticeBatch:
+        batch = whole_utterances(self._corpus, utterances, self._lookahead)
+        lattices = [self._lattices[u.source].load(u.name) for u in utterances]
+        return LatticeBatch(**vars(batch), lattices=lattices)
+
+
+class UpsampledReferences:
+    """References at either frame rate as targets of raw frames.
+
+    Args:
+      features: raw features, for the lengths.
+      references: the reference pdf of every raw frame, or of every low-rate frame at offset 0.
+    """
+
+    def __init__(self, features: Features, references: References) -> None:
+        self._features = features
+        self._references = references
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The utterances with a reference."""
+        return self._references.ids
+
+    def num_frames(self, name: str) -> int:
+        """Count the raw frames of an utterance, if its reference is of one of the two rates."""
+        frames, raw = self._references.num_frames(name), self._features.num_frames(name)
+        return raw if frames == low_rate_length(raw) else frames
+
+    def load(self, name: str) -> Tensor:
+        """Read an utterance's reference: [T] integers."""
+        reference, raw = self._references.load(name), self._features.num_frames(name)
+        if len(reference) != raw and len(reference) == low_rate_length(raw):
+            return reference.repeat_interleave(LOW_RATE_FACTOR)[:raw]
+        return reference
+
+
+def unusable_lattices(features: Features, lattices: Lattices, max_frames: int) -> dict[str, str]:
+    """Return utterance id -> reason, for unusable lengths and lattices; no lattice is read.
+
+    Args:
+      features: raw features.
+      lattices: of the same utterances at offset 0.
+      max_frames: low-rate frames above which an utterance is left out.
+    """
+    ids = set(lattices.ids)
+    reasons = {}
+    for name in (name for shard in features.shards for name in shard):
+        frames = low_rate_length(features.num_frames(name))
+        if not frames:
+            reasons[name] = "no frames"
+        elif frames > max_frames:
+            reasons[name] = f"{frames} frames of 30 ms, allowed are {max_frames}"
+        elif name not in ids:
+            reasons[name] = "no lattice"
+        elif (length := lattices.num_frames(name)) != frames:
+            reasons[name] = f"lattice of {length} frames, features of {frames}"
+    return reasons
+
+
+class SequenceLoss:
+    """Negative lattice criterion, smoothed with cross entropy (f-smoothing, the H-criterion).
+
+    `stats`: `weight`, the number of frames; the criterion as `accuracy`, their expected accuracy
+    over the lattice, or for MMI as `objective`; `cross_entropy`; `missing`, the number of frames
+    whose reference is not in the lattice.
+
+    Args:
+      criterion: the criterion to maximise.
+      classes: silence and phones of the pdfs, on the device of the model.
+      log_priors: [C] log priors of the model, on the same device.
+      smoothing: h, the weight of the cross entropy: the loss is (1 - h) times minus the criterion
+        plus h times the cross entropy.
+    """
+
+    def __init__(
+        self, criterion: Criterion, classes: PdfClasses, log_priors: Tensor, smoothing: float
+    ) -> None:
+        self._criterion = criterion
+        self._classes = classes
+        self._log_priors = log_priors
+        self._smoothing = smoothing
+
+    def __call__(self, model: nn.Module, batch: LatticeBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `toolkit.train.trainer.Objective`."""
+        logits, _ = model(batch.inputs, lengths=batch.lengths)
+        log_posteriors = logits.float().log_softmax(dim=-1)
+        lengths = batch.lengths.tolist()
+        result = sequence_objective(
+            batch.lattices,
+            log_posteriors - self._log_priors,
+            [row[:n] for row, n in zip(batch.targets, lengths, strict=True)],
+            self._criterion,
+            self._classes,
+        )
+        objective = result.objective.sum()
+        # [N, T] log-posteriors of the reference pdfs
+        at_targets = log_posteriors.gather(2, batch.targets[:, :, None])[:, :, 0]
+        cross_entropy = -(at_targets * batch.weights).sum()
+        h = self._smoothing
+        loss = h * cross_entropy - (1 - h) * objective
+        stats = {
+            "weight": torch.full((), float(sum(lengths)), device=logits.device),
+            "cross_entropy": cross_entropy.detach(),
+            "missing": result.missing.sum(),
+            "objective" if self._criterion.kind == "mmi" else "accuracy": objective.detach(),
+        }
+        return loss, stats
+
+
+def train_sequence(
+    model: Path,
+    features: Features | Sequence[Features],
+    lattices: Lattices | Sequence[Lattices],
+    references: References | Sequence[References],
+    classes: PdfClasses,
+    normaliser: FeatureNormaliser,
+    config: SequenceConfig,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    valid: tuple[Features, Lattices, References] | None = None,
+) -> dict[str, float]:
+    """Train a network on lattices, or continue what a killed run left in `out`.
+
+    Writes into `out` what `train_cross_entropy` does; `priors.json` is the given model's. The
+    weights kept are those that do best on the held-out utterances: after an epoch, averaged, or
+    the given ones (epoch 0 of `history.json`) if no epoch improved the criterion.
+
+    Args:
+      model: the folder of the network and its priors.
+      features: one store or several.
+      lattices: as many, of the same utterances at offset 0.
+      references: as many, with the right pdf of every raw frame or of every low-rate frame.
+      classes: silence and phones of the pdfs.
+      normaliser: of the raw features.
+      config: criterion, rates, seed.
+      out: folder of this training alone.
+      device: where the network is trained, and the criterion computed.
+      progress: called from time to time with (steps done, steps in all).
+      valid: held-out features, lattices and references; by default training utterances are set
+        aside.
+
+    Returns:
+      Headline numbers: `before` and `after`, the held-out criterion per frame of the given and of
+      the kept weights; `frames_per_second`, `utterances`, `missing`, `held_out_speakers` (0: the
+      held-out utterances are of training speakers, or given).
+
+    Raises:
+      TrainingDataError: too few utterances can be used.
+      TrainingError: training went wrong, or `out` holds another one.
+    """
+    out = Path(out)
+    digest = hashlib.sha256((Path(model) / WEIGHTS).read_bytes()).hexdigest()
+    identity = training_identity(config, **{"initial weights": digest})
+    headline = finished_headline(out, identity)
+    if headline is not None:
+        return headline
+    network = load_model(model)
+    stores, lattice_stores = as_list(features), as_list(lattices)
+    max_frames = config.data.max_frames
+    excluded: dict[str, str] = {}
+    for store, lattice_store in zip(stores, lattice_stores, strict=True):
+        excluded |= unusable_lattices(store, lattice_store, max_frames)
+    corpora = open_corpora(
+        [(x, UpsampledReferences(x, y)) for x, y in zip(stores, as_list(references), strict=True)],
+        normaliser,
+        len(classes.phones),
+        config,
+        out,
+        (valid[0], UpsampledReferences(valid[0], valid[2])) if valid else None,
+        excluded=excluded,
+        valid_excluded=unusable_lattices(*valid[:2], max_frames) if valid else None,
+        count_targets=False,
+    )
+    common = config.data, network.config.lookahead, config.seed
+    num_utterances = len(corpora.train.utterances)
+    logger.info(
+        "%d utterances, %d held out, %s",
+        *(num_utterances, len(corpora.valid.utterances), config.criterion),
+    )
+    log_priors = load_log_priors(model).to(device)
+    result = fit(
+        network,
+        SequenceLoss(config.criterion, classes.to(device), log_priors, config.smoothing),
+        LatticeBatches(corpora.train, lattice_stores, *common),
+        config,
+        out,
+        device=device,
+        valid=LatticeBatches(corpora.valid, [valid[1]] if valid else lattice_stores, *common),
+        identity=identity,
+        keep_initial=True,
+        progress=progress,
+    )
+    before = {f"valid_{name}": value for name, value in result.initial.items()}
+    history = [{"epoch": 0, **before}, *result.history]
+    write_history(out, history)
+    if result.initial:
+        _log_criterion(history)
+    save_model(out, network)
+    write_atomically(out / PRIORS, (Path(model) / PRIORS).read_text(encoding="utf-8"))
+    headline = {
+        "before": selection_score(result.initial),
+        "after": result.score,
+        "frames_per_second": median_high(r["frames_per_second"] for r in result.history),
+        "utterances": num_utterances,
+        "missing": result.history[-1]["missing"],
+        "held_out_speakers": corpora.held_out_speakers,
+    }
+    return finish_training(out, identity, headline)
+
+
+def _log_criterion(history: list[dict[str, float]]) -> None:
+    """Log the held-out criterion of every epoch, and warn of epochs that lowered it."""
+    scores = [selection_score(held_out_metrics(record)) for record in history]
+    logger.info("held-out criterion by epoch: %s", ", ".join(f"{s:.5f}" for s in scores))
+    for epoch, (previous, score) in enumerate(itertools.pairwise(scores), 1):
+        if score < previous:
+            logger.warning(
+                "epoch %d lowered the held-out criterion: %.5f -> %.5f", epoch, previous, score
+            )
