@@ -39,7 +39,7 @@ from toolkit.pipeline.objects import ObjectStore
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
-from toolkit.storage.paths import Places, places_of
+from toolkit.storage.paths import PathAliases, places_of
 
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
@@ -134,7 +134,7 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
     write_atomically(path, content)
 
 
-def _source_of(utterance: FarfieldUtterance, places: Places | None) -> dict[str, Any]:
+def _source_of(utterance: FarfieldUtterance, places: PathAliases | None) -> dict[str, Any]:
     """Return a source as plain data; of unlabelled speech without the transcript."""
     plain = portable(utterance.source.to_dict(), places)
     return {**plain, "supervisions": []} if utterance.split == UNLABELLED else plain

@@ -44,7 +44,7 @@ def together(run):
     )
     assert shared["of"] == 1
     write_atomically(out / "by.txt", f"{ranks.rank()} {shared['by']}")
-    write_atomically(out / f"own-{ranks.rank()}.txt", "mine", own=True)
+    write_atomically(out / f"own-{ranks.rank()}.txt", "mine", every_rank=True)
     if fault:
         time.sleep(100 if fault == "kill" else 0)
         ranks.connect().barrier()

@@ -4,13 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.storage.paths import PLACES, Places, PlacesError, folder_of, places_of, places_text
+from toolkit.storage.paths import (
+    PLACES,
+    PathAliases,
+    PathAliasesError,
+    folder_of,
+    places_of,
+    places_text,
+)
 
 PATHS = st.lists(st.sampled_from(["a", "b", "ab", "c d"]), min_size=1, max_size=4).map(
     lambda parts: "/" + "/".join(parts)
 )
-HERE = Places({"run": "/a/b", "corpus.root": "/a", "other.root": "/c d/a"})
-THERE = Places({"run": "/x", "corpus.root": "/y/z", "other.root": "/v w"})
+HERE = PathAliases({"run": "/a/b", "corpus.root": "/a", "other.root": "/c d/a"})
+THERE = PathAliases({"run": "/x", "corpus.root": "/y/z", "other.root": "/v w"})
 
 
 @given(PATHS)
@@ -55,12 +62,12 @@ def test_the_places_are_those_of_the_run_directory_around_a_file(tmp_path):
     assert places_of(exp / "data" / "train.jsonl") is None
     (exp / "stages").mkdir(parents=True)
     (exp / PLACES).write_text(places_text({"corpus.root": "/speech"}))
-    expected = Places({"corpus.root": "/speech", "run": str(exp)})
+    expected = PathAliases({"corpus.root": "/speech", "run": str(exp)})
     assert places_of(exp / "data" / "train.jsonl") == expected
     assert places_of(exp / ".partial" / "02" / "data" / "train.jsonl") == expected
     assert places_of(tmp_path / "train.jsonl") is None
     (exp / PLACES).write_text("{")
-    with pytest.raises(PlacesError, match=r"places\.json.*command again"):
+    with pytest.raises(PathAliasesError, match=r"places\.json.*command again"):
         places_of(exp / "data" / "train.jsonl")
 
 

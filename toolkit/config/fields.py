@@ -19,7 +19,7 @@ from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted, read_json, reading, reason
 
 LONGEST_INTEGER = 1 << 63
-MOST = {
+LARGEST = {
     **dict.fromkeys(
         ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
     ),
@@ -53,10 +53,10 @@ def check_size(name: str, value: Any) -> None:
     """
     for item in value if isinstance(value, tuple | list) else (value,):
         if isinstance(item, int):
-            most = MOST.get(name, LONGEST_INTEGER - 1)
-            if abs(item) > most:
+            largest = LARGEST.get(name, LONGEST_INTEGER - 1)
+            if abs(item) > largest:
                 text = str(item) if abs(item) < LONGEST_INTEGER else "an integer of over 63 bits"
-                raise ValueError(f"{name} is {text}, may be at most {most:,}")
+                raise ValueError(f"{name} is {text}, may be at most {largest:,}")
 
 
 T = TypeVar("T")

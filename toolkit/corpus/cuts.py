@@ -18,7 +18,7 @@ from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.relocation import resolved
 from toolkit.errors import ToolkitError
-from toolkit.storage.paths import Places
+from toolkit.storage.paths import PathAliases
 from toolkit.storage.reading import quoted, validated
 
 SOURCES = frozenset({"file", "memory"})
@@ -46,7 +46,7 @@ class UnsafeCutError(ToolkitError):
     """A cut that names something other than local files, or would take gigabytes to compute."""
 
 
-def parse_cut(plain: Any, place: str, places: Places | None = None) -> Cut:
+def parse_cut(plain: Any, place: str, places: PathAliases | None = None) -> Cut:
     """Make a cut from the plain data of a manifest.
 
     Args:

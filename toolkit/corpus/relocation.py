@@ -7,12 +7,12 @@ absolute paths, so that nothing but reading and writing need know of it.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolkit.storage.paths import Places
+from toolkit.storage.paths import PathAliases
 
 _DETAILS = ("fault_detail", "note_detail")
 
 
-def portable(plain: Mapping[str, Any], places: Places | None) -> Mapping[str, Any]:
+def portable(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with names instead of paths, as far as they lie in `places`.
 
     Args:
@@ -22,7 +22,7 @@ def portable(plain: Mapping[str, Any], places: Places | None) -> Mapping[str, An
     return _replaced(plain, places.name, places.names_in) if places else plain
 
 
-def resolved(plain: Mapping[str, Any], places: Places | None) -> Mapping[str, Any]:
+def resolved(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with paths instead of the names that `portable` wrote.
 
     Args:

@@ -33,7 +33,7 @@ from toolkit.features.shards import (
 from toolkit.processes.devices import one_thread
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import link_or_copy, write_atomically
-from toolkit.storage.paths import Places, places_of
+from toolkit.storage.paths import PathAliases, places_of
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -210,7 +210,7 @@ class _Plan:
 def _digest(
     cuts: "list[MonoCut]",
     config: ExtractConfig,
-    places: Places | None,
+    places: PathAliases | None,
     audio: Mapping[str, str],
 ) -> str:
     plain = [asdict(config.frontend), [portable(cut.to_dict(), places) for cut in cuts]]

@@ -57,7 +57,7 @@ class Batch:
             name: getattr(self, name).cpu().contiguous() for name in (*self._computed, "lengths")
         }
         content = save(tensors, metadata={"ids": json.dumps(self.ids)})
-        write_atomically(path, content, own=True)
+        write_atomically(path, content, every_rank=True)
 
 
 class DataSource(Protocol):

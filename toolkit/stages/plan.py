@@ -31,7 +31,7 @@ from toolkit.storage.digests import (
     difference,
     listing,
 )
-from toolkit.storage.paths import RUN, Places, folder_of, overlap, parse_mapping
+from toolkit.storage.paths import RUN, PathAliases, folder_of, overlap, parse_mapping
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
@@ -374,7 +374,7 @@ class InputNames:
         }
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
-        name = Places(folders).name(path)
+        name = PathAliases(folders).name(path)
         # A setting may be a file, whose folder is the place: that is an input of another name.
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
@@ -388,7 +388,7 @@ class InputNames:
         """Return the path of an input; that of a setting which is gone does not exist."""
         if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
             return Path(self._settings[name[1:-1]])
-        return self._root / Places({RUN: str(self._root), **self.folders}).path(name)
+        return self._root / PathAliases({RUN: str(self._root), **self.folders}).path(name)
 
 
 def fixed_folder(pattern: Path) -> Path:

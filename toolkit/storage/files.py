@@ -27,14 +27,14 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _writes = True
 
 
-def leave_writing_to_others() -> None:
-    """Write nothing from now on: for ranks other than 0, which computes and writes the same."""
+def disable_writes() -> None:
+    """Write nothing from now on, on ranks other than 0, which computes and writes the same."""
     global _writes
     _writes = False
 
 
 @contextmanager
-def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[IO]:
+def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> Iterator[IO]:
     """Open a temporary file beside `path` that is renamed to it once it is complete and on disk.
 
     The file is flushed and fsynced before the rename, so that a reader (or a run after a crash)
@@ -43,11 +43,10 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
     Args:
       path: the file to write; its folder is made when missing.
       mode: "w" for UTF-8 text, "wb" for bytes. A link at `path` is replaced, not followed.
-      own: the file belongs to this process alone, and is written even after
-        `leave_writing_to_others`.
+      every_rank: the file is of this rank alone, and is written even after `disable_writes`.
     """
     encoding = None if "b" in mode else "utf-8"
-    if not (_writes or own):
+    if not (_writes or every_rank):
         with open(os.devnull, mode, encoding=encoding) as file:
             yield file
         return
@@ -66,9 +65,9 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
         raise
 
 
-def write_atomically(path: Path, content: str | bytes, own: bool = False) -> None:
+def write_atomically(path: Path, content: str | bytes, every_rank: bool = False) -> None:
     """Write `content` to `path` with `open_atomically`."""
-    with open_atomically(path, "wb" if isinstance(content, bytes) else "w", own) as file:
+    with open_atomically(path, "wb" if isinstance(content, bytes) else "w", every_rank) as file:
         file.write(content)
 
 
@@ -161,7 +160,7 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 class LinkError(ToolkitError):
-    """A link, or something that is no file, stands where a file or folder of ours should be."""
+    """A link, a pipe or a device stands where a file or folder of the run should be."""
 
 
 def refuse_links(root: Path, path: Path) -> Path:
@@ -243,21 +242,20 @@ _Identity = tuple[int, int]
 def visible_files(folder: Path) -> list[Path]:
     """Return the files of a folder, at any depth, that are not hidden, sorted.
 
-    Links to folders are followed, but those to a folder that they are in: what is there would come
-    again and again.
+    Links to folders are followed, except those to a folder that they are in, which would not end.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     above: dict[str, frozenset[_Identity]] = {os.fspath(folder): frozenset()}
     for parent, folders, names in os.walk(folder, followlinks=True):
-        here = above.pop(parent) | {_identity(parent)}
+        ancestors = above.pop(parent) | {_identity(parent)}
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and _identity(os.path.join(parent, name)) not in here
+            if not name.startswith(".") and _identity(os.path.join(parent, name)) not in ancestors
         )
-        above |= {os.path.join(parent, name): here for name in folders}
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
-    return sorted(found)
+        above |= {os.path.join(parent, name): ancestors for name in folders}
+        files += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(files)
 
 
 def _identity(folder: str) -> _Identity:

@@ -141,22 +141,22 @@ _ALIAS = re.compile(r"\{([\w.]+)\}(?:/|$)")
 _BEGINS = r"(?<![^\s`'\"(=:])"  # a path in a message begins after a space or a quotation mark
 
 
-class PlacesError(ToolkitError):
+class PathAliasesError(ToolkitError):
     """A file of places that cannot be read."""
 
 
 @dataclass(frozen=True)
-class Places:
+class PathAliases:
     """Absolute folders by the names of their places."""
 
     folders: Mapping[str, str]
 
     def name(self, path: str) -> str:
-        """Return the name of an absolute path: that by the deepest place it lies in, or itself."""
-        found = [place for place, folder in self.folders.items() if _inside(path, folder)]
-        if not found:
+        """Return the alias of an absolute path by the deepest place it lies in, or the path."""
+        places = [place for place, folder in self.folders.items() if _inside(path, folder)]
+        if not places:
             return path
-        place = max(found, key=lambda place: len(self.folders[place]))
+        place = max(places, key=lambda place: len(self.folders[place]))
         return f"{{{place}}}{path[len(self.folders[place]) :]}"
 
     def path(self, name: str) -> str:
@@ -190,7 +190,7 @@ def places_text(folders: Mapping[str, str]) -> str:
     return json.dumps(dict(sorted(folders.items())), indent=1) + "\n"
 
 
-def places_of(path: Path) -> Places | None:
+def places_of(path: Path) -> PathAliases | None:
     """Return the places of the run directory that a file lies in.
 
     Args:
@@ -200,14 +200,14 @@ def places_of(path: Path) -> Places | None:
       None outside of run directories.
 
     Raises:
-      PlacesError: `stages/places.json` is damaged.
+      PathAliasesError: `stages/places.json` is damaged.
     """
     for folder in Path(path).absolute().parents:
         file = folder / PLACES
         if file.is_file():
             advice = "give the recipe's command again, which writes it anew"
-            with reading(file, PlacesError, advice):
-                return Places({**read_json(file, {str: str}), RUN: str(folder)})
+            with reading(file, PathAliasesError, advice):
+                return PathAliases({**read_json(file, {str: str}), RUN: str(folder)})
     return None
 
 
@@ -283,15 +283,15 @@ def check_utf8(text: str) -> None:
 
 def encoding_error(error: BaseException | None) -> EncodingError | None:
     """Return an error with advice if `error` comes from text that is not UTF-8, else None."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
             text, place = error.object, error.start
             begin = max(text.rfind(end, 0, place) for end in "\n\t\"'`") + 1
             name = printable(text[max(begin, place - LONGEST_QUOTED) : place])
-            rest = _NAME.match(text, place)
-            name += printable(rest[0][:LONGEST_QUOTED]) if rest else ""
+            ending = _NAME.match(text, place)
+            name += printable(ending[0][:LONGEST_QUOTED]) if ending else ""
             return EncodingError(
                 f"`{name}` is not UTF-8 and cannot be written to a file of text; rename the file"
                 " or folder (or mend the text), and give the same command again"

@@ -74,7 +74,7 @@ class CtcBatch:
             for name in ("inputs", "input_lengths", "labels", "label_lengths")
         }
         content = save(tensors, metadata={"ids": json.dumps(self.ids)})
-        write_atomically(path, content, own=True)
+        write_atomically(path, content, every_rank=True)
 
     def label_sequences(self) -> list[list[int]]:
         """Return the labels of each row, without padding."""
