@@ -181,10 +181,10 @@ class Planner:
         for name, old in provenance.inputs.items():
             if self.names.is_gone(name):
                 continue  # its setting names no file now, which is a change of a parameter
-            shown = str(self.names.path(name)) if is_outside(name) else name
-            shown = shown.removeprefix(audio_input(""))
-            shown = str(fixed_folder(Path(shown))) if old.kind == PATTERN else shown
-            change = difference(shown, old, self.present(name, old.kind))
+            text = str(self.names.path(name)) if is_outside(name) else name
+            text = text.removeprefix(audio_input(""))
+            text = str(fixed_folder(Path(text))) if old.kind == PATTERN else text
+            change = difference(text, old, self.present(name, old.kind))
             if change:
                 reasons.append(f"input {change}")
         return reasons
