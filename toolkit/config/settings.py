@@ -139,7 +139,7 @@ def resolve_paths(config: Config, base: Path) -> Config:
 
 def to_plain(value: Any) -> Any:
     """Return the JSON form of a configuration: paths as strings, tuples as lists."""
-    return _plain(value, every_field=True)
+    return _to_json(value, every_field=True)
 
 
 def result_parameters(value: Any) -> Any:
@@ -147,11 +147,11 @@ def result_parameters(value: Any) -> Any:
 
     Fields marked `NO_EFFECT_ON_RESULTS` are left out.
     """
-    return _plain(value, every_field=False)
+    return _to_json(value, every_field=False)
 
 
-def _plain(value: Any, every_field: bool) -> Any:
-    inner = partial(_plain, every_field=every_field)
+def _to_json(value: Any, every_field: bool) -> Any:
+    inner = partial(_to_json, every_field=every_field)
     if _is_section(value):
         return {
             field.name: inner(getattr(value, field.name))
@@ -175,12 +175,12 @@ def _plain(value: Any, every_field: bool) -> Any:
     raise TypeError(f"{value!r} has no JSON form; configurations hold plain values only")
 
 
-def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     """Return {"ce.epochs": 4, ...} for the nested plain mapping {"ce": {"epochs": 4}, ...}."""
-    if not isinstance(plain, Mapping) or (prefix and not plain):
-        return {prefix: plain}
+    if not isinstance(data, Mapping) or (prefix and not data):
+        return {prefix: data}
     flat: dict[str, Any] = {}
-    for key, value in plain.items():
+    for key, value in data.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
 

@@ -65,13 +65,13 @@ def single_process() -> Iterator[None]:
         _single = previous
 
 
-def on_rank_zero(work: Callable[[], Result]) -> Result:
-    """Run `work` on rank 0 and return its result on every rank; every rank must call this.
+def on_rank_zero(function: Callable[[], Result]) -> Result:
+    """Call `function` on rank 0 and return its result on every rank; every rank must call this.
 
     Args:
-      work: returns a value that JSON can hold.
+      function: returns a value that JSON can hold.
     """
-    return work() if world_size() == 1 else connect().on_rank_zero(work)
+    return function() if world_size() == 1 else connect().on_rank_zero(function)
 
 
 class RankGroup:
@@ -117,14 +117,14 @@ class RankGroup:
         self._received += 1
         return message
 
-    def on_rank_zero(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on rank 0 and return its result on every rank, see `on_rank_zero` above."""
+    def on_rank_zero(self, function: Callable[[], Result]) -> Result:
+        """Call a function on rank 0 and return its result on every rank, see `on_rank_zero`."""
         key = f"result/{self._results}"
         self._results += 1
         if self.rank > 0:
             return self._await(key)
         with single_process():
-            result = work()
+            result = function()
         self._store.put(key, result)
         return result
 
