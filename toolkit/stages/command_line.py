@@ -137,6 +137,7 @@ def _exit_on_errors() -> Iterator[None]:
     except click.exceptions.Exit as end:  # of --help
         sys.exit(end.exit_code)
     except (KeyboardInterrupt, click.Abort):  # if the handler of Ctrl-C is not ours
+        click.echo("interrupted; the same command continues", err=True)
         sys.exit(INTERRUPTED)
 
 
