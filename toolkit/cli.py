@@ -1,7 +1,7 @@
 """The `toolkit` command: thin subcommands, one per library function, imported when called.
 
-Exit status: 0 success; 1 an error in the data or the machine, or a setting or system that there is
-not, with a message on standard error; 2 options that there are not or that exclude each other.
+Exit status: 0 success; 1 an error in the data, the settings or the machine, with a message on
+standard error; 2 unknown options, or options that exclude each other.
 """
 
 import importlib

@@ -14,7 +14,7 @@ class ToolkitError(Exception):
 
     Each package derives one class per kind of error. The message names the utterance or the file
     and the next command to try; command lines print it without a traceback and exit with 1. Files
-    may hold anything, so that whatever is long in a message is cut here, once for all of them.
+    may hold anything, so long parts of a message are cut here.
     """
 
     def __str__(self) -> str:

@@ -46,7 +46,7 @@ def check_size(name: str, value: Any) -> None:
 
     Args:
       name: of the field.
-      value: what it is to be; all but integers pass.
+      value: the new value; values other than integers pass.
 
     Raises:
       ValueError: it is too large.

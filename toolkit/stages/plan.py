@@ -379,7 +379,7 @@ class InputNames:
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:
-        """Whether an input was called after a setting that is no path any more."""
+        """Whether an input was called after a setting that is not a path any more."""
         setting, brace, _ = name.removeprefix("{").partition("}")
         known = setting in self._settings or setting in self._mapped
         return bool(brace) and name.startswith("{") and not known

@@ -264,7 +264,7 @@ class Run:
         return choose_device(self._device)
 
     def setting(self, key: str) -> Any:
-        """Return a setting inside a section, and record it without the rest of the section.
+        """Return a setting inside a section, and record it without the others of the section.
 
         Args:
           key: dotted, such as `lm.order`.

@@ -1,4 +1,4 @@
-"""The settings of a recipe, each with its value, where that comes from, and what it is."""
+"""The settings of a recipe: value, source, default, type and documentation of each."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass

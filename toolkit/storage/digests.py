@@ -144,7 +144,7 @@ class Digests:
 
 @dataclass(frozen=True)
 class FileDigest:
-    """The digest of a file, and what told it from others before it was read."""
+    """The digest of a file, and its stamp before it was read."""
 
     stamp: list[int]
     """Size, modification time and change time in ns, inode."""
@@ -259,7 +259,7 @@ def _encode(text: str) -> bytes:
 
 
 def _read_cache(path: Path) -> dict[str, list]:
-    """Return the cache that `save` wrote, as far as it can be read; the rest is hashed again."""
+    """Return the cache that `save` wrote, without entries that cannot be read."""
     try:
         entries = read_json(path, {str: [Any]})
     except DAMAGE_ERRORS:

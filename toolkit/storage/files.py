@@ -19,11 +19,11 @@ from toolkit.errors import ToolkitError
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 LONGEST_NAME = 240
-"""Bytes of a file's name that its temporary file has too; file systems allow 255 in all."""
+"""Bytes of a file's name that are part of its temporary file's; file systems allow 255 in all."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""How a file system without hard links answers."""
+"""Errors of a file system without hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""How a full disk, or a limit on the size of files, answers: to writes alone, and without names."""
+"""Errors of writes to a full disk, or beyond a limit on the size of files; they name no file."""
 _writes = True
 
 
@@ -72,7 +72,7 @@ def write_atomically(path: Path, content: str | bytes, every_rank: bool = False)
 
 
 def create_atomically(path: Path, content: bytes) -> bool:
-    """Write a file unless there is one of that name; of several writers at once, one succeeds.
+    """Write a file unless it exists; of several writers at once, one succeeds.
 
     It appears whole, except on file systems without hard links, where a writer that is killed
     leaves a part of it.
@@ -100,7 +100,7 @@ def create_atomically(path: Path, content: bytes) -> bool:
 
 
 def link_atomically(old: Path, new: Path) -> None:
-    """Make `new` the same file as `old` (see `link_or_copy`), in place of one of that name."""
+    """Replace `new` by a hard link to `old`, or a copy, see `link_or_copy`."""
     new.parent.mkdir(parents=True, exist_ok=True)
     if new.exists() and new.samefile(old):
         return
@@ -113,9 +113,9 @@ def link_atomically(old: Path, new: Path) -> None:
 
 
 def link_or_copy(old: Path, new: Path) -> None:
-    """Make `new` the same file as `old`, or a copy where the file system has no hard links.
+    """Make `new` a hard link to `old`, or a copy if the file system has no hard links.
 
-    Neither may be changed in place afterwards; what is written with `open_atomically` is not.
+    Neither may be changed in place afterwards, which `open_atomically` does not do.
     """
     try:
         os.link(old, new)
@@ -142,7 +142,7 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Let errors in writing name the file, not its temporary one or, of a full disk, none."""
+    """Let errors name the file instead of its temporary file, or of none on a full disk."""
     try:
         yield
     except OSError as error:
@@ -196,7 +196,7 @@ def refuse_links_below(root: Path, folder: Path) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a file, which is made if it is missing, unless a link or no regular file is there.
+    """Open a regular file, or create it; refuse a link, a pipe or a device of that name.
 
     Args:
       path: of the file.

@@ -32,7 +32,7 @@ DEEPEST = 200
 
 
 class UnsafePathError(ToolkitError):
-    """A path that leads out of the folder that it should be in."""
+    """A path that leads out of its folder."""
 
 
 def safe_name(name: str) -> str:
@@ -57,8 +57,8 @@ def safe_name(name: str) -> str:
 def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
     """Return the positions of the first two names that cannot both be files; None: all can.
 
-    On disk a name is bytes: two texts may be the same ones. Nor can a file be the folder of
-    another.
+    On disk a name is bytes, so two texts may be the same name. A file cannot be the folder of
+    another one.
 
     Args:
       names: results of `safe_name`, with the suffixes of the files.
@@ -77,7 +77,7 @@ def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
 
 
 def path_below(folder: Path, name: str) -> Path:
-    """Return `folder/name`, of which a link in the folder may have made a path to elsewhere.
+    """Return `folder/name`, unless a link in the folder leads it elsewhere.
 
     Args:
       folder: where to write; it may be reached by links, and need not exist.
@@ -98,7 +98,7 @@ def path_below(folder: Path, name: str) -> Path:
         RuntimeError,
         ValueError,
     ) as error:  # links in a circle; NUL
-        raise UnsafePathError(f"{path}: is no path to write to ({error})") from error
+        raise UnsafePathError(f"{path}: cannot be written ({error})") from error
     if not inside:
         raise UnsafePathError(
             f"{path}: lies outside {folder}, by its name or a link; write to an empty folder"
@@ -205,7 +205,7 @@ def places_of(path: Path) -> PathAliases | None:
     for folder in Path(path).absolute().parents:
         file = folder / PLACES
         if file.is_file():
-            advice = "give the recipe's command again, which writes it anew"
+            advice = "give the recipe's command again, which writes the file again"
             with reading(file, PathAliasesError, advice):
                 return PathAliases({**read_json(file, {str: str}), RUN: str(folder)})
     return None
@@ -243,7 +243,7 @@ def map_path(path: str, path_map: PathMap) -> str:
 
 
 def suggestion(missing: Iterable[str]) -> str:
-    """Return advice on mapping the folder that all absolute paths of missing files begin with."""
+    """Return advice on mapping the common folder of missing files; empty if they have none."""
     folders = {os.path.dirname(path) for path in missing if path.startswith("/")}
     common = os.path.commonpath(folders) if folders else "/"
     if common == "/":

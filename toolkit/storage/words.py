@@ -26,7 +26,7 @@ def single_spaced(text: str) -> str:
 
 
 def key_and_rest(line: str) -> tuple[str, str]:
-    """Split a line into its first word and the rest, without white space around the two.
+    """Split a line into its first word and the remainder, without white space around the two.
 
     Both are empty for a blank line.
     """
