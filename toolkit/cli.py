@@ -1,7 +1,7 @@
 """The `toolkit` command: thin subcommands, one per library function, imported when called.
 
-Exit status: 0 success; 1 an error in the data or the machine, or a setting or system that there is
-not, with a message on standard error; 2 options that there are not or that exclude each other.
+Exit status: 0 success; 1 an error in the data, the settings or the machine, with a message on
+standard error; 2 unknown options, or options that exclude each other.
 """
 
 import importlib
@@ -68,9 +68,9 @@ class _Commands(click.Group):
         except ToolkitError as error:
             raise click.ClickException(printable(named(str(error)))) from error
         except UnicodeEncodeError as error:
-            if (found := encoding_error(error)) is None:
+            if (message := encoding_error(error)) is None:
                 raise
-            raise click.ClickException(str(found)) from error
+            raise click.ClickException(str(message)) from error
         except OSError as error:
             if error.filename is None:  # a closed pipe or a bug, not a file of the user
                 raise
@@ -78,8 +78,8 @@ class _Commands(click.Group):
             raise click.ClickException(f"{name}: {error.strerror}") from error
 
 
-def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _show_version(ctx: click.Context, parameter: click.Parameter, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
         import toolkit
 
         click.echo(f"toolkit, version {toolkit.__version__}")

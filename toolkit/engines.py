@@ -30,8 +30,8 @@ def frontend_engine() -> str:
     Raises:
       EngineError: the variable names another.
     """
-    wanted = _wanted(FRONTEND_VARIABLE, FRONTENDS)
-    return wanted or ("kaldifeat" if find_spec("kaldifeat") else "torch")
+    engine = _chosen_engine(FRONTEND_VARIABLE, FRONTENDS)
+    return engine or ("kaldifeat" if find_spec("kaldifeat") else "torch")
 
 
 def search_engine() -> str:
@@ -40,7 +40,7 @@ def search_engine() -> str:
     Raises:
       EngineError: the variable names another.
     """
-    return _wanted(SEARCH_VARIABLE, SEARCHES) or SEARCHES[0]
+    return _chosen_engine(SEARCH_VARIABLE, SEARCHES) or SEARCHES[0]
 
 
 def engines() -> dict[str, str]:
@@ -48,10 +48,10 @@ def engines() -> dict[str, str]:
     return dict(zip(VARIABLES, (frontend_engine(), search_engine()), strict=True))
 
 
-def _wanted(variable: str, names: tuple[str, ...]) -> str | None:
-    wanted = os.environ.get(variable)
-    if wanted and wanted not in names:
-        raise EngineError(f"{variable} is {wanted!r}, not one of {', '.join(names)}")
-    if wanted in ("kaldifeat", "k2") and find_spec(wanted) is None:
-        raise EngineError(f"{variable} is {wanted!r}, which is not installed")
-    return wanted
+def _chosen_engine(variable: str, names: tuple[str, ...]) -> str | None:
+    engine = os.environ.get(variable)
+    if engine and engine not in names:
+        raise EngineError(f"{variable} is {engine!r}, not one of {', '.join(names)}")
+    if engine in ("kaldifeat", "k2") and find_spec(engine) is None:
+        raise EngineError(f"{variable} is {engine!r}, which is not installed")
+    return engine

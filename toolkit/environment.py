@@ -105,13 +105,13 @@ def _versions(names: Sequence[str]) -> dict[str, str | None]:
     """Return the versions of Python and of packages; None: not installed."""
     from importlib import metadata
 
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def numeric_environment() -> dict[str, str | int | None]:
     `cpu_capability` (the instructions that it uses) and `torch_threads` are None. The other keys
     are environment variables, None where not set.
     """
-    found: dict[str, str | int | None] = dict.fromkeys(("blas", "cpu_capability", "torch_threads"))
+    facts: dict[str, str | int | None] = dict.fromkeys(("blas", "cpu_capability", "torch_threads"))
     torch = sys.modules.get("torch")
     if hasattr(torch, "__config__") and hasattr(torch, "get_num_threads"):
         about = torch.__config__.show()
@@ -178,11 +178,11 @@ def numeric_environment() -> dict[str, str | int | None]:
             ("cpu_capability", r"CPU capability usage: (.+)"),
         ):
             if match := re.search(pattern, about):
-                found[key] = match[1].strip()
-        if not found["blas"] and (match := re.search(r"BLAS_INFO=(\w+)", about)):
-            found["blas"] = match[1]
-        found["torch_threads"] = torch.get_num_threads()
-    return found | {name: os.environ.get(name) for name in NUMERIC_VARIABLES}
+                facts[key] = match[1].strip()
+        if not facts["blas"] and (match := re.search(r"BLAS_INFO=(\w+)", about)):
+            facts["blas"] = match[1]
+        facts["torch_threads"] = torch.get_num_threads()
+    return facts | {name: os.environ.get(name) for name in NUMERIC_VARIABLES}
 
 
 def usable_cpus() -> int:

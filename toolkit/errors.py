@@ -14,18 +14,18 @@ class ToolkitError(Exception):
 
     Each package derives one class per kind of error. The message names the utterance or the file
     and the next command to try; command lines print it without a traceback and exit with 1. Files
-    may hold anything, so that whatever is long in a message is cut here, once for all of them.
+    may hold anything, so long parts of a message are cut here.
     """
 
     def __str__(self) -> str:
-        text = _LONG_WORD.sub(lambda found: _cut(found[0], LONGEST_WORD), super().__str__())
+        text = _LONG_WORD.sub(lambda match: _cut(match[0], LONGEST_WORD), super().__str__())
         return _cut(text, LONGEST_MESSAGE)
 
 
-def _cut(text: str, most: int) -> str:
-    """Return text without its middle where it is longer than `most` characters."""
+def _cut(text: str, longest: int) -> str:
+    """Return text without its middle where it is longer than `longest` characters."""
     mark = " ... "
-    if len(text) <= most:
+    if len(text) <= longest:
         return text
-    end = most // 3
-    return f"{text[: most - len(mark) - end]}{mark}{text[-end:]}"
+    end = longest // 3
+    return f"{text[: longest - len(mark) - end]}{mark}{text[-end:]}"

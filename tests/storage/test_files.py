@@ -59,10 +59,10 @@ def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
 FOLLOWER = """
 import sys
 from pathlib import Path
-from toolkit.storage.files import leave_writing_to_others, write_atomically
+from toolkit.storage.files import disable_writes, write_atomically
 
 folder = Path(sys.argv[1])
-leave_writing_to_others()
+disable_writes()
 write_atomically(folder / "text", "text")
 write_atomically(folder / "bytes", b"bytes")
 assert list(folder.iterdir()) == []

@@ -13,13 +13,13 @@ from toolkit.config.click_types import AS_JSON, FILE
 @click.command()
 @AS_JSON
 @click.option("--all", "everything", is_flag=True, help="Remove all that can be made again.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @click.argument("run", metavar="RUN_DIR", type=FILE)
 @click.argument("outputs", nargs=-1)
 def clean(
     as_json: bool, everything: bool, dry_run: bool, run: Path, outputs: tuple[str, ...]
 ) -> None:
-    """Give back the disk space of a run.
+    """Delete the intermediate files of a run.
 
     Removes OUTPUTS, such as fbank or decode/mono, which finished stages can make again: run.py does
     so when it is called next. Without OUTPUTS prints those that can be removed, with size and the

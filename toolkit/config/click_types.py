@@ -135,12 +135,12 @@ EXISTING_PATH = _NoText(
 """As `FILE`, of data that must exist and stay where it is."""
 
 
-def _one_object(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
+def _one_object(ctx: click.Context, _: click.Parameter, is_set: bool) -> bool:
     """Note that JSON is printed."""
-    if wanted:
+    if is_set:
         ctx.find_root().meta[_AS_JSON] = True
         _refuse_both(ctx)
-    return wanted
+    return is_set
 
 
 def _absolute_mappings(
@@ -220,10 +220,12 @@ def _suffix(content: bytes) -> str:
             return ".json"
         return ".jsonl" if isinstance(first, dict) else ""
     spoken = (line.strip() for line in lines if not line.startswith(b";;"))
-    found = [_CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _LOOKED_AT)]
+    matches = [
+        _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _LOOKED_AT)
+    ]
     # Kaldi's text may have two whole numbers in this place, on each of a few lines.
-    decimal = any("." in time for match in found if match for time in match.groups())
-    return ".ctm" if decimal and all(found) else ""
+    decimal = any("." in time for match in matches if match for time in match.groups())
+    return ".ctm" if decimal and all(matches) else ""
 
 
 def _parsed(text: bytes) -> Any:

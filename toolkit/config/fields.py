@@ -19,7 +19,7 @@ from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted, read_json, reading, reason
 
 LONGEST_INTEGER = 1 << 63
-MOST = {
+LARGEST = {
     **dict.fromkeys(
         ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
     ),
@@ -46,17 +46,17 @@ def check_size(name: str, value: Any) -> None:
 
     Args:
       name: of the field.
-      value: what it is to be; all but integers pass.
+      value: the new value; values other than integers pass.
 
     Raises:
       ValueError: it is too large.
     """
     for item in value if isinstance(value, tuple | list) else (value,):
         if isinstance(item, int):
-            most = MOST.get(name, LONGEST_INTEGER - 1)
-            if abs(item) > most:
+            largest = LARGEST.get(name, LONGEST_INTEGER - 1)
+            if abs(item) > largest:
                 text = str(item) if abs(item) < LONGEST_INTEGER else "an integer of over 63 bits"
-                raise ValueError(f"{name} is {text}, may be at most {most:,}")
+                raise ValueError(f"{name} is {text}, may be at most {largest:,}")
 
 
 T = TypeVar("T")
@@ -94,17 +94,17 @@ def describe(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
 
 
-def from_plain(kind: type[T], plain: Any) -> T:
+def from_plain(kind: type[T], data: Any) -> T:
     """Make a dataclass from the output of `dataclasses.asdict` after a round trip through JSON.
 
     Raises:
       ValueError: a field is missing, unknown, of another type or refused by the class.
     """
-    if not isinstance(plain, Mapping):
+    if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} is not a mapping")
     hints = _hints(kind)
     values = {}
-    for name, value in plain.items():
+    for name, value in data.items():
         if name not in hints:
             raise ValueError(f"{kind.__name__} has no field {quoted(str(name))}")
         section = section_type(hints[name])
@@ -128,18 +128,18 @@ def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str
     No setting is NaN, which JSON of Python can express and no comparison in a class refuses.
     """
     with reading(path, error, advice):
-        plain = read_json(path)
-        if _has_nan(plain):
+        data = read_json(path)
+        if _has_nan(data):
             raise ValueError("a value is no number (NaN)")
-        return from_plain(kind, plain)
+        return from_plain(kind, data)
 
 
-def _has_nan(plain: Any) -> bool:
-    if isinstance(plain, Mapping):
-        return any(map(_has_nan, plain.values()))
-    if isinstance(plain, list):
-        return any(map(_has_nan, plain))
-    return isinstance(plain, float) and math.isnan(plain)
+def _has_nan(data: Any) -> bool:
+    if isinstance(data, Mapping):
+        return any(map(_has_nan, data.values()))
+    if isinstance(data, list):
+        return any(map(_has_nan, data))
+    return isinstance(data, float) and math.isnan(data)
 
 
 @cache

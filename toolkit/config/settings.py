@@ -110,8 +110,8 @@ def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
     if mapping is None:
         return config
     if not isinstance(mapping, Mapping):
-        found = reprlib.repr(mapping)
-        raise ConfigError(f"{named}: expected `key: value` lines, found {found}")
+        content = reprlib.repr(mapping)
+        raise ConfigError(f"{named}: expected `key: value` lines, found {content}")
     try:
         values: dict[str, Any] = {}
         for key, value in _leaves(config, mapping):
@@ -139,7 +139,7 @@ def resolve_paths(config: Config, base: Path) -> Config:
 
 def to_plain(value: Any) -> Any:
     """Return the JSON form of a configuration: paths as strings, tuples as lists."""
-    return _plain(value, every_field=True)
+    return _to_json(value, every_field=True)
 
 
 def result_parameters(value: Any) -> Any:
@@ -147,11 +147,11 @@ def result_parameters(value: Any) -> Any:
 
     Fields marked `NO_EFFECT_ON_RESULTS` are left out.
     """
-    return _plain(value, every_field=False)
+    return _to_json(value, every_field=False)
 
 
-def _plain(value: Any, every_field: bool) -> Any:
-    inner = partial(_plain, every_field=every_field)
+def _to_json(value: Any, every_field: bool) -> Any:
+    inner = partial(_to_json, every_field=every_field)
     if _is_section(value):
         return {
             field.name: inner(getattr(value, field.name))
@@ -175,12 +175,12 @@ def _plain(value: Any, every_field: bool) -> Any:
     raise TypeError(f"{value!r} has no JSON form; configurations hold plain values only")
 
 
-def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     """Return {"ce.epochs": 4, ...} for the nested plain mapping {"ce": {"epochs": 4}, ...}."""
-    if not isinstance(plain, Mapping) or (prefix and not plain):
-        return {prefix: plain}
+    if not isinstance(data, Mapping) or (prefix and not data):
+        return {prefix: data}
     flat: dict[str, Any] = {}
-    for key, value in plain.items():
+    for key, value in data.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
 
@@ -213,11 +213,11 @@ def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[s
 
 def _names_a_section(config: Any, key: str) -> bool:
     for name in key.split("."):
-        known = name in _hints(config)
-        config = _section(config, name) if known else None
+        is_field = name in _hints(config)
+        config = _section(config, name) if is_field else None
         if config is None:
             # An unknown key counts as a section, so that the error names the leaf below it.
-            return not known
+            return not is_field
     return True
 
 
@@ -240,8 +240,8 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             converted = convert(value, annotation, base)
         except WrongTypeError as error:
             expected = describe(annotation)
-            found = quoted(value) if isinstance(value, str) else reprlib.repr(value)
-            raise ConfigError(f"`{key}` expects {expected}, not {found}{error}") from error
+            text = quoted(value) if isinstance(value, str) else reprlib.repr(value)
+            raise ConfigError(f"`{key}` expects {expected}, not {text}{error}") from error
         try:
             _check_number(leaf, converted)
             check_size(leaf, converted)
@@ -273,25 +273,25 @@ def _annotation(config: Any, key: str) -> Any:
     section, annotation = config, None
     names = key.split(".")
     for depth, name in enumerate(names):
-        known = [] if section is None else [field.name for field in _fields(section)]
-        if name not in known:
-            raise _unknown(config, key, ".".join(names[:depth]), name, known)
+        fields = [] if section is None else [field.name for field in _fields(section)]
+        if name not in fields:
+            raise _unknown(config, key, ".".join(names[:depth]), name, fields)
         annotation = _hints(section)[name]
         section = _section(section, name)
     return annotation
 
 
-def _unknown(config: Any, key: str, prefix: str, name: str, known: list[str]) -> ConfigError:
+def _unknown(config: Any, key: str, prefix: str, name: str, fields: list[str]) -> ConfigError:
     dot = f"{prefix}." if prefix else ""
     if len(key) > LONGEST_KEY:
         key, name = f"{key[:LONGEST_KEY]}...", name[:LONGEST_KEY]
-    near = [f"{dot}{match}" for match in difflib.get_close_matches(name, known, n=1)]
+    near = [f"{dot}{match}" for match in difflib.get_close_matches(name, fields, n=1)]
     leaves = list(all_keys(config))
     same_leaf = [leaf for leaf in leaves if leaf.split(".")[-1] == key.split(".")[-1]]
     near = near or same_leaf[:MOST_HINTS] or difflib.get_close_matches(key, leaves, n=1)
-    hint = f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""
+    hint = f"; did you mean {' or '.join(f'`{leaf}`' for leaf in near)}?" if near else ""
     where = f"`{prefix}` has" if prefix else "known keys:"
-    listing = f" ({where} {', '.join(known)})" if known else f" (`{prefix}` has no keys below it)"
+    listing = f" ({where} {', '.join(fields)})" if fields else f" (`{prefix}` has no keys below it)"
     return ConfigError(f"unknown key `{key}`{hint}{listing}")
 
 
@@ -365,13 +365,13 @@ def _plain_loader() -> Any:
             return super().construct_yaml_float(node)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-            seen = set()
+            keys = set()
             for key, _ in node.value:
-                if key.value in seen and isinstance(key.value, str):
+                if key.value in keys and isinstance(key.value, str):
                     raise yaml.constructor.ConstructorError(
                         None, None, f"`{key.value[:80]}` is given twice", key.start_mark
                     )
-                seen.add(key.value if isinstance(key.value, str) else id(key))
+                keys.add(key.value if isinstance(key.value, str) else id(key))
             return super().construct_mapping(node, deep)
 
     for tag in ("int", "float"):
@@ -428,15 +428,15 @@ def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:
         key, value = f"{prefix}{field.name}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             default = defaults[field.name]
-            known = flatten(to_plain(default)) if dataclasses.is_dataclass(default) else {}
+            leaves = flatten(to_plain(default)) if dataclasses.is_dataclass(default) else {}
             for inner in list_settings(value, f"{key}."):
-                own = inner.key.removeprefix(f"{key}.")
-                yield dataclasses.replace(inner, default=known.get(own, inner.default))
+                leaf = inner.key.removeprefix(f"{key}.")
+                yield dataclasses.replace(inner, default=leaves.get(leaf, inner.default))
         else:
             default = defaults[field.name]
-            plain = None if default is dataclasses.MISSING else to_plain(default)
+            default = None if default is dataclasses.MISSING else to_plain(default)
             expects = describe(hints[field.name])
-            yield Setting(key, to_plain(value), plain, expects, texts.get(field.name, ""))
+            yield Setting(key, to_plain(value), default, expects, texts.get(field.name, ""))
 
 
 def _field_default(field: dataclasses.Field) -> Any:
@@ -451,7 +451,7 @@ def field_texts(kind: type) -> dict[str, str]:
 
     Items of the papers are left out.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
@@ -465,5 +465,5 @@ def field_texts(kind: type) -> dict[str, str]:
                 and isinstance(text.value, ast.Constant)
                 and isinstance(text.value.value, str)
             ):
-                found[field.target.id] = _CODES.sub("", " ".join(text.value.value.split()))
-    return found
+                texts[field.target.id] = _CODES.sub("", " ".join(text.value.value.split()))
+    return texts

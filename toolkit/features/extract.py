@@ -38,7 +38,7 @@ from toolkit.features.shards import (
 from toolkit.processes.devices import one_thread
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import link_or_copy, write_atomically
-from toolkit.storage.paths import Places, places_of
+from toolkit.storage.paths import PathAliases, places_of
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -224,7 +224,7 @@ class _Plan:
 def _digest(
     cuts: "list[MonoCut]",
     form: FeatureFormat,
-    places: Places | None,
+    places: PathAliases | None,
     audio: Mapping[str, str],
 ) -> str:
     plain = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]

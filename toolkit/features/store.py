@@ -27,7 +27,7 @@ from toolkit.features.shards import (
 from toolkit.features.silence import outside
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.paths import Places, places_of
+from toolkit.storage.paths import PathAliases, places_of
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading, validated
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class FeatureStore:
         return names
 
     @cached_property
-    def _places(self) -> Places | None:
+    def _places(self) -> PathAliases | None:
         return places_of(self.path / MANIFEST)
 
     @cached_property

@@ -45,8 +45,8 @@ class Bar(Base):
 @contextmanager
 def hide_progress_bars() -> Iterator[None]:
     """Hide the bars that begin in a `with` block."""
-    before, Bar.hidden = Bar.hidden, True
+    previous, Bar.hidden = Bar.hidden, True
     try:
         yield
     finally:
-        Bar.hidden = before
+        Bar.hidden = previous

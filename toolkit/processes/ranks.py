@@ -58,20 +58,20 @@ def single_process() -> Iterator[None]:
     For work that rank 0 does while the other ranks wait.
     """
     global _single
-    before, _single = _single, True
+    previous, _single = _single, True
     try:
         yield
     finally:
-        _single = before
+        _single = previous
 
 
-def on_rank_zero(work: Callable[[], Result]) -> Result:
-    """Run `work` on rank 0 and return its result on every rank; every rank must call this.
+def on_rank_zero(function: Callable[[], Result]) -> Result:
+    """Call `function` on rank 0 and return its result on every rank; every rank must call this.
 
     Args:
-      work: returns a value that JSON can hold.
+      function: returns a value that JSON can hold.
     """
-    return work() if world_size() == 1 else connect().on_rank_zero(work)
+    return function() if world_size() == 1 else connect().on_rank_zero(function)
 
 
 class RankGroup:
@@ -89,19 +89,21 @@ class RankGroup:
         self.store = next(rendezvous("env://"))[0]
         # The watchdog has a connection of its own: a call that waits blocks it for all threads.
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        own = TCPStore(host, port, None, False, timedelta(seconds=20), wait_for_workers=False)
+        watchdog_store = TCPStore(
+            host, port, None, False, timedelta(seconds=20), wait_for_workers=False
+        )
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = KeyValueStore(self.store, f"toolkit/{attempt}")
         self._sent = self._received = self._results = self._barriers = 0  # messages of each kind
         if self.rank > 0:
-            files.leave_writing_to_others()
+            files.disable_writes()
         self.watchdog = Watchdog(
-            KeyValueStore(own, f"toolkit/{attempt}/watchdog"), self.rank, self.world_size
+            KeyValueStore(watchdog_store, f"toolkit/{attempt}/watchdog"), self.rank, self.world_size
         )
         self.watchdog.start()
 
     def broadcast(self, message: dict[str, Any]) -> None:
-        """Send a message to all followers; for rank 0."""
+        """Send a message to all other ranks; for rank 0."""
         self._store.put(f"message/{self._sent}", message)
         self._sent += 1
 
@@ -115,14 +117,14 @@ class RankGroup:
         self._received += 1
         return message
 
-    def on_rank_zero(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on rank 0 and return its result on every rank, see `on_rank_zero` above."""
+    def on_rank_zero(self, function: Callable[[], Result]) -> Result:
+        """Call a function on rank 0 and return its result on every rank, see `on_rank_zero`."""
         key = f"result/{self._results}"
         self._results += 1
         if self.rank > 0:
             return self._await(key)
         with single_process():
-            result = work()
+            result = function()
         self._store.put(key, result)
         return result
 
@@ -134,7 +136,7 @@ class RankGroup:
         """
         key = f"barrier/{self._barriers}"
         self._barriers += 1
-        with self._blaming():
+        with self._name_lost_rank():
             self._store.add(key, 1)
             self._until(lambda: self._store.add(key, 0) == self.world_size)
 
@@ -144,11 +146,11 @@ class RankGroup:
         Raises:
           WorkerLostError: the process that held the counters was lost.
         """
-        with self._blaming():
+        with self._name_lost_rank():
             return self._store.add(f"count/{name}", number)
 
     def _await(self, key: str) -> Any:
-        with self._blaming():
+        with self._name_lost_rank():
             self._until(lambda: self._store.has(key))
             return self._store.get(key)
 
@@ -160,7 +162,7 @@ class RankGroup:
             interval = min(1.5 * interval, LAST_POLL)
 
     @contextmanager
-    def _blaming(self) -> Iterator[None]:
+    def _name_lost_rank(self) -> Iterator[None]:
         """Name the process that took the store with it when the store is gone."""
         try:
             yield

@@ -91,8 +91,10 @@ class StallDetector:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._own: dict[str, Any] = {"steps": 0, "rounds": 0, "waits": False, "limit": None}
-        self._seen: dict[int, tuple[dict, float]] = {}  # a rank's status, and since when it holds
+        self._status: dict[str, Any] = {"steps": 0, "rounds": 0, "waits": False, "limit": None}
+        self._statuses: dict[
+            int, tuple[dict, float]
+        ] = {}  # a rank's status, and since when it holds
         self._stepping_since: dict[int, float] = {}  # when a rank was first seen to take steps
         self._updated: dict[int, float] = {}  # when a rank's status last arrived
         self.limit = float("inf")
@@ -100,7 +102,7 @@ class StallDetector:
 
     def step(self, limit: float) -> None:
         """Count a step of this rank, which promises the next one within `limit` seconds."""
-        self._change(steps=self._own["steps"] + 1, limit=limit)
+        self._change(steps=self._status["steps"] + 1, limit=limit)
 
     def wait(self, limit: float) -> None:
         """Note that this rank waits until the others have taken their steps, until `idle`."""
@@ -115,42 +117,44 @@ class StallDetector:
 
     def idle(self) -> None:
         """Note that this rank takes no steps for now."""
-        self._change(waits=False, limit=None, rounds=self._own["rounds"] + 1)
+        self._change(waits=False, limit=None, rounds=self._status["rounds"] + 1)
 
     def status(self) -> dict:
         """Return what the other ranks must know of this one, as plain values."""
-        return self._own
+        return self._status
 
     def update(self, rank: int, status: dict) -> None:
         """Take in the status of a rank."""
         now = time.monotonic()
-        before = self._seen.get(rank, ({}, now))[0]
+        previous = self._statuses.get(rank, ({}, now))[0]
         if status["limit"] is None:
             self._stepping_since.pop(rank, None)
         else:
             self.limit = status["limit"]
             self._stepping_since.setdefault(rank, now)
         self._updated[rank] = now
-        if status != before:
-            self._seen[rank] = (status, now)
+        if status != previous:
+            self._statuses[rank] = (status, now)
 
     def stalled(self) -> list[int]:
         """List the ranks that have taken no step for `limit` seconds.
 
         When there is one, those within `SLACK` seconds of the limit are listed too.
         """
-        self.update(self._rank, self._own)
-        seen = dict(self._seen)
-        newest = max(status["rounds"] for status, _ in seen.values())
+        self.update(self._rank, self._status)
+        statuses = dict(self._statuses)
+        newest = max(status["rounds"] for status, _ in statuses.values())
         started = dict(self._stepping_since)
         stepping = [
-            started[rank] for rank in seen.keys() & started if seen[rank][0]["rounds"] == newest
+            started[rank]
+            for rank in statuses.keys() & started
+            if statuses[rank][0]["rounds"] == newest
         ]
         if not stepping:
             return []
         idle = {  # a rank whose status does not arrive may take steps nevertheless
             rank: self._updated[rank] - max(min(stepping), since)
-            for rank, (status, since) in seen.items()
+            for rank, (status, since) in statuses.items()
             if not status["waits"]
         }
         if max(idle.values(), default=0.0) <= self.limit:
@@ -158,8 +162,8 @@ class StallDetector:
         return [rank for rank, seconds in idle.items() if seconds > self.limit - SLACK]
 
     def _change(self, **values: float | None) -> None:
-        self._own = {**self._own, **values}
-        self.update(self._rank, self._own)
+        self._status = {**self._status, **values}
+        self.update(self._rank, self._status)
 
 
 HEARTBEAT_INTERVAL = 1.0  # seconds
@@ -187,14 +191,14 @@ class Watchdog:
         now = time.monotonic()
         self._last_exchange = now  # start of the last complete exchange with the store
         self._gone: dict[int, float] = {}  # since when a rank's process is found not to exist
-        self._seen: dict[int, tuple[dict, float]] = {}  # a rank's last heartbeat, and since when
-        self._left: set[int] = set()
+        self._last_heartbeats: dict[int, tuple[dict, float]] = {}  # and since when
+        self._departed: set[int] = set()
         self._heartbeats = 0
         self._store_lost = False
         self._silent: int | None = None  # process of this host that has sent no heartbeat
         self._stopped, self._hurry = threading.Event(), threading.Event()
         self._terminated: float | None = None
-        self._own_failure = ""
+        self._local_failure = ""
         self.stalls = StallDetector(rank)
         """Finds ranks that stop taking steps."""
         self.exchanges = 0
@@ -219,7 +223,7 @@ class Watchdog:
 
     def fail(self, message: str) -> None:
         """Tell the other ranks why this one exits."""
-        self._own_failure = message
+        self._local_failure = message
         self._hurry.set()
         self._wait_for(lambda: self.failure is not None, 10 * HEARTBEAT_INTERVAL)
 
@@ -244,14 +248,14 @@ class Watchdog:
             return
         others = set(range(1, self._world_size)) if self._rank == 0 else set()
 
-        def all_left() -> bool:
-            return others <= self._left.union(self._gone)
+        def all_departed() -> bool:
+            return others <= self._departed.union(self._gone)
 
-        self._wait_for(lambda: all_left() or self.failure is not None, HEARTBEAT_TIMEOUT)
-        self._wait_for(all_left, 5 * HEARTBEAT_INTERVAL)
+        self._wait_for(lambda: all_departed() or self.failure is not None, HEARTBEAT_TIMEOUT)
+        self._wait_for(all_departed, 5 * HEARTBEAT_INTERVAL)
         self._stopped.set()
         self._hurry.set()
-        self._wait_for(lambda: self._rank in self._left, 10 * HEARTBEAT_INTERVAL)
+        self._wait_for(lambda: self._rank in self._departed, 10 * HEARTBEAT_INTERVAL)
 
     def _on_exception(self, kind: type, error: BaseException, trace: TracebackType | None) -> None:
         self._hook(kind, error, trace)
@@ -274,10 +278,10 @@ class Watchdog:
                     self._hurry.clear()
                 started = time.monotonic()
                 self._write_heartbeat()
-                own = self.failure or self._own_failure
-                if own and not reported and self._store.add(f"{FAILURE}/first", 1) == 1:
-                    self._store.put(FAILURE, own)
-                reported = reported or bool(own)
+                reason = self.failure or self._local_failure
+                if reason and not reported and self._store.add(f"{FAILURE}/first", 1) == 1:
+                    self._store.put(FAILURE, reason)
+                reported = reported or bool(reason)
                 if self._store.has(FAILURE):
                     self.failure = self._store.get(FAILURE)
                 for rank in self._watched:
@@ -286,8 +290,8 @@ class Watchdog:
             self._store.put(f"left/{self._rank}", True)
         except RuntimeError:
             # The store is gone, with the process that held it: rank 0, or torchrun itself.
-            self._store_lost = 0 not in self._left and not self._stopped.is_set()
-        self._left.add(self._rank)
+            self._store_lost = 0 not in self._departed and not self._stopped.is_set()
+        self._departed.add(self._rank)
 
     def _write_heartbeat(self) -> None:
         self._heartbeats += 1
@@ -305,14 +309,14 @@ class Watchdog:
 
     def _read_heartbeat(self, rank: int) -> None:
         if self._store.has(f"left/{rank}"):
-            self._left.add(rank)
+            self._departed.add(rank)
         elif self._store.has(f"heartbeat/{rank}"):
             heartbeat = self._store.get(f"heartbeat/{rank}")
-            before, since = self._seen.get(rank, (None, 0.0))
-            if heartbeat != before:
+            previous, since = self._last_heartbeats.get(rank, (None, 0.0))
+            if heartbeat != previous:
                 since = time.monotonic()
                 self.stalls.update(rank, heartbeat["steps"])
-            self._seen[rank] = (heartbeat, since)
+            self._last_heartbeats[rank] = (heartbeat, since)
 
     def _monitor(self) -> None:
         """Wait for a failure, and end the process when it does not exit by itself then."""
@@ -333,8 +337,8 @@ class Watchdog:
     def _lost_worker(self) -> str | None:
         """Say in a sentence which process is lost, None when all is well."""
         now = time.monotonic()
-        for rank, (heartbeat, since) in sorted(self._seen.items()):
-            if rank in self._left:
+        for rank, (heartbeat, since) in sorted(self._last_heartbeats.items()):
+            if rank in self._departed:
                 continue
             if heartbeat["pid_space"] == self._pid_space and not _alive(heartbeat["pid"]):
                 self._gone.setdefault(rank, now)
@@ -346,9 +350,9 @@ class Watchdog:
                     self._silent = heartbeat["pid"]
                 worker = _worker(rank, heartbeat)
                 return f"{worker} has sent no heartbeat for {HEARTBEAT_TIMEOUT:.0f} s"
-        unreachable = now - self._last_exchange > HEARTBEAT_TIMEOUT and 0 not in self._left
+        unreachable = now - self._last_exchange > HEARTBEAT_TIMEOUT and 0 not in self._departed
         if self._store_lost or unreachable:
-            heartbeat = self._seen.get(0, (None, 0.0))[0]
+            heartbeat = self._last_heartbeats.get(0, (None, 0.0))[0]
             return (
                 f"{_worker(0, heartbeat)} or torchrun, one of which holds the store, is gone or"
                 " hangs"
@@ -362,10 +366,10 @@ class Watchdog:
         """
         if self._rank > 0:
             return None
-        stalled = [rank for rank in self.stalls.stalled() if rank not in self._left]
+        stalled = [rank for rank in self.stalls.stalled() if rank not in self._departed]
         if not stalled:
             return None
-        heartbeats = {rank: heartbeat for rank, (heartbeat, _) in self._seen.items()}
+        heartbeats = {rank: heartbeat for rank, (heartbeat, _) in self._last_heartbeats.items()}
         heartbeats[self._rank] = self._heartbeat()
         rank = min(stalled, key=lambda r: (heartbeats[r]["exchanges"], r))
         worker = _worker(rank, heartbeats[rank])
@@ -378,8 +382,8 @@ class Watchdog:
         """Say which process has started fewer exchanges than this one."""
         behind = {
             rank: heartbeat
-            for rank, (heartbeat, _) in self._seen.items()
-            if rank not in self._left and heartbeat["exchanges"] < self.exchanges
+            for rank, (heartbeat, _) in self._last_heartbeats.items()
+            if rank not in self._departed and heartbeat["exchanges"] < self.exchanges
         }
         if not behind:
             return None

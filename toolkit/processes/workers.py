@@ -65,7 +65,7 @@ class WorkerPool:
         Raises:
           WorkerError: a worker was killed, for instance because memory ran out.
         """
-        global _spent
+        global _worker_seconds
         if self._pool is None:
             from toolkit.processes.devices import one_thread
 
@@ -77,16 +77,16 @@ class WorkerPool:
         with block_sigint():
             futures = deque(self._pool.submit(_timed, function, item) for item in items)
         try:
-            while futures:  # let go one by one, with their results
+            while futures:  # a future is freed with its result
                 result, seconds = futures.popleft().result()
-                _spent += seconds
+                _worker_seconds += seconds
                 yield result
         except BrokenProcessPool as error:
             if self._shared and _shared is not None:
                 _shared.pop(self._jobs, None)
             raise WorkerError(
                 "a worker process was killed, perhaps because memory ran out: run the same command"
-                " again (finished work is kept), with a smaller --jobs"
+                " again (finished parts stay), with a smaller --jobs"
             ) from error
         finally:
             for future in futures:
@@ -116,10 +116,10 @@ _shared: dict[int, ProcessPoolExecutor] | None = None
 
 @contextmanager
 def shared_workers() -> Iterator[None]:
-    """Let all pools of a `with` block, or of a function that it decorates, use the same processes.
+    """Share the processes of all pools in a `with` block, or in a function that it decorates.
 
-    A process takes a second to begin, most of it to load compiled kernels, and a decode maps a
-    dozen times. They hold what they have cached until the end of the block.
+    A process takes a second to start, most of it to load compiled kernels, and a decode maps a
+    dozen times. The processes keep their caches until the end of the block.
     """
     global _shared
     if _shared is not None:
@@ -134,7 +134,7 @@ def shared_workers() -> Iterator[None]:
             pool.shutdown(cancel_futures=True)
 
 
-_spent = 0.0  # processor seconds of the workers of all pools
+_worker_seconds = 0.0  # processor seconds of the workers of all pools
 
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
@@ -143,18 +143,18 @@ def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, floa
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process, and of its workers for the items they have done.
+    """Return the processor time of this process and that of its workers for their items.
 
-    The system knows the workers' only from their parent, which this process need not be.
+    The system adds up the times of child processes alone, and workers are children of a server.
     """
-    return process_time() + _spent
+    return process_time() + _worker_seconds
 
 
 def map_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[Result]:
     """Map once, in a `WorkerPool` of at most `jobs` processes and no more than there are items."""
-    # Shared ones are as many as may be, and begin as they are needed.
+    # A shared pool has all `jobs` processes; each starts when it is needed.
     jobs = jobs if _shared is not None and len(items) > 1 else min(jobs, len(items))
     with WorkerPool(jobs) as pool:
         yield from pool.map(function, items)

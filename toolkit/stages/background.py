@@ -17,7 +17,7 @@ from toolkit.processes.workers import block_sigint, exit_with_parent, worker_con
 from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
-Work = Callable[["BufferedLog", Callable[[], bool]], None]
+StagesFunction = Callable[["BufferedLog", Callable[[], bool]], None]
 """Runs stages and writes to a log; the function says whether the main process waits for them."""
 
 
@@ -32,12 +32,17 @@ class BackgroundStages:
       numbers: of the stages.
       outputs: names of their outputs when they last finished.
       jobs: the worker processes that they use.
-      work: runs them; picklable.
+      run_stages: runs them; picklable.
       log: gets the lines of a stage in one piece when it has ended.
     """
 
     def __init__(
-        self, numbers: Sequence[int], outputs: Sequence[str], jobs: int, work: Work, log: StageLog
+        self,
+        numbers: Sequence[int],
+        outputs: Sequence[str],
+        jobs: int,
+        run_stages: StagesFunction,
+        log: StageLog,
     ) -> None:
         self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
         self._log = log
@@ -49,7 +54,7 @@ class BackgroundStages:
         context = worker_context()
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
-        arguments = (sender, work, self._awaited, log.verbosity, dict(os.environ))
+        arguments = (sender, run_stages, self._awaited, log.verbosity, dict(os.environ))
         with block_sigint():
             self._process = context.Process(target=_run_stages, args=arguments)
             self._process.start()
@@ -119,7 +124,7 @@ class BufferedLog(StageLog):
 
 def _run_stages(
     sender: Connection,
-    work: Work,
+    run_stages: StagesFunction,
     awaited: Event,
     verbosity: Verbosity,
     environment: dict[str, str],
@@ -130,7 +135,7 @@ def _run_stages(
     log, failure = BufferedLog(sender, verbosity), None
     try:
         with exit_on_signals(message=False), hide_progress_bars():
-            work(log, awaited.is_set)
+            run_stages(log, awaited.is_set)
     except ToolkitError as error:
         failure = str(error)
     log.send()

@@ -60,7 +60,7 @@ class ProfileError(ToolkitError):
 
 
 class _RunFolder(click.Path):
-    """A path that is not empty, which would stand for the present folder."""
+    """A path that is not empty; click would take an empty one for the present folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path."""
@@ -121,7 +121,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
 
 @contextmanager
 def _exit_on_errors() -> Iterator[None]:
-    """Print the error of a user that ends a `with` block, and exit with its status."""
+    """Print the message of an error that ends a `with` block, and exit with its status."""
     try:
         yield
     except ToolkitError as error:
@@ -137,12 +137,13 @@ def _exit_on_errors() -> Iterator[None]:
     except click.exceptions.Exit as end:  # of --help
         sys.exit(end.exit_code)
     except (KeyboardInterrupt, click.Abort):  # if the handler of Ctrl-C is not ours
+        click.echo("interrupted; the same command continues", err=True)
         sys.exit(INTERRUPTED)
 
 
 @contextmanager
 def _storage_errors(root: Path) -> Iterator[None]:
-    """Turn errors of the file system in a `with` block into those of a user, with advice."""
+    """Turn errors of the file system in a `with` block into messages with advice."""
     try:
         yield
     except BrokenPipeError:

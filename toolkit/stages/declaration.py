@@ -87,7 +87,7 @@ class Declaration:
     Args:
       name: the recipe's name.
       file: the recipe's own file; run directories and relative paths start from its folder,
-        wherever it is called from and through whatever link.
+        not from the working directory.
       profiles: functions that each return a configuration, a dataclass of dataclasses; the first
         is the default.
       title: what the recipe does, for `--help`.

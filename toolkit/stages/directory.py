@@ -75,9 +75,9 @@ class RunDirectory:
     def lock(self, command: str) -> Iterator[None]:
         """Lock the run directory in a `with` block; `stages/.lock.holder` names the holder.
 
-        The operating system releases the lock when the process ends, in whatever way. Where files
-        cannot be locked, the file `stages/.lock.held` stands for the lock; that of a killed process
-        of this host is replaced.
+        The operating system releases the lock when the process ends, even if it is killed. If
+        files cannot be locked, the file `stages/.lock.held` stands for the lock; that of a killed
+        process of this host is replaced.
 
         Args:
           command: of this process, for the message of a second one.

@@ -1,4 +1,4 @@
-"""What the outputs of a run take on disk, and giving that space back."""
+"""The disk space of a run's outputs, and their removal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 
-KEPT = (
+PROTECTED_OUTPUTS = (
     *("final", "check", "data", "corpus"),
     *("results.json", "results.md", "report.html", "werr.json", "werr.md"),
     *("breakdown.json", "breakdown.html", "sweep.json", "tta"),
@@ -34,14 +34,18 @@ class Output:
 
 
 def removable(directory: RunDirectory) -> list[Output]:
-    """Return the outputs of finished stages that are there and not kept, the largest first."""
-    found = [output for output in _outputs(directory) if output.name.split("/")[0] not in KEPT]
-    present = [output for output in found if (directory.root / output.name).exists()]
+    """Return the outputs of finished stages that exist and are not protected, the largest first."""
+    outputs = [
+        output
+        for output in _outputs(directory)
+        if output.name.split("/")[0] not in PROTECTED_OUTPUTS
+    ]
+    present = [output for output in outputs if (directory.root / output.name).exists()]
     return sorted(present, key=lambda output: (-output.size, output.name))
 
 
 def removed(directory: RunDirectory) -> list[str]:
-    """Return the names of the outputs of finished stages that are no longer there."""
+    """Return the names of the outputs of finished stages that no longer exist."""
     return [o.name for o in _outputs(directory) if not (directory.root / o.name).exists()]
 
 
@@ -60,24 +64,24 @@ def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
     """Return the outputs of these names.
 
     Raises:
-      CleanError: there is none of a name, or it is kept.
+      CleanError: there is none of a name, or it is protected.
     """
-    known = {output.name: output for output in removable(directory)}
+    outputs = {output.name: output for output in removable(directory)}
     chosen = []
     for name in dict.fromkeys(name.rstrip("/") for name in names):
-        if name.split("/")[0] in KEPT:
+        if name.split("/")[0] in PROTECTED_OUTPUTS:
             raise CleanError(f"{name} is never removed: it is a result, or what results need")
-        if name not in known:
+        if name not in outputs:
             raise CleanError(
                 f"{directory.root} has no output {name} of a finished stage that could be removed;"
-                f" there are {', '.join(known) or 'none'}"
+                f" there are {', '.join(outputs) or 'none'}"
             )
-        chosen.append(known[name])
+        chosen.append(outputs[name])
     return chosen
 
 
 def remove(directory: RunDirectory, outputs: Sequence[Output], command: str) -> None:
-    """Remove outputs; their stages are stale then, and the recipe makes them again.
+    """Remove outputs, which makes their stages stale: the recipe makes them again.
 
     Raises:
       ToolkitError: another process works in the run directory, or an output is a link.

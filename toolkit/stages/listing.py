@@ -58,8 +58,8 @@ def show_list(planner: Planner, source: Path, as_json: bool = False) -> None:
     ]
     reasons = [p.stage.skip_reason(planner.config) for p in planned]
     if as_json:
-        plain = [_plain(*row) for row in zip(planned, codes, reasons, strict=True)]
-        click.echo(json.dumps(plain, indent=1))
+        data = [_plain(*row) for row in zip(planned, codes, reasons, strict=True)]
+        click.echo(json.dumps(data, indent=1))
         return
     for line in table_lines([_row(*row) for row in zip(planned, codes, reasons, strict=True)]):
         click.echo(line)
@@ -184,8 +184,8 @@ def _folded(rows: Sequence[Row]) -> Iterator[str]:
     stage, kind, time = (
         max(len(getattr(row, name)) for row in (HEAD, *rows)) for name in ("stage", "kind", "time")
     )
-    most = WIDTH - stage - kind - time - 3 * len(GAP)
-    titles = [textwrap.shorten(row.title, most, placeholder="...") for row in rows]
+    width = WIDTH - stage - kind - time - 3 * len(GAP)
+    titles = [textwrap.shorten(row.title, width, placeholder="...") for row in rows]
     room = WIDTH - stage - max(len(HEAD.title), *map(len, titles)) - time - 3 * len(GAP)
     states = [f"{row.kind}{row.reason}" for row in rows]
     cells = [

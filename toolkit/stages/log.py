@@ -86,8 +86,8 @@ def _now() -> str:
 def _tqdm_with_bars() -> Any:
     """Return tqdm's class if it shows progress bars now, otherwise None."""
     module = sys.modules.get("tqdm")
-    shown = module and any(not bar.disable for bar in getattr(module.tqdm, "_instances", ()))
-    return module.tqdm if shown else None
+    has_bars = module and any(not bar.disable for bar in getattr(module.tqdm, "_instances", ()))
+    return module.tqdm if has_bars else None
 
 
 class _LogHandler(logging.Handler):

@@ -126,18 +126,18 @@ class Provenance:
         return json.dumps(self.to_plain(), indent=1) + "\n"
 
     @classmethod
-    def from_plain(cls, plain: Any) -> "Provenance":
+    def from_plain(cls, data: Any) -> "Provenance":
         """Return a provenance from its JSON form.
 
         Raises:
           ValueError, TypeError, LookupError: it is damaged.
         """
-        validated(plain, _PROVENANCE)
-        inputs, attempts = _contents_from_plain(plain["inputs"]), []
-        for attempt in plain["attempts"]:
+        validated(data, _PROVENANCE)
+        inputs, attempts = _contents_from_plain(data["inputs"]), []
+        for attempt in data["attempts"]:
             code = CodeVersion(**{name: attempt["code"][name] for name in _CODE})
             attempts.append(Attempt(attempt["started"], code, attempt["numeric"]))
-        return cls(plain["parameters"], inputs, attempts, plain["forced"])
+        return cls(data["parameters"], inputs, attempts, data["forced"])
 
     @classmethod
     def read(cls, path: Path) -> "Provenance | None":
@@ -165,8 +165,8 @@ class Progress:
     def read(cls, path: Path) -> "Progress | None":
         """Return the progress of partial outputs, None if there is none that can be read."""
         try:
-            plain = read_json(path, _PROGRESS)
-            return cls(plain["done"], plain["total"], plain["seconds"])
+            data = read_json(path, _PROGRESS)
+            return cls(data["done"], data["total"], data["seconds"])
         except DAMAGE_ERRORS:
             return None
 
@@ -203,7 +203,7 @@ class Marker:
 
     def write(self, path: Path) -> None:
         """Write the marker as readable JSON, whole or not at all."""
-        plain = {
+        data = {
             "schema": SCHEMA,
             "stage": self.stage,
             "title": self.title,
@@ -217,7 +217,7 @@ class Marker:
             "peak_bytes": self.peak_bytes,
             "headline": self.headline,
         }
-        write_atomically(path, json.dumps(plain, indent=1) + "\n")
+        write_atomically(path, json.dumps(data, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "Marker | None":
@@ -227,15 +227,15 @@ class Marker:
           UnreadableMarkerError: it is damaged or of another schema.
         """
         try:
-            plain = read_json(path, {"schema": int})
-            if plain["schema"] != SCHEMA:
+            data = read_json(path, {"schema": int})
+            if data["schema"] != SCHEMA:
                 raise UnreadableMarkerError(
                     "the marker was written by another version of the runner"
                 )
-            validated(plain, _MARKER)
-            provenance = Provenance.from_plain(plain)
-            outputs = _contents_from_plain(plain["outputs"])
-            intact = plain["parameters_digest"] == parameters_digest(plain["parameters"])
+            validated(data, _MARKER)
+            provenance = Provenance.from_plain(data)
+            outputs = _contents_from_plain(data["outputs"])
+            intact = data["parameters_digest"] == parameters_digest(data["parameters"])
         except FileNotFoundError:
             return None
         except DAMAGE_ERRORS as error:
@@ -247,16 +247,16 @@ class Marker:
         if not all(map(_is_inside, outputs)):
             raise UnreadableMarkerError("the marker names outputs outside the run directory")
         return cls(
-            stage=plain["stage"],
-            title=plain["title"],
+            stage=data["stage"],
+            title=data["title"],
             provenance=provenance,
             outputs=outputs,
-            command=plain["command"],
-            started=plain["started"],
-            ended=plain["ended"],
-            seconds=plain["seconds"],
-            headline=plain["headline"],
-            peak_bytes=plain["peak_bytes"],
+            command=data["command"],
+            started=data["started"],
+            ended=data["ended"],
+            seconds=data["seconds"],
+            headline=data["headline"],
+            peak_bytes=data["peak_bytes"],
         )
 
 
@@ -288,8 +288,8 @@ def _contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
     }
 
 
-def _contents_from_plain(plain: dict[str, Any]) -> dict[str, Content]:
-    return {name: from_plain(Content, content) for name, content in plain.items()}
+def _contents_from_plain(data: dict[str, Any]) -> dict[str, Content]:
+    return {name: from_plain(Content, content) for name, content in data.items()}
 
 
 def parameters_digest(parameters: dict[str, Any]) -> str:

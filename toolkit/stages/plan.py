@@ -31,7 +31,7 @@ from toolkit.storage.digests import (
     difference,
     listing,
 )
-from toolkit.storage.paths import RUN, Places, folder_of, overlap, parse_mapping
+from toolkit.storage.paths import RUN, PathAliases, folder_of, overlap, parse_mapping
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
@@ -181,10 +181,10 @@ class Planner:
         for name, old in provenance.inputs.items():
             if self.names.is_gone(name):
                 continue  # its setting names no file now, which is a change of a parameter
-            shown = str(self.names.path(name)) if is_outside(name) else name
-            shown = shown.removeprefix(audio_input(""))
-            shown = str(fixed_folder(Path(shown))) if old.kind == PATTERN else shown
-            change = difference(shown, old, self.present(name, old.kind))
+            text = str(self.names.path(name)) if is_outside(name) else name
+            text = text.removeprefix(audio_input(""))
+            text = str(fixed_folder(Path(text))) if old.kind == PATTERN else text
+            change = difference(text, old, self.present(name, old.kind))
             if change:
                 reasons.append(f"input {change}")
         return reasons
@@ -374,12 +374,12 @@ class InputNames:
         }
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
-        name = Places(folders).name(path)
+        name = PathAliases(folders).name(path)
         # A setting may be a file, whose folder is the place: that is an input of another name.
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:
-        """Whether an input was called after a setting that is no path any more."""
+        """Whether an input was called after a setting that is not a path any more."""
         setting, brace, _ = name.removeprefix("{").partition("}")
         known = setting in self._settings or setting in self._mapped
         return bool(brace) and name.startswith("{") and not known
@@ -388,7 +388,7 @@ class InputNames:
         """Return the path of an input; that of a setting which is gone does not exist."""
         if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
             return Path(self._settings[name[1:-1]])
-        return self._root / Places({RUN: str(self._root), **self.folders}).path(name)
+        return self._root / PathAliases({RUN: str(self._root), **self.folders}).path(name)
 
 
 def fixed_folder(pattern: Path) -> Path:

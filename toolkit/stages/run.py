@@ -210,19 +210,19 @@ class Run:
         partial.parent.mkdir(parents=True, exist_ok=True)
         return partial
 
-    def previous(self, made: Path) -> Path | None:
+    def previous(self, output: Path) -> Path | None:
         """Return the output of the last success, so that parts of it can be reused.
 
         The marker then names the attempts that made it, too.
 
         Args:
-          made: what `make` has returned for the output.
+          output: what `make` has returned for it.
 
         Returns:
           None if there is none, if it was changed, if other code or packages made it, after
           `--force`, and on ranks other than 0.
         """
-        name = made.relative_to(self._directory.partial(self.stage)).as_posix()
+        name = output.relative_to(self._directory.partial(self.stage)).as_posix()
         marker = self._planner.marker(self.stage)
         if self.provenance is None or self.provenance.forced:
             return None
@@ -264,7 +264,7 @@ class Run:
         return choose_device(self._device)
 
     def setting(self, key: str) -> Any:
-        """Return a setting inside a section, and record it without the rest of the section.
+        """Return a setting inside a section, and record it without the others of the section.
 
         Args:
           key: dotted, such as `lm.order`.

@@ -233,10 +233,12 @@ class Runner:
         background_options = replace(options, first=numbers[0], last=numbers[-1])
         background_jobs = options.jobs // 2
         outputs = [name for number in numbers for name in self.planner.outputs(number)]
-        work = partial(
+        run_stages = partial(
             _run_stages, self.stages, self.directory.root, background_options, background_jobs
         )
-        self._background = BackgroundStages(numbers, outputs, background_jobs, work, self.stage_log)
+        self._background = BackgroundStages(
+            numbers, outputs, background_jobs, run_stages, self.stage_log
+        )
         return True
 
     def _wait_for_background(self) -> None:

@@ -1,7 +1,7 @@
-"""The settings of a recipe, each with its value, where that comes from, and what it is."""
+"""The settings of a recipe: value, source, default, type and documentation of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +43,18 @@ def recipe_settings(
       ConfigError: there is no such key, or a value does not fit.
     """
     name = chosen_profile(recipe, profile)
-    before = resolve_paths(recipe.profiles[name](), recipe.folder)
-    changed = apply_overrides(before, overrides, Path.cwd())
-    values = {one.key: one.value for one in list_settings(before)}
+    profile_config = resolve_paths(recipe.profiles[name](), recipe.folder)
+    config = apply_overrides(profile_config, overrides, Path.cwd())
+    profile_values = {setting.key: setting.value for setting in list_settings(profile_config)}
     rows = []
-    for one in list_settings(changed):
-        if key is not None and one.key != key and not one.key.startswith(f"{key}."):
+    for setting in list_settings(config):
+        if key is not None and setting.key != key and not setting.key.startswith(f"{key}."):
             continue
-        source = "default" if one.value == one.default else f"profile {name}"
-        if one.key not in values or one.value != values[one.key]:
+        source = "default" if setting.value == setting.default else f"profile {name}"
+        if profile_values.get(setting.key, MISSING) != setting.value:
             source = "--set"
-        rows.append(RecipeSetting(one.key, one.value, source, one.default, one.expects, one.text))
+        rows.append(RecipeSetting(source=source, **vars(setting)))
     if not rows:
-        apply_overrides(before, [f"{key}=none"], Path.cwd())  # says which key is near
+        apply_overrides(profile_config, [f"{key}=none"], Path.cwd())  # says which key is near
         raise ConfigError(f"unknown key `{key}`")
     return rows

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.storage.files import write_atomically
-from toolkit.storage.paths import Places
+from toolkit.storage.paths import PathAliases
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 CHUNK = 1 << 20  # bytes
@@ -63,21 +63,21 @@ class Digests:
     """
 
     def __init__(self, root: Path, file: Path, folders: Mapping[str, str] | None = None) -> None:
-        self._root, self._file, self._places = root, file, Places(folders or {})
-        self._known: dict[str, list] = _read_cache(file)
+        self._root, self._file, self._places = root, file, PathAliases(folders or {})
+        self._cache: dict[str, list] = _read_cache(file)
         self._changed = False
 
     def content(self, path: Path, sync: bool = False) -> Content | None:
-        """Return size and digest of `path`, None when it is missing.
+        """Return size and digest of `path`, None if it is missing.
 
         Args:
           path: a file or a folder; links are followed.
           sync: also make sure that every file is on disk (fsync).
         """
         if path.is_dir():
-            found = list(_walk(path))
-            files = {name: self._digest(path / name, status, sync) for name, status in found}
-            size = sum(status.st_size for _, status in found)
+            statuses = list(_walk(path))
+            files = {name: self._digest(path / name, status, sync) for name, status in statuses}
+            size = sum(status.st_size for _, status in statuses)
             return Content(size, combined(files), len(files), files=files)
         if not path.is_file():
             return None
@@ -87,18 +87,18 @@ class Digests:
     def moved(self, old: Path, new: Path) -> None:
         """Keep the cached digests of `old` for `new` after a rename, which changes the ctime."""
         for name in [name for name, _ in _walk(new)] if new.is_dir() else [""]:
-            known = self._known.pop(self._key(old / name), None)
+            cached = self._cache.pop(self._key(old / name), None)
             status = (new / name).stat()
             now = stamp(status)
-            if known and [*known[:2], known[3]] == [*now[:2], now[3]]:
-                self._known[self._key(new / name)] = [*now, *known[4:]]
+            if cached and [*cached[:2], cached[3]] == [*now[:2], now[3]]:
+                self._cache[self._key(new / name)] = [*now, *cached[4:]]
 
     def add(self, path: Path, digest: "FileDigest") -> None:
         """Keep the digest of a file that another process has read."""
         key, stamp = self._key(path), digest.stamp
         recent = abs(time.time_ns() - stamp[2]) <= RACY_AGE
         entry = [*stamp[:3], -1 if recent else stamp[3]]  # no file has that inode: it is read again
-        self._known[key] = [*entry, digest.digest, _since(digest, self._known.get(key))]
+        self._cache[key] = [*entry, digest.digest, _since(digest, self._cache.get(key))]
         self._changed = True
 
     def since(self, path: Path, status: os.stat_result) -> int:
@@ -107,19 +107,19 @@ class Digests:
         That is the present one where the content is not known from before: the file is not read
         for this alone. A file that was touched thus stays the same in a `listing`.
         """
-        known = self._known.get(self._key(path))
-        if known is None or known[0] != status.st_size:
+        cached = self._cache.get(self._key(path))
+        if cached is None or cached[0] != status.st_size:
             return status.st_mtime_ns
         self._digest(path, status, sync=False)
-        return self._known[self._key(path)][5]
+        return self._cache[self._key(path)][5]
 
     def save(self) -> None:
         """Write the cache if that is possible; if not, files are merely hashed again."""
         if self._changed:
-            self._known = _read_cache(self._file) | self._known  # another stage's, run beside
+            self._cache = _read_cache(self._file) | self._cache  # a background stage's
             lines = [
-                f"{json.dumps(key)}: {json.dumps(known)}"
-                for key, known in sorted(self._known.items())
+                f"{json.dumps(key)}: {json.dumps(entry)}"
+                for key, entry in sorted(self._cache.items())
                 if os.path.lexists(self._root / self._places.path(key))
             ]
             text = "{\n" + ",\n".join(lines) + "\n}\n"
@@ -129,9 +129,9 @@ class Digests:
 
     def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
         key = self._key(path)
-        known = self._known.get(key)
-        if known and known[:4] == stamp(status) and not sync:
-            return known[4]
+        cached = self._cache.get(key)
+        if cached and cached[:4] == stamp(status) and not sync:
+            return cached[4]
         digest = FileDigest(stamp(status), _hash(path, sync))
         self.add(path, digest)
         return digest.digest
@@ -144,7 +144,7 @@ class Digests:
 
 @dataclass(frozen=True)
 class FileDigest:
-    """The digest of a file, and what told it from others before it was read."""
+    """The digest of a file, and its stamp before it was read."""
 
     stamp: list[int]
     """Size, modification time and change time in ns, inode."""
@@ -183,13 +183,13 @@ def listing(
     """
     if not path.is_dir():
         return None
-    found = list(_walk(path))
-    times = [since(path / name, s) if since else s.st_mtime_ns for name, s in found]
+    statuses = list(_walk(path))
+    times = [since(path / name, s) if since else s.st_mtime_ns for name, s in statuses]
     lines = "".join(
-        f"{name}\0{s.st_size}\0{t}\n" for (name, s), t in zip(found, times, strict=True)
+        f"{name}\0{s.st_size}\0{t}\n" for (name, s), t in zip(statuses, times, strict=True)
     )
-    size = sum(status.st_size for _, status in found)
-    return Content(size, digest_bytes(_encode(lines)), len(found), "listing")
+    size = sum(status.st_size for _, status in statuses)
+    return Content(size, digest_bytes(_encode(lines)), len(statuses), "listing")
 
 
 def difference(name: str, old: Content, new: Content | None) -> str | None:
@@ -222,7 +222,7 @@ def _verb(old: str | None, new: str | None) -> str:
 
 def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield (relative path, status) of the regular files below `folder`, sorted by path."""
-    found = []
+    files = []
 
     def visit(path: str, prefix: str, ancestors: tuple) -> None:
         with os.scandir(path) as entries:
@@ -230,15 +230,15 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
                 # A file may vanish and a link may dangle: both count as not there.
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat()
-                    here = (status.st_dev, status.st_ino)
+                    identity = (status.st_dev, status.st_ino)
                     if stat.S_ISREG(status.st_mode):
-                        found.append((prefix + entry.name, status))
-                    elif stat.S_ISDIR(status.st_mode) and here not in ancestors:
-                        visit(entry.path, f"{prefix}{entry.name}/", (*ancestors, here))
+                        files.append((prefix + entry.name, status))
+                    elif stat.S_ISDIR(status.st_mode) and identity not in ancestors:
+                        visit(entry.path, f"{prefix}{entry.name}/", (*ancestors, identity))
 
     status = folder.stat()
     visit(str(folder), "", ((status.st_dev, status.st_ino),))
-    yield from sorted(found, key=lambda item: item[0])
+    yield from sorted(files, key=lambda item: item[0])
 
 
 def stamp(status: os.stat_result) -> list[int]:
@@ -246,12 +246,12 @@ def stamp(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _since(found: FileDigest, known: list | None) -> int:
-    """Return the time since when a file has its content, which `known` may hold already."""
-    if known is not None and known[4] == found.digest:
-        return known[5]
-    kept = known is not None and known[5] == found.stamp[1]  # by an edit that set the time back
-    return found.stamp[2] if kept else found.stamp[1]
+def _since(digest: FileDigest, cached: list | None) -> int:
+    """Return the time in ns since when a file has its content, which the cache may know."""
+    if cached is not None and cached[4] == digest.digest:
+        return cached[5]
+    set_back = cached is not None and cached[5] == digest.stamp[1]  # by an edit
+    return digest.stamp[2] if set_back else digest.stamp[1]
 
 
 def _encode(text: str) -> bytes:
@@ -259,13 +259,13 @@ def _encode(text: str) -> bytes:
 
 
 def _read_cache(path: Path) -> dict[str, list]:
-    """Return the cache that `save` wrote, as far as it can be read; the rest is hashed again."""
+    """Return the cache that `save` wrote, without entries that cannot be read."""
     try:
-        known = read_json(path, {str: [Any]})
+        entries = read_json(path, {str: [Any]})
     except DAMAGE_ERRORS:
         return {}
     kinds = [int, int, int, int, str, int]
-    return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}
+    return {name: entry for name, entry in entries.items() if [type(x) for x in entry] == kinds}
 
 
 def audio_names(manifest: Path) -> list[str]:

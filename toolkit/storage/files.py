@@ -19,22 +19,22 @@ from toolkit.errors import ToolkitError
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 LONGEST_NAME = 240
-"""Bytes of a file's name that its temporary file has too; file systems allow 255 in all."""
+"""Bytes of a file's name that are part of its temporary file's; file systems allow 255 in all."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""How a file system without hard links answers."""
+"""Errors of a file system without hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""How a full disk, or a limit on the size of files, answers: to writes alone, and without names."""
+"""Errors of writes to a full disk, or beyond a limit on the size of files; they name no file."""
 _writes = True
 
 
-def leave_writing_to_others() -> None:
-    """Write nothing from now on: for ranks other than 0, which computes and writes the same."""
+def disable_writes() -> None:
+    """Write nothing from now on, on ranks other than 0, which computes and writes the same."""
     global _writes
     _writes = False
 
 
 @contextmanager
-def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[IO]:
+def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> Iterator[IO]:
     """Open a temporary file beside `path` that is renamed to it once it is complete and on disk.
 
     The file is flushed and fsynced before the rename, so that a reader (or a run after a crash)
@@ -43,11 +43,10 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
     Args:
       path: the file to write; its folder is made when missing.
       mode: "w" for UTF-8 text, "wb" for bytes. A link at `path` is replaced, not followed.
-      own: the file belongs to this process alone, and is written even after
-        `leave_writing_to_others`.
+      every_rank: the file is of this rank alone, and is written even after `disable_writes`.
     """
     encoding = None if "b" in mode else "utf-8"
-    if not (_writes or own):
+    if not (_writes or every_rank):
         with open(os.devnull, mode, encoding=encoding) as file:
             yield file
         return
@@ -66,14 +65,14 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
         raise
 
 
-def write_atomically(path: Path, content: str | bytes, own: bool = False) -> None:
+def write_atomically(path: Path, content: str | bytes, every_rank: bool = False) -> None:
     """Write `content` to `path` with `open_atomically`."""
-    with open_atomically(path, "wb" if isinstance(content, bytes) else "w", own) as file:
+    with open_atomically(path, "wb" if isinstance(content, bytes) else "w", every_rank) as file:
         file.write(content)
 
 
 def create_atomically(path: Path, content: bytes) -> bool:
-    """Write a file unless there is one of that name; of several writers at once, one succeeds.
+    """Write a file unless it exists; of several writers at once, one succeeds.
 
     It appears whole, except on file systems without hard links, where a writer that is killed
     leaves a part of it.
@@ -101,7 +100,7 @@ def create_atomically(path: Path, content: bytes) -> bool:
 
 
 def link_atomically(old: Path, new: Path) -> None:
-    """Make `new` the same file as `old` (see `link_or_copy`), in place of one of that name."""
+    """Replace `new` by a hard link to `old`, or a copy, see `link_or_copy`."""
     new.parent.mkdir(parents=True, exist_ok=True)
     if new.exists() and new.samefile(old):
         return
@@ -114,9 +113,9 @@ def link_atomically(old: Path, new: Path) -> None:
 
 
 def link_or_copy(old: Path, new: Path) -> None:
-    """Make `new` the same file as `old`, or a copy where the file system has no hard links.
+    """Make `new` a hard link to `old`, or a copy if the file system has no hard links.
 
-    Neither may be changed in place afterwards; what is written with `open_atomically` is not.
+    Neither may be changed in place afterwards, which `open_atomically` does not do.
     """
     try:
         os.link(old, new)
@@ -143,7 +142,7 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Let errors in writing name the file, not its temporary one or, of a full disk, none."""
+    """Let errors name the file instead of its temporary file, or of none on a full disk."""
     try:
         yield
     except OSError as error:
@@ -161,7 +160,7 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 class LinkError(ToolkitError):
-    """A link, or something that is no file, stands where a file or folder of ours should be."""
+    """A link, a pipe or a device stands where a file or folder of the run should be."""
 
 
 def refuse_links(root: Path, path: Path) -> Path:
@@ -197,7 +196,7 @@ def refuse_links_below(root: Path, folder: Path) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a file, which is made if it is missing, unless a link or no regular file is there.
+    """Open a regular file, or create it; refuse a link, a pipe or a device of that name.
 
     Args:
       path: of the file.
@@ -243,21 +242,20 @@ _Identity = tuple[int, int]
 def visible_files(folder: Path) -> list[Path]:
     """Return the files of a folder, at any depth, that are not hidden, sorted.
 
-    Links to folders are followed, but those to a folder that they are in: what is there would come
-    again and again.
+    Links to folders are followed, except those to a folder that they are in, which would not end.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     above: dict[str, frozenset[_Identity]] = {os.fspath(folder): frozenset()}
     for parent, folders, names in os.walk(folder, followlinks=True):
-        here = above.pop(parent) | {_identity(parent)}
+        ancestors = above.pop(parent) | {_identity(parent)}
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and _identity(os.path.join(parent, name)) not in here
+            if not name.startswith(".") and _identity(os.path.join(parent, name)) not in ancestors
         )
-        above |= {os.path.join(parent, name): here for name in folders}
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
-    return sorted(found)
+        above |= {os.path.join(parent, name): ancestors for name in folders}
+        files += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(files)
 
 
 def _identity(folder: str) -> _Identity:

@@ -1,7 +1,7 @@
 """Lines of text files in UTF-8, and the one rule for lines that are not.
 
 A faulty line has bytes that are not UTF-8, or a zero byte. Readers list such lines and leave them
-out; only where they are more than a few, and more than a share of the text, is the text refused.
+out. A text is refused if they are more than a few and more than a share of its lines.
 A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded.
 """
 
@@ -71,7 +71,7 @@ class LineCounts:
 
     @property
     def advice(self) -> str:
-        """Advice that is right for every faulty line of the file; empty where there is none."""
+        """Advice that holds for every faulty line of the file; empty if there is none."""
         if not self.faulty or self.utf8_letters:
             return ""
         if self.zero_bytes:
@@ -132,7 +132,7 @@ def _count(line: str, counts: LineCounts) -> None:
 
 
 def too_many(faulty: int, total: int) -> bool:
-    """Whether a text with so many faulty lines is refused."""
+    """Whether a text with this number of faulty lines is refused."""
     return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
 
 
@@ -144,7 +144,7 @@ class TextLines:
     """
 
     error: type[ToolkitError]
-    """The class of what is raised."""
+    """The class of the errors that are raised."""
     listed: list[str] = field(default_factory=list)
     """The first faulty lines: `file:number: line`."""
     counts: dict[Path, LineCounts] = field(default_factory=dict)

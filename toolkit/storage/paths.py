@@ -34,7 +34,7 @@ DEEPEST = 200
 
 
 class UnsafePathError(ToolkitError):
-    """A path that leads out of the folder that it should be in."""
+    """A path that leads out of its folder."""
 
 
 def safe_name(name: str) -> str:
@@ -59,8 +59,8 @@ def safe_name(name: str) -> str:
 def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
     """Return the positions of the first two names that cannot both be files; None: all can.
 
-    On disk a name is bytes: two texts may be the same ones. Nor can a file be the folder of
-    another.
+    On disk a name is bytes, so two texts may be the same name. A file cannot be the folder of
+    another one.
 
     Args:
       names: results of `safe_name`, with the suffixes of the files.
@@ -79,7 +79,7 @@ def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
 
 
 def path_below(folder: Path, name: str) -> Path:
-    """Return `folder/name`, of which a link in the folder may have made a path to elsewhere.
+    """Return `folder/name`, unless a link in the folder leads it elsewhere.
 
     Args:
       folder: where to write; it may be reached by links, and need not exist.
@@ -100,7 +100,7 @@ def path_below(folder: Path, name: str) -> Path:
         RuntimeError,
         ValueError,
     ) as error:  # links in a circle; NUL
-        raise UnsafePathError(f"{path}: is no path to write to ({error})") from error
+        raise UnsafePathError(f"{path}: cannot be written ({error})") from error
     if not inside:
         raise UnsafePathError(
             f"{path}: lies outside {folder}, by its name or a link; write to an empty folder"
@@ -143,22 +143,22 @@ _ALIAS = re.compile(r"\{([\w.]+)\}(?:/|$)")
 _BEGINS = r"(?<![^\s`'\"(=:])"  # a path in a message begins after a space or a quotation mark
 
 
-class PlacesError(ToolkitError):
+class PathAliasesError(ToolkitError):
     """A file of places that cannot be read."""
 
 
 @dataclass(frozen=True)
-class Places:
+class PathAliases:
     """Absolute folders by the names of their places."""
 
     folders: Mapping[str, str]
 
     def name(self, path: str) -> str:
-        """Return the name of an absolute path: that by the deepest place it lies in, or itself."""
-        found = [place for place, folder in self.folders.items() if _inside(path, folder)]
-        if not found:
+        """Return the alias of an absolute path by the deepest place it lies in, or the path."""
+        places = [place for place, folder in self.folders.items() if _inside(path, folder)]
+        if not places:
             return path
-        place = max(found, key=lambda place: len(self.folders[place]))
+        place = max(places, key=lambda place: len(self.folders[place]))
         return f"{{{place}}}{path[len(self.folders[place]) :]}"
 
     def path(self, name: str) -> str:
@@ -192,7 +192,7 @@ def places_text(folders: Mapping[str, str]) -> str:
     return json.dumps(dict(sorted(folders.items())), indent=1) + "\n"
 
 
-def places_of(path: Path) -> Places | None:
+def places_of(path: Path) -> PathAliases | None:
     """Return the places of the run directory that a file lies in.
 
     Args:
@@ -202,14 +202,14 @@ def places_of(path: Path) -> Places | None:
       None outside of run directories.
 
     Raises:
-      PlacesError: `stages/places.json` is damaged.
+      PathAliasesError: `stages/places.json` is damaged.
     """
     for folder in Path(path).absolute().parents:
         file = folder / PLACES
         if file.is_file():
-            advice = "give the recipe's command again, which writes it anew"
-            with reading(file, PlacesError, advice):
-                return Places({**read_json(file, {str: str}), RUN: str(folder)})
+            advice = "give the recipe's command again, which writes the file again"
+            with reading(file, PathAliasesError, advice):
+                return PathAliases({**read_json(file, {str: str}), RUN: str(folder)})
     return None
 
 
@@ -258,7 +258,7 @@ def map_path(path: str, path_map: PathMap) -> str:
 
 
 def suggestion(missing: Iterable[str]) -> str:
-    """Return advice on mapping the folder that all absolute paths of missing files begin with."""
+    """Return advice on mapping the common folder of missing files; empty if they have none."""
     paths = [_with_slashes(path) for path in missing if path.startswith("/") or is_of_windows(path)]
     folders = {os.path.dirname(path) for path in paths}
     if len({path.startswith("/") for path in folders}) != 1:  # commonpath takes no mixture
@@ -302,15 +302,15 @@ def check_utf8(text: str) -> None:
 
 def encoding_error(error: BaseException | None) -> EncodingError | None:
     """Return an error with advice if `error` comes from text that is not UTF-8, else None."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
             text, place = error.object, error.start
             begin = max(text.rfind(end, 0, place) for end in "\n\t\"'`") + 1
             name = printable(text[max(begin, place - LONGEST_QUOTED) : place])
-            rest = _NAME.match(text, place)
-            name += printable(rest[0][:LONGEST_QUOTED]) if rest else ""
+            ending = _NAME.match(text, place)
+            name += printable(ending[0][:LONGEST_QUOTED]) if ending else ""
             return EncodingError(
                 f"`{name}` is not UTF-8 and cannot be written to a file of text; rename the file"
                 " or folder (or mend the text), and give the same command again"

@@ -255,8 +255,8 @@ def check_tensor(file: Any, name: str, shape: tuple[str, int] | None) -> None:
     """
     if shape is None:
         return
-    found = file.get_slice(name)
-    kind, dimensions = found.get_dtype(), len(found.get_shape())
+    tensor = file.get_slice(name)
+    kind, dimensions = tensor.get_dtype(), len(tensor.get_shape())
     if (kind, dimensions) != shape:
         raise ValueError(
             f"the tensor {name!r} is {kind} of {dimensions} dimensions, "

@@ -26,12 +26,12 @@ def single_spaced(text: str) -> str:
 
 
 def key_and_rest(line: str) -> tuple[str, str]:
-    """Split a line into its first word and the rest, without white space around the two.
+    """Split a line into its first word and the remainder, without white space around the two.
 
     Both are empty for a blank line.
     """
-    key, *rest = re.split(r"[ \t\n\v\f\r]+", line.strip(WHITE_SPACE), maxsplit=1)
-    return key, rest[0] if rest else ""
+    key, *remainder = re.split(r"[ \t\n\v\f\r]+", line.strip(WHITE_SPACE), maxsplit=1)
+    return key, remainder[0] if remainder else ""
 
 
 def has_other_space(text: str) -> bool:
