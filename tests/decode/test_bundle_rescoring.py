@@ -1,6 +1,5 @@
 """The bundle ends with the words that the recipe's rescoring has found."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -111,11 +110,3 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
     alone = Recogniser(make_bundle(recogniser, tmp_path / "alone", config=settings, tuned=tuned))
     assert first == {name: alone.recognise_features(features(name)).text for name in texts}
     assert first != expected
-
-
-def test_bundles_of_earlier_versions_have_no_neural_pass(recogniser, tmp_path):
-    bundle = make_bundle(recogniser, tmp_path / "bundle")
-    settings = json.loads((bundle / "recogniser.json").read_text())
-    assert settings.pop("neural") is None
-    (bundle / "recogniser.json").write_text(json.dumps(settings))
-    assert Recogniser(bundle).recognise_features(features("u1")).text

@@ -147,14 +147,6 @@ def test_a_bundle_moves_and_names_no_place(bundle, babble, recogniser, tmp_path)
     assert moved.recognise_features(moved.frontend(samples), None, True) == expected
 
 
-def test_older_bundles_recognise_but_give_no_times(bundle, babble, save, tmp_path):
-    old, path = bundle(extras=False), save("a.wav", babble(0, 6.0).clamp(-0.9, 0.9))
-    (found,) = transcribe(old, sources([path], tmp_path), config=SHORT)
-    assert not found.fault
-    with pytest.raises(BundleError, match="run the recipe's last stage again"):
-        next(transcribe(old, sources([path], tmp_path), details=True))
-
-
 def test_what_is_no_bundle_is_said(bundle, tmp_path):
     with pytest.raises(BundleError, match="is not a bundle"):
         Recogniser(tmp_path)

@@ -56,7 +56,8 @@ def serve(
     Example:
       toolkit serve --port 8000 exp/demo/final
     """
-    from toolkit.decode.bundle.folder import describe, find_system
+    from toolkit.decode.bundle.card import read_card
+    from toolkit.decode.bundle.folder import find_system
     from toolkit.decode.streaming import EndpointConfig
     from toolkit.decode.streaming_bundle import StreamingBundle
     from toolkit.environment import usable_cpus
@@ -77,10 +78,10 @@ def serve(
             " needs no --host"
         )
     bundle = find_system(model, system, role="stream")
-    description = describe(bundle)
-    if description:
-        report(description)
+    card = read_card(bundle)
+    if card:
+        report(str(card))
     config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
     with one_thread():
         shared = EndpointedBundle(StreamingBundle(bundle, fast), EndpointConfig(endpoint))
-        run(Server(shared, description or bundle.name, config, report), report)
+        run(Server(shared, str(card or bundle.name), config, report), report)

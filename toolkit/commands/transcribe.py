@@ -151,7 +151,8 @@ def transcribe(
       arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
-    from toolkit.decode.bundle.folder import describe, find_system
+    from toolkit.decode.bundle.card import read_card
+    from toolkit.decode.bundle.folder import find_system
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
     from toolkit.decode.transcribe import transcribe as transcribe_sources
@@ -194,9 +195,9 @@ def transcribe(
         _check_number(len(sources), form, apart)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         bundle = find_system(model, system, "stream" if stream else role_of(sources))
-        if description := describe(bundle):
+        if card := read_card(bundle):
             without = "rescoring, and so its error rates, left out: " if fast else ""
-            click.echo(f"{without}{description}", err=True)
+            click.echo(f"{without}{card}", err=True)
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
@@ -236,11 +237,12 @@ def _check_number(recordings: int, form: str, apart: bool) -> None:
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
     """Say what follows for recordings whose speakers are not named; None if all are."""
-    from toolkit.decode.bundle.folder import adapts_to_speakers, describe, find_system
+    from toolkit.decode.bundle.card import read_card
+    from toolkit.decode.bundle.folder import adapts_to_speakers, find_system
 
     unnamed = [source for source in sources if source.speaker is None]
     adapts = adapts_to_speakers(bundle)
-    if not unnamed or not (adapts or describe(bundle)):
+    if not unnamed or not (adapts or read_card(bundle)):
         return None
     if len(unnamed) == len(sources):
         note = "no speaker is named: every recording counts as a speaker of its own"
@@ -317,7 +319,7 @@ def _stream(
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
     shared = StreamingBundle(bundle, fast)
-    details = form == "json" and shared.has_times
+    details = form == "json"
     for source in sources:
         stream, latency = shared.stream(ends, details), Latency()
         blocks = source.blocks(shared.sampling_rate, piece)

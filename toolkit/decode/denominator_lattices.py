@@ -10,12 +10,11 @@ from torch import Tensor
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.errors import ToolkitError
-from toolkit.features.low_frame_rate import centre
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs
-from toolkit.fsa.lattice_density import prune_to_density, reference_path
+from toolkit.fsa.lattice_density import prune_to_density
 from toolkit.fsa.lattice_store import (
     LatticeStoreError,
     ShardHeader,
@@ -26,15 +25,10 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.fsa.search import search_with_retries
 from toolkit.storage.files import write_atomically
-from toolkit.train.corpus import Alignments
 
 
 class LatticeFailuresError(ToolkitError):
     """Too many utterances have no lattice."""
-
-
-class ReferenceLengthError(ToolkitError):
-    """A reference that does not belong to the scores."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,6 @@ def make_lattices(
     config: LatticeConfig,
     out: Path,
     jobs: int,
-    references: Alignments | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
     """Make the lattices of every utterance of a feature store, for `LatticeStore` to read.
@@ -95,8 +88,6 @@ def make_lattices(
       config: search, density and limits.
       out: the folder to write.
       jobs: worker processes; threads beside a network on a GPU.
-      references: the reference pdf of every raw frame, or of every frame of the scores. Its path
-        is added to an utterance's lattice where the graph accepts it: MMI needs it, sMBR does not.
       progress: called with (shards done, shards).
 
     Returns:
@@ -106,7 +97,7 @@ def make_lattices(
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
-    work = partial(_make_shard, graph, config, references, out)
+    work = partial(_make_shard, graph, config, out)
     made = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
     current = {shard_path(out, number) for number in range(len(made))}
     for leftover in set(out.glob("lattices.*.safetensors")) - current:
@@ -159,7 +150,6 @@ def _graph(path: Path) -> _Graph:
 def _make_shard(
     graph_path: Path,
     config: LatticeConfig,
-    references: Alignments | None,
     out: Path,
     scorer: Scorer,
     threads: int,
@@ -172,16 +162,11 @@ def _make_shard(
     kept = _finished(path, graph.digest, ids)
     if kept is not None:
         return _ShardResult(kept, audio, None, path.stat().st_size)
-    with_reference = set(references.ids) if references is not None else set()
 
     def make(scored: Scored) -> tuple[LatticeArcs | None, Beam, float]:
         start = scored.clock() - scored.seconds
         scores = scored.log_likelihoods * config.acoustic_scale
-        reference = None
-        if scored.utterance in with_reference:
-            pdfs = _subsampled(scores, references.load(scored.utterance), scored.utterance)
-            reference = reference_path(pdfs, graph.fst)
-        found = search(scores, graph.fst, config, reference)
+        found = search(scores, graph.fst, config)
         return *found, scored.clock() - start
 
     lattices: dict[str, LatticeArcs] = {}
@@ -200,16 +185,13 @@ def _make_shard(
     return _ShardResult(ShardHeader.read(path), audio, seconds, path.stat().st_size)
 
 
-def search(
-    scores: Tensor, graph: Fst, config: LatticeConfig, reference: LatticeArcs | None = None
-) -> tuple[LatticeArcs | None, Beam]:
+def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeArcs | None, Beam]:
     """Make the lattice of one utterance.
 
     Args:
       scores: [T, P] scaled log-likelihoods.
       graph: the decoding graph.
       config: search and density.
-      reference: a path that pruning to the density must keep.
 
     Returns:
       The lattice, None if no path survives even the widest beam; and the beam that was used.
@@ -217,7 +199,7 @@ def search(
     lattice, beam = search_with_retries(scores, graph, config.beam.with_retries(config.retries))
     if lattice is None:
         return None, beam
-    return prune_to_density(lattice, len(scores), config.density, beam.output, reference), beam
+    return prune_to_density(lattice, len(scores), config.density, beam.output), beam
 
 
 def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None:
@@ -230,16 +212,3 @@ def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None
         return None
     tried = {*facts.ids, *(utterance for utterance, _ in facts.failed)}
     return facts if facts.graph == digest and tried == set(ids) else None
-
-
-def _subsampled(scores: Tensor, pdfs: Tensor, utterance: str) -> Tensor:
-    """Return the reference pdfs at the frame rate of the scores."""
-    if len(pdfs) == len(scores):
-        return pdfs
-    middle = centre(len(pdfs))
-    if len(middle) == len(scores):
-        return pdfs[middle]
-    raise ReferenceLengthError(
-        f"{utterance}: the reference has {len(pdfs)} frames, the scores {len(scores)};"
-        " align the data with the same features"
-    )

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
@@ -19,13 +18,10 @@ from toolkit.decode.decode_store import (
     search_folder,
     searched_shard,
 )
-from toolkit.decode.first_pass import Decoder, decoding_graph
+from toolkit.decode.first_pass import Decoder
 from toolkit.decode.system import Scorers, references_of
-from toolkit.decode.word_times import SAMPLES, WordAligner
-from toolkit.fsa.fst import Lattice
+from toolkit.decode.word_times import WordAligner
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.lattice_codec import LatticeArcs
-from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, write_shard
 from toolkit.fsa.nbest import n_best
 from toolkit.fsa.word_determinize import word_lattice
 from toolkit.fsa.word_lattice import WordLattice
@@ -40,14 +36,10 @@ class NbestConfig:
 
     count: int = 10
     """Length of the n-best lists."""
-    samples: int = SAMPLES
-    """Lattice paths that are sampled for confidences."""
-    lattices: bool = False
-    """Keep the first-pass lattices on disk, see `toolkit.fsa.lattice_store`."""
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.samples < 1:
-            raise ValueError("count and samples must be at least 1")
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}, needs to be at least 1")
 
 
 def write_nbest_and_ctm(
@@ -76,7 +68,7 @@ def write_nbest_and_ctm(
       senones: those of the acoustic model, to align the words.
       config: what is extracted.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
-        `words.ctm`, `word_lattices/` and, with `config.lattices`, `lattices/`.
+        `words.ctm` and `word_lattices/`.
       jobs: worker processes; threads beside a network on a GPU.
       progress: called with (splits done, splits).
 
@@ -119,8 +111,6 @@ class _Explored:
     """The fields of `LatticeSummary`, but for the utterance."""
     words: WordLattice | None
     """None where no path survived."""
-    arcs: LatticeArcs | None
-    """The first pass's lattice, if it is kept."""
 
 
 @dataclass(frozen=True)
@@ -152,15 +142,11 @@ class _Extractor:
             calibration=None,
             frame_shift=scorer.frame_shift,
             beam=self.decoder.config.beam.search,
-            samples=self.config.samples,
         )
         shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
         searched = {one.utterance: one for one in shard_found}
         explore = partial(self._explore, searched, aligner, scorer.frame_shift)
         explored = dict(zip(ids, map_scored(explore, scorer, ids, threads), strict=True))
-        if self.config.lattices:
-            found = {u: x.arcs for u, x in explored.items() if x.arcs is not None}
-            self._write_lattices(found, number)
         words.parent.mkdir(exist_ok=True)
         lattices = {u: x.words for u, x in explored.items()}
         weights = self.weights
@@ -187,20 +173,12 @@ class _Extractor:
             "words": [],
         }
         if not found:
-            return _Explored(summary, None, None)
+            return _Explored(summary, None)
         scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
-        kept = self.config.lattices
         return _Explored(
             summary | {"words": self._words(found[-1], scored.log_likelihoods * scale, aligner)},
             word_lattice(found[-1], scale, beam, frame_shift),
-            _graph_arcs(found[0].lattice, len(scored.log_likelihoods)) if kept else None,
         )
-
-    def _write_lattices(self, lattices: Mapping[str, LatticeArcs], number: int) -> None:
-        graph, out = self.decoder.graph, self.out.parent / "lattices"
-        out.mkdir(exist_ok=True)
-        index = graph_index(decoding_graph(graph))
-        write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
 
     def _words(
         self, lattice: ScoredLattice, scores: Tensor, aligner: WordAligner
@@ -211,10 +189,3 @@ class _Extractor:
             (word.word, word.start, round(word.end - word.start, 3), word.confidence)
             for word in words
         ]
-
-
-def _graph_arcs(lattice: Lattice, frames: int) -> LatticeArcs:
-    """Return a lattice as (frame, graph arc) pairs, sorted."""
-    frame, arc = lattice.frame, lattice.graph_arc
-    order = np.lexsort((arc, frame))
-    return LatticeArcs(frames, frame[order], arc[order])

@@ -39,7 +39,7 @@ class Latency:
     """Seconds since the stream began, in the time of a live stream."""
     first: float | None = None
     """Seconds from the onset of speech to the first words, in the first utterance that has both;
-    None if there is none, or if the bundle does not detect speech."""
+    None if there is none."""
     final: float = 0.0
     """Seconds from the end of the last utterance to its final words."""
     _shown_at: float | None = None

@@ -105,8 +105,7 @@ class StreamResult:
     end: float
     """Audio received so far; for a final result, the end of the utterance."""
     onset: float | None
-    """Onset of speech in the utterance; None if there is none yet, or if the bundle cannot detect
-    speech."""
+    """Onset of speech in the utterance; None if there is none yet."""
 
 
 class SpeechActivity:
@@ -146,8 +145,7 @@ class StreamingRecogniser:
       details: find word times and confidences of final utterances.
 
     Raises:
-      BundleError: the model needs the whole utterance, or the bundle has no senones, which
-        `endpoint` and `details` need.
+      BundleError: the model needs the whole utterance.
     """
 
     def __init__(
@@ -158,11 +156,6 @@ class StreamingRecogniser:
         self._frontend = StreamingFrontend(recogniser.frontend)
         if details:
             recogniser.word_aligner  # noqa: B018 - fails now rather than at the end
-        if endpoint is not None and recogniser.silence is None:
-            raise BundleError(
-                "endpoint detection needs the senones of silence, which this bundle lacks: it was"
-                " written by an earlier version of the toolkit; run the recipe's last stage again"
-            )
         self._begin, self._frames = 0.0, 0
         self._gate = recogniser.silence_gate()
         self._begin_utterance()
@@ -171,7 +164,7 @@ class StreamingRecogniser:
     def warm_up(cls, recogniser: Recogniser) -> None:
         """Load and compile everything, so that the first stream need not wait for it."""
         recogniser.search.load()
-        stream = cls(recogniser, details=recogniser.silence is not None)
+        stream = cls(recogniser, details=True)
         stream.push(torch.zeros(recogniser.frontend_config.sampling_rate // 2))
         stream.finish()
 
@@ -181,8 +174,7 @@ class StreamingRecogniser:
         self._begin += self._frames * self._recogniser.frontend_config.frame_shift_ms / 1000
         self._frames = 0  # of the utterance, before stacking
         self._activity = SpeechActivity()
-        if self._gate is not None:
-            self._gate.begin_utterance()
+        self._gate.begin_utterance()
 
     @property
     def has_sound(self) -> bool:
@@ -205,15 +197,12 @@ class StreamingRecogniser:
 
     def _read(self, features: Tensor) -> None:
         self._frames += len(features)
-        if self._gate is not None:
-            self._gate.push(features)
+        self._gate.push(features)
         self._take(self._scorer.push(features))
 
     def _take(self, log_likelihoods: Tensor) -> None:
-        if self._gate is not None:
-            log_likelihoods = self._gate(log_likelihoods)
-        if self._recogniser.silence is not None:
-            self._activity.update(self._recogniser.silence(log_likelihoods) > 0.5)
+        log_likelihoods = self._gate(log_likelihoods)
+        self._activity.update(self._recogniser.silence(log_likelihoods) > 0.5)
         scores = log_likelihoods * self._recogniser.search.scale
         self._scores.append(scores)
         self._search.advance(scores)

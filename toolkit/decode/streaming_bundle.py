@@ -29,11 +29,8 @@ class StreamingBundle:
         self._recogniser: CtcRecogniser | Recogniser
         if is_ctc(bundle):
             self._kind, self._recogniser = CtcStreamingRecogniser, CtcRecogniser(bundle, fast=fast)
-            self.has_times = True
         else:
             self._kind, self._recogniser = StreamingRecogniser, Recogniser(bundle, fast=fast)
-            self.has_times = self._recogniser.silence is not None
-            """Whether times and confidences of words can be found; old bundles lack the senones."""
         self._kind.warm_up(self._recogniser)
 
     @property
@@ -47,8 +44,5 @@ class StreamingBundle:
         Args:
           endpoint: when utterances end; None: only at the end of the stream.
           details: find times and confidences of the words of final utterances.
-
-        Raises:
-          BundleError: the bundle lacks the senones, which `endpoint` and `details` need.
         """
         return self._kind(self._recogniser, endpoint, details)

@@ -62,7 +62,7 @@ def transcribe(
         system that recognises by speaker takes what a speaker said in any case.
 
     Raises:
-      BundleError: `model` is not a bundle, or has no senones, which `details` needs.
+      BundleError: `model` is not a bundle.
     """
     bundle = find_system(model, role=role_of(sources))
     recogniser = load_recogniser(bundle, device, fast, int8)

@@ -29,7 +29,6 @@ class WordAligner:
         they are.
       frame_shift: seconds between rows of scores.
       beam: search beam of the forced alignment.
-      samples: lattice paths that are sampled for confidences.
 
     Raises:
       GraphMismatchError: lexicon and senones have different phones.
@@ -42,12 +41,11 @@ class WordAligner:
         calibration: Path | None,
         frame_shift: float,
         beam: float,
-        samples: int = SAMPLES,
     ) -> None:
         self._compiler = TrainingGraphCompiler(Lang.load(lang), senones)
         check_phones(lang, self._compiler.lang, senones)
         self._calibration = Calibration.load(calibration) if calibration else Calibration()
-        self._shift, self._beam, self._samples = frame_shift, beam, samples
+        self._shift, self._beam = frame_shift, beam
 
     def __call__(
         self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
@@ -62,7 +60,7 @@ class WordAligner:
         """
         best = lattice.best_path(weights)
         names = [self.symbol(word) for word in best.words]
-        samples = sampled_words(lattice, weights, self._samples)
+        samples = sampled_words(lattice, weights, SAMPLES)
         posteriors = word_confidences(best.words, samples)
         starts = best.word_frames
         return self.timed(names, posteriors, scores, scale, [*starts, len(scores)])

@@ -9,8 +9,13 @@ from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import EPSILON, FINAL, Fst
 from toolkit.storage.reading import read_tensors, reading
 
-_SHAPES = {"arcs": ("I32", 2), "scores": ("F32", 1), "aux_labels": ("I32", 1)}
-_OPTIONAL = {"aux_splits": ("I32", 1), "lm_scores": ("F32", 1)}
+_SHAPES = {
+    "arcs": ("I32", 2),
+    "scores": ("F32", 1),
+    "aux_labels": ("I32", 1),
+    "aux_splits": ("I32", 1),
+}
+_OPTIONAL = {"lm_scores": ("F32", 1)}
 
 
 class GraphError(ToolkitError):
@@ -44,17 +49,14 @@ def load_fst(path: Path) -> Fst:
     with reading(path, GraphError, "make the graph again", "no graph"):
         tensors, _ = read_tensors(path, _SHAPES, "np", _OPTIONAL)
         _check(tensors)
-        arcs, words = tensors["arcs"], tensors["aux_labels"]
-        splits = tensors.get("aux_splits", np.arange(len(words) + 1))
-        # Graphs of earlier versions have 0 or -1 where an arc writes nothing.
-        before = np.append(0, np.cumsum(words > 0))
+        arcs = tensors["arcs"]
         return Fst(
             source=arcs[:, 0].copy(),
             target=arcs[:, 1].copy(),
             labels=arcs[:, 2].copy(),
             scores=tensors["scores"],
-            splits=before[splits].astype(np.int32),
-            words=words[words > 0],
+            splits=tensors["aux_splits"],
+            words=tensors["aux_labels"],
             lm_scores=tensors.get("lm_scores"),
         )
 
@@ -65,13 +67,14 @@ def _check(tensors: dict[str, np.ndarray]) -> None:
     Raises:
       ValueError: the tensors do not form a transducer.
     """
-    arcs, words = tensors["arcs"], tensors["aux_labels"]
-    splits = tensors.get("aux_splits", np.arange(len(words) + 1))
+    arcs, words, splits = tensors["arcs"], tensors["aux_labels"], tensors["aux_splits"]
     lengths = {len(tensors[name]) for name in ("scores", "lm_scores") if name in tensors}
     if arcs.shape[1] != 4 or lengths != {len(arcs)} or len(splits) != len(arcs) + 1:
         raise ValueError("its tensors do not belong together")
     if splits[0] != 0 or splits[-1] != len(words) or (np.diff(splits) < 0).any():
         raise ValueError("output labels that belong to no arc")
+    if (words <= EPSILON).any():
+        raise ValueError("output labels below 1")
     if not len(arcs):
         raise ValueError("no arcs")
     source, target, labels = arcs[:, 0], arcs[:, 1], arcs[:, 2]

@@ -1,10 +1,9 @@
 """Lattice pruning to a density, the number of arcs per frame (C8: about 10)."""
 
 import numpy as np
-from torch import Tensor
 
 from toolkit.fsa.best_scores import backward_scores, forward_scores
-from toolkit.fsa.fst import FINAL, Fst, Lattice
+from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice_codec import LatticeArcs
 
 # Paths whose scores differ by less are kept or dropped together: float64 sums of float32 scores.
@@ -16,7 +15,6 @@ def prune_to_density(
     frames: int,
     density: float,
     beam: float,
-    reference: LatticeArcs | None = None,
 ) -> LatticeArcs:
     """Keep the arcs of the best paths: as many as the density allows.
 
@@ -32,18 +30,12 @@ def prune_to_density(
     Args:
       lattice: of one utterance, from `search_lattice`.
       frames: T.
-      density: arcs per frame at most; where reference and best path alone have more, so has the
-        result.
+      density: arcs per frame at most, from 1: the best path has one.
       beam: the output beam of the search.
-      reference: a path that is kept like the best one, whether the search found it or not.
     """
     total, rest = forward_scores(lattice), backward_scores(lattice)
     loss = total[-1] - (total[lattice.source] + lattice.scores + rest[lattice.target])
-    key = _keys(lattice.frame, lattice.graph_arc)
-    if reference is not None:
-        path = _keys(reference.frame, reference.arc)
-        loss = np.append(loss[~np.isin(key, path)], np.zeros(len(path)))
-        key = np.append(key[~np.isin(key, path)], path)
+    key = (lattice.frame.astype(np.int64) << 32) + lattice.graph_arc
     # The arcs to the final state, one per frame at most on a path, are not counted.
     emitting = key < frames << 32
     threshold = _threshold(np.sort(loss[emitting]), int(density * frames), beam)
@@ -59,41 +51,3 @@ def _threshold(losses: np.ndarray, most: int, beam: float) -> float:
     apart = np.flatnonzero(np.diff(losses[: most + 1]) > TIE)
     last = apart[-1] if len(apart) else 0
     return float(losses[last] + TIE / 2)
-
-
-def _keys(frame: np.ndarray, arc: np.ndarray) -> np.ndarray:
-    return (frame.astype(np.int64) << 32) + arc
-
-
-def reference_path(pdfs: Tensor, graph: Fst) -> LatticeArcs | None:
-    """The graph's best path that reads the given pdfs, by its own scores, searched without a beam.
-
-    Args:
-      pdfs: [T] one for every frame.
-      graph: the decoding graph.
-
-    Returns:
-      The path; None where the graph has none, for instance because it lacks a word.
-    """
-    first, target = graph.first, graph.target
-    states, scores = np.zeros(1, np.int64), np.zeros(1)
-    steps = []
-    for label in [*(pdfs + 1).tolist(), FINAL]:
-        degree = first[states + 1] - first[states]
-        origin = np.arange(len(states)).repeat(degree)
-        arc = np.arange(len(origin)) + (first[states] - degree.cumsum() + degree).repeat(degree)
-        fits = graph.labels[arc] == label
-        arc, origin = arc[fits], origin[fits]
-        total = scores[origin] + graph.scores[arc]
-        order = np.lexsort((arc, -total, target[arc]))
-        best = order[np.diff(target[arc[order]], prepend=-1) > 0]
-        if not len(best):
-            return None
-        steps.append((arc[best], origin[best]))
-        states, scores = target[arc[best]], total[best]
-    path, at = [], 0
-    for arc, origin in reversed(steps):
-        path.append(arc[at])
-        at = origin[at]
-    numbers = np.arange(len(steps), dtype=np.int32)
-    return LatticeArcs(len(pdfs), numbers, np.array(path[::-1], np.int32))

@@ -114,13 +114,6 @@ def _bins_around(lattice: WordLattice, shares: Array, chosen: list[int]) -> Mini
     return MinimumRisk(_bins(*aligned, len(slots)), float(distances[-1, -1]))
 
 
-def expected_errors(lattice: WordLattice, scores: Array, words: list[int]) -> float:
-    """The expected edit distance of words from the paths of a lattice; see `minimum_risk`."""
-    arcs = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
-    slots = np.array(words, np.int64)
-    return float(_distances(*arcs, lattice.shares(scores), lattice.num_states, slots)[-1, -1])
-
-
 def _bins(
     bins: Array, words: Array, masses: Array, begins: Array, ends: Array, count: int
 ) -> tuple[tuple[Candidate, ...], ...]:

@@ -20,6 +20,9 @@ from toolkit.storage.reading import read_tensors, reading
 
 LOG_2PI = 1.8378770664093453
 
+SPLIT_POWER = 0.25
+"""Exponent of a pdf's occupancy in its share of the Gaussians; below one favours rare pdfs."""
+
 # Scores of single Gaussians that are computed at a time: 8 MB, so that they stay in the cache.
 MAX_SCORES = 2**21
 
@@ -249,10 +252,8 @@ class Gmm:
         totals = torch.zeros(self.num_pdfs, dtype=torch.float64).index_add_(0, owner, weights)
         return Gmm(owner, (weights / totals[owner]).float(), means[keep], variances[keep])
 
-    def split(
-        self, target: int, pdf_occupancy: Tensor, power: float = 0.25, min_count: float = 0.0
-    ) -> "Gmm":
-        """Grow to `target` Gaussians, allotted to the pdfs by occupancy^power (Kaldi's mix-up).
+    def split(self, target: int, pdf_occupancy: Tensor, min_count: float = 0.0) -> "Gmm":
+        """Grow to `target` Gaussians, allotted to the pdfs by occupancy^0.25 (Kaldi's mix-up).
 
         Each pdf splits its heaviest Gaussian in two, moved apart by a fifth of its standard
         deviation in random directions, until it has its share. The directions are the same in
@@ -261,10 +262,9 @@ class Gmm:
         Args:
           target: total number of Gaussians; fewer where there are too few frames.
           pdf_occupancy: [P] frames of each pdf.
-          power: below one favours rare pdfs.
           min_count: frames that a pdf must have for each Gaussian (Kaldi: 20).
         """
-        wanted = _shares(target, pdf_occupancy.clamp(min=1.0), power, min_count).tolist()
+        wanted = _shares(target, pdf_occupancy.clamp(min=1.0), min_count).tolist()
         generator = torch.Generator().manual_seed(0)
         weights, means, variances = [], [], []
         for pdf, mine in enumerate(self._gaussians_of_pdf):
@@ -355,12 +355,12 @@ def _unpickled(*arrays: np.ndarray) -> Gmm:
     return Gmm(*map(torch.from_numpy, arrays))
 
 
-def _shares(target: int, occupancy: Tensor, power: float, min_count: float) -> Tensor:
+def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
     """How many of `target` Gaussians each pdf gets by its occupancy [P] -> [P] int64.
 
     Gaussians that a pdf has too few frames for are allotted to the other pdfs.
     """
-    share = occupancy**power
+    share = occupancy**SPLIT_POWER
     most = (occupancy / min_count).floor().clamp(min=1.0)  # infinite without a minimum
     full = torch.zeros(len(share), dtype=torch.bool)
     while True:

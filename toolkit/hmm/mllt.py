@@ -15,6 +15,10 @@ MIN_FRAMES_PER_DIMENSION = 10
 """Kaldi warns below this number; an estimate from so few frames is of no use."""
 
 
+ROUNDS = 200
+"""Updates of every row (Kaldi: 200)."""
+
+
 class MlltError(ToolkitError):
     """Too little data to estimate the transform."""
 
@@ -52,7 +56,7 @@ class MlltStatistics(Accumulators):
         self.beta += len(x)
 
 
-def estimate_mllt(statistics: MlltStatistics, iterations: int = 200) -> tuple[Tensor, float]:
+def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
     """The square matrix M that makes the likelihood of M x highest, as Kaldi's MlltAccs::Update.
 
     Gales, "Semi-tied covariance matrices for hidden Markov models" (1999), eq. 22, row by row:
@@ -61,7 +65,6 @@ def estimate_mllt(statistics: MlltStatistics, iterations: int = 200) -> tuple[Te
 
     Args:
       statistics: of at least 10 frames per dimension.
-      iterations: rounds over all rows (Kaldi: 200).
 
     Returns:
       [D, D] float64, and the gain in log-likelihood per frame.
@@ -80,7 +83,7 @@ def estimate_mllt(statistics: MlltStatistics, iterations: int = 200) -> tuple[Te
     inverses = torch.linalg.inv(scatter)
     matrix = torch.eye(dimension, dtype=torch.float64)
     start = mllt_objective(statistics, matrix)
-    for _ in range(iterations):
+    for _ in range(ROUNDS):
         for d in range(dimension):
             update_row(matrix, d, inverses[d], count)
     return matrix, (mllt_objective(statistics, matrix) - start) / count

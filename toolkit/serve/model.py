@@ -13,10 +13,6 @@ class EndpointedBundle:
     Args:
       bundle: the models.
       endpoint: when utterances end.
-
-    Raises:
-      BundleError: the bundle cannot find silence or times: an earlier version of the toolkit wrote
-        it.
     """
 
     def __init__(self, bundle: StreamingBundle, endpoint: EndpointConfig) -> None:

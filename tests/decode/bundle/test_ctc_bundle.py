@@ -431,7 +431,6 @@ def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path
 def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
     shared = StreamingBundle(bundle)
     assert shared.sampling_rate == 16000
-    assert shared.has_times
 
     def heard(seed):
         stream = shared.stream(EndpointConfig(longest=1.0), details=True)

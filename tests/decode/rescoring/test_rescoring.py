@@ -18,7 +18,12 @@ from toolkit.decode.rescoring.candidates import (
     read_candidates,
 )
 from toolkit.decode.rescoring.lists import NeuralRescoringConfig
-from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights, neural_scores
+from toolkit.decode.rescoring.rescorer import (
+    WEIGHTS,
+    Rescorer,
+    RescoringWeights,
+    neural_scores,
+)
 from toolkit.decode.rescoring.system import rescore_system
 from toolkit.decode.rescoring.tuning import tune_rescoring
 from toolkit.decode.tuning import Count, Grid, Untuned
@@ -254,7 +259,8 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
     shortlist = Shortlist.of({"A": 2, "B": 1, "C": 1}, ["A", "B", "C"], None)
     model = NeuralLm(WordLstm(WordLstmConfig(vocabulary=6, hidden=3)), shortlist)
     rescorer = Rescorer(model, RescoringWeights(0.5, 0.1, 0.0))
-    rescorer.save(tmp_path)
+    model.save(tmp_path)
+    rescorer.weights.save(tmp_path / WEIGHTS)
     again = Rescorer.load(tmp_path)
     assert again.weights == rescorer.weights
     neural = [scores.sum() for scores in model.score(LISTED.sentences)]

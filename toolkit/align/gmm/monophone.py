@@ -81,7 +81,7 @@ def train_monophone(
             require_aligned(data, short, config.em.max_failed)
             statistics = data.accumulate(accumulate_tree, features=features, topology=topology)
             senones = Senones.monophone(topology)
-            gmm, floor = single_gaussians(statistics, senones.table, config.em)
+            gmm, floor = single_gaussians(statistics, senones.table)
             return GmmSystem(features, senones, gmm), floor
 
         return train_em("monophones", start, cepstra, data, config.em, out, progress)

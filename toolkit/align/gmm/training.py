@@ -27,6 +27,8 @@ from toolkit.storage.reading import read_tensors, reading, validated
 
 logger = logging.getLogger(__name__)
 
+VARIANCE_FLOOR = 0.01
+"""Lowest variance, as a share of the global one."""
 Update = Callable[[int, GmmSystem], GmmSystem]
 
 
@@ -49,8 +51,6 @@ class EmConfig:
     min_occupancy: float = 10.0
     """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than
     twice as many is not split."""
-    variance_floor: float = 0.01
-    """Lowest variance, as a share of the global one."""
     align: AlignConfig = AlignConfig()
     """The search of the alignments."""
     max_failed: float = 0.2
@@ -63,8 +63,6 @@ class EmConfig:
             raise ValueError(f"gaussians is {self.gaussians}, needs to be 1 or more")
         if self.min_occupancy < 0:
             raise ValueError(f"min_occupancy is {self.min_occupancy}, must not be negative")
-        if self.variance_floor <= 0:
-            raise ValueError(f"variance_floor is {self.variance_floor}, needs to be above 0")
         if not 0 <= self.max_failed <= 1:
             raise ValueError(f"max_failed is {self.max_failed}, needs to be between 0 and 1")
 
@@ -92,13 +90,11 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
         )
 
 
-def single_gaussians(
-    statistics: TreeStatistics, table: Tensor, config: EmConfig
-) -> tuple[Gmm, Tensor]:
+def single_gaussians(statistics: TreeStatistics, table: Tensor) -> tuple[Gmm, Tensor]:
     """One Gaussian for every pdf of a tree, and the variance floor [D]."""
     count, first, second = statistics.sum_by_pdf(table)
     mean = first.sum(0) / count.sum()
-    floor = (config.variance_floor * (second.sum(0) / count.sum() - mean**2)).float()
+    floor = (VARIANCE_FLOOR * (second.sum(0) / count.sum() - mean**2)).float()
     return Gmm.from_moments(count, first, second, floor), floor
 
 

@@ -94,5 +94,5 @@ def initial_system(
     """
     statistics = data.accumulate(accumulate_tree, features=features, topology=old.topology)
     senones = Senones(old.topology, grow_tree(statistics, old.topology, config.tree))
-    gmm, floor = single_gaussians(statistics, senones.table, config.em)
+    gmm, floor = single_gaussians(statistics, senones.table)
     return GmmSystem(features, senones, gmm), floor

@@ -51,7 +51,7 @@ class _System:
         self.frontend, self.gmm, self.senones = system.features.frontend, system.gmm, system.senones
         self.cepstra = system.cepstra
         self.compiler = TrainingGraphCompiler(lang, self.senones)
-        self.posteriors = PhonePosteriors(self.senones, config.confidence_scale)
+        self.posteriors = PhonePosteriors(self.senones)
 
     def features(
         self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None

@@ -10,6 +10,8 @@ from toolkit.hmm.senones import Senones
 
 BLOCK_FRAMES = 1500
 """Frames scored at a time: with 15,000 Gaussians 90 MB."""
+SCALE = 0.5
+"""Factor on log-likelihoods in phone posteriors."""
 SAMPLE_STEP = 3
 """Every third frame is a sample, in which all pdfs are scored, not only those of a window's words.
 With HMMs of three states every phone has at least one."""
@@ -33,14 +35,14 @@ class PhonePosteriors:
       scale: factor on log-likelihoods.
     """
 
-    def __init__(self, senones: Senones, scale: float) -> None:
+    def __init__(self, senones: Senones, scale: float = SCALE) -> None:
+        self._scale = scale
         first = torch.zeros(1 + len(senones.topology.phones), dtype=torch.int64)
         for family in base_phone_groups(senones.topology):
             first[list(family)] = family[0]
         self.phone_of_pdf = first[senones.phone_of_pdf]
         self.pdfs = torch.arange(senones.num_pdfs)
         self.size = 1 + int(self.phone_of_pdf.max())
-        self._scale = scale
         self._member = (self.phone_of_pdf[:, None] == torch.arange(self.size)).float()
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:

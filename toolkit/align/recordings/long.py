@@ -15,6 +15,8 @@ from toolkit.hmm.senones import Senones
 
 MAX_STATES = 16_000_000
 """Frames times states that a search may hold: at some 30 bytes each, this bounds its memory."""
+PHONE_RATE = 0.2
+"""Highest rate of speech, in phones per frame: bounds the words a window is first given."""
 
 
 class NoPathError(ToolkitError):
@@ -33,16 +35,10 @@ class LongConfig:
     """Frames to which a window may grow when it holds too little speech for a reliable cut."""
     margin: int = 400
     """Frames of speech that must follow in a window for the path before them to be accepted."""
-    phone_rate: float = 0.2
-    """Highest rate of speech, in phones per frame: bounds the words a window is first given."""
-    confidence_scale: float = 0.5
-    """Factor on log-likelihoods in posteriors (see `PhonePosteriors`)."""
 
     def __post_init__(self) -> None:
         if not 0 < 2 * self.margin < self.window <= self.longest:
             raise ValueError("need 0 < 2 * margin < window <= longest")
-        if self.phone_rate <= 0 or self.confidence_scale <= 0:
-            raise ValueError("phone_rate and confidence_scale must be positive")
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,7 @@ def _align_window(
     last = end == scores.num_frames
     if last and compiler.min_frames(rest) > end - begin:
         return None
-    budget = config.phone_rate * (end - begin)
+    budget = PHONE_RATE * (end - begin)
     while True:
         prefix = rest if last else _prefix(rest, budget, compiler)
         graph = compiler.compile(prefix, open_end=not last)

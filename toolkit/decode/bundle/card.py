@@ -81,7 +81,7 @@ def write_card(bundle: Path, card: Card) -> None:
 
 
 def read_card(bundle: Path) -> Card | None:
-    """Read the card of a bundle; None if it was written by a version without cards.
+    """Read the card of a bundle; None if it has none.
 
     Raises:
       BundleError: it cannot be read.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.config.convert import from_plain
-from toolkit.decode.bundle.card import printable, read_card
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.recogniser import Recogniser
@@ -35,13 +34,8 @@ class BundledSystem:
     """Whether it can recognise a stream."""
     wer: dict[str, float]
     """WER in percent by split, with speakers known."""
-    roles: tuple[Role, ...] = ()
-    """What it is the best for. Older folders have no roles: their first system is the best for
-    recordings, the first that streams the best for streams."""
-
-    def __str__(self) -> str:
-        rates = ", ".join(f"{wer:.2f} % on {split}" for split, wer in self.wer.items())
-        return printable(f"{self.name} with {self.lm}: WER {rates}")
+    roles: tuple[Role, ...]
+    """What it is the best for."""
 
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
@@ -121,24 +115,6 @@ def find_ctc(model: Path) -> Path | None:
             found = [path_below(folder, one.name) for one in read_systems(folder)]
             return next(filter(is_ctc, found), None)
     return None
-
-
-def describe(bundle: Path) -> str | None:
-    """Say in a line what a bundle contains; None if neither the bundle nor its folder says it.
-
-    Bundles of earlier versions have no card; of them `systems.json` has the error rates.
-
-    Raises:
-      BundleError: the card, or `systems.json` beside the bundle, cannot be read.
-    """
-    card = read_card(bundle)
-    if card is not None:
-        return str(card)
-    folder = bundle.absolute().parent
-    if not (folder / SYSTEMS).exists():
-        return None
-    listed = read_systems(folder)
-    return next((str(system) for system in listed if system.name == bundle.name), None)
 
 
 def adapts_to_speakers(bundle: Path) -> bool:

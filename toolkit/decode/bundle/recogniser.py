@@ -9,11 +9,9 @@ from torch import Tensor
 
 from toolkit.decode.bundle.search import BundleSearch
 from toolkit.decode.bundle.settings import (
-    ADVICE,
     CALIBRATION,
     MODEL,
     NORMALISER,
-    SENONE_FILES,
     SENONES,
     SETTINGS,
     BundleError,
@@ -67,54 +65,38 @@ class Recogniser:
 
     @cached_property
     def word_aligner(self) -> WordAligner:
-        """Finds word times and confidences.
-
-        Raises:
-          BundleError: the bundle has no senones.
-        """
+        """Finds word times and confidences."""
         calibration = self._bundle / CALIBRATION
         return WordAligner(
             self._bundle,
-            self._senones("word times (--format ctm, srt, vtt and json)"),
+            self._senones,
             calibration if calibration.exists() else None,
             self.frame_shift,
             self.search.beams[0].search,
         )
 
     @cached_property
-    def silence(self) -> SilencePosteriors | None:
-        """Computes posteriors of silence; None if the bundle has no senones."""
-        if not (self._bundle / SENONES).is_dir():
-            return None
-        return SilencePosteriors(self._senones("silence"), self.model.log_priors)
+    def silence(self) -> SilencePosteriors:
+        """Computes posteriors of silence."""
+        return SilencePosteriors(self._senones, self.model.log_priors)
 
     @cached_property
-    def _silence_pdfs(self) -> Tensor | None:
-        if not (self._bundle / SENONES).is_dir():
-            return None
-        return silence_pdfs(self._senones("silence"))
+    def _silence_pdfs(self) -> Tensor:
+        return silence_pdfs(self._senones)
 
-    def silence_gate(self) -> SilenceGate | None:
-        """Return what keeps words out of an utterance's digital silence; None without senones."""
-        if self._silence_pdfs is None:
-            return None
+    def silence_gate(self) -> SilenceGate:
+        """Return what keeps words out of an utterance's digital silence."""
         middle = LOW_RATE_FACTOR // 2
         return SilenceGate(self.frontend_config.kind, self._silence_pdfs, LOW_RATE_FACTOR, middle)
 
     def _gated(self, features: Tensor, log_likelihoods: Tensor) -> Tensor:
         """The log-likelihoods [T, P] of an utterance, without words in its digital silence."""
         gate = self.silence_gate()
-        if gate is None:
-            return log_likelihoods
         gate.push(features)
         return gate(log_likelihoods)
 
-    def _senones(self, purpose: str) -> Senones:
-        if not all((self._bundle / SENONES / name).is_file() for name in SENONE_FILES):
-            raise BundleError(
-                f"{self._bundle} has no {SENONES}/, which {purpose} need: it was written by an"
-                f" earlier version of the toolkit; {ADVICE}"
-            )
+    @cached_property
+    def _senones(self) -> Senones:
         senones = Senones.load(self._bundle / SENONES)
         check_senones(self._bundle / SENONES, senones, len(self.model.log_priors))
         return senones
@@ -148,9 +130,6 @@ class Recogniser:
         Args:
           features, state: see `scores`.
           details: find word times and confidences too.
-
-        Raises:
-          BundleError: the bundle has no senones, which `details` needs.
         """
         (found,) = self.recognise_batch([(features, state)], details)
         return found

@@ -77,9 +77,8 @@ class NetworkFiles:
     """Its folder."""
     normaliser: Path
     """The normaliser of its features."""
-    senones: Path | None
-    """The folder of its senones; without it there are no word times and confidences, no endpoint
-    detection, and recordings are segmented by energy alone."""
+    senones: Path
+    """The folder of its senones, which give word times, silence and endpoints."""
 
 
 def write_network_bundle(
@@ -151,8 +150,7 @@ def write_speaker_bundle(
 def _write_network(network: NetworkFiles, out: Path) -> None:
     _copy_all(MODEL_FILES, network.model, out / MODEL)
     _copy(network.normaliser, out / NORMALISER)
-    if network.senones is not None:
-        _copy_all(SENONE_FILES, network.senones, out / SENONES)
+    _copy_all(SENONE_FILES, network.senones, out / SENONES)
 
 
 def _searching(search: TunedSearch, out: Path) -> dict:

@@ -28,6 +28,8 @@ from toolkit.storage.files import write_atomically
 GRAPH = "graph.safetensors"
 # Dense search has no -inf.
 _LEAST = -1e4
+RETRIES = (2.0, 4.0)
+"""Factors by which the beam is widened when no path survives."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,6 @@ class GraphConfig:
 
     beam: Beam = Beam(search=20.0, output=8.0)
     """Pruning of the search, in log-probabilities divided by `lm_weight`."""
-    retries: tuple[float, ...] = (2.0, 4.0)
-    """Factors by which the beam is widened when no path survives."""
     lm_weight: float = 1.0
     """Factor on the language model's log-probability."""
     word_bonus: float = 0.0
@@ -60,8 +60,6 @@ def make_ctc_graph(
     units: Units,
     arpa: Path,
     out: Path,
-    between: str = " ",
-    max_order: int | None = None,
 ) -> dict[str, float]:
     """Compose CTC topology, dictionary and language model.
 
@@ -72,14 +70,12 @@ def make_ctc_graph(
       units: the model's output units.
       arpa: the language model.
       out: the folder that gets `words.txt` and, last, `graph.safetensors`.
-      between: see `Dictionary.of`.
-      max_order: read only n-grams up to this order.
 
     Returns:
       The numbers of states and arcs.
     """
     if not isinstance(words, Dictionary):
-        words = Dictionary.of(words, units, between)
+        words = Dictionary.of(words, units)
     table = word_table(words.words)
     out.mkdir(parents=True, exist_ok=True)
     table.write(out / "words.txt")
@@ -107,7 +103,7 @@ def make_ctc_graph(
             label_disambig=first,
             end_disambig=first + highest + 1,
         ),
-        grammar_acceptor(arpa, out / "words.txt", max_order),
+        grammar_acceptor(arpa, out / "words.txt"),
         first_label_disambig=first,
         first_word_disambig=table["#0"],
     )
@@ -169,7 +165,7 @@ class GraphDecoder(Decoder):
         graph, _ = _load(self._folder)
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
-        tries = self.config.beam.with_retries(self.config.retries)
+        tries = self.config.beam.with_retries(RETRIES)
         lattice, _ = search_with_retries(scores, graph, tries)
         return None if lattice is None else ScoredLattice.of(lattice, scores, 1.0 / lm_weight)
 

@@ -9,6 +9,9 @@ from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.lang.units.characters import SPACE
 from toolkit.lang.units.units import Units
 
+SYMBOLS = 50
+"""Number of symbols, the most likely of a frame, by which prefixes may be extended."""
+
 
 @dataclass(frozen=True)
 class PrefixConfig:
@@ -20,13 +23,11 @@ class PrefixConfig:
     margin: float = 25.0
     """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
     inf always keeps `width` of them."""
-    symbols: int = 50
-    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
     nbest: int = 1
     """Length of the n-best list."""
 
     def __post_init__(self) -> None:
-        check_search(self.width, self.margin, self.symbols, self.nbest)
+        check_search(self.width, self.margin, SYMBOLS, self.nbest)
 
 
 def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
@@ -51,9 +52,7 @@ class PrefixDecoder(Decoder):
 
     def __init__(self, units: Units, config: PrefixConfig = PrefixConfig()) -> None:
         self._units, self._nbest = units, config.nbest
-        options = Options(
-            units.blank, space_label(units), config.width, config.margin, config.symbols
-        )
+        options = Options(units.blank, space_label(units), config.width, config.margin, SYMBOLS)
         tree = Dictionary.free(units).tree
         self._search = BeamSearch(tree, None, options)
 

@@ -106,17 +106,12 @@ class Rescorer:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> "Rescorer":
-        """Read what `save` wrote.
+        """Read the model and `weights.json` of a folder.
 
         Raises:
           ModelError, ShortlistError, WeightsError: a file is missing or damaged.
         """
         return cls(NeuralLm.load(folder, device), RescoringWeights.load(Path(folder) / WEIGHTS))
-
-    def save(self, folder: Path) -> None:
-        """Write the model and `weights.json` into a folder."""
-        self.lm.save(folder)
-        self.weights.save(Path(folder) / WEIGHTS)
 
     def best(self, candidates: Candidates) -> str:
         """Return the words of the best hypothesis, see `RescoringWeights.best`."""

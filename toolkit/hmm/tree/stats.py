@@ -1,24 +1,14 @@
 """Tree statistics: sums over the frames of every HMM state in phonetic context."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.numpy import save
 from torch import Tensor
-
-from toolkit.errors import ToolkitError
-from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import read_tensors, reading
 
 FIELD_BITS = 20
 """A context is one integer: 20 bits each for state id, left phone, right phone."""
 FIELD_MASK = (1 << FIELD_BITS) - 1
-
-
-class StatisticsError(ToolkitError):
-    """A file that holds no tree statistics."""
 
 
 class ContextStatistics(NamedTuple):
@@ -125,25 +115,6 @@ class TreeStatistics:
     def __reduce__(self) -> tuple:
         """Pickle as two arrays."""
         return _rebuilt, self._sorted()
-
-    def save(self, path: Path) -> None:
-        """Write the statistics as safetensors; the same statistics give the same bytes."""
-        keys, sums = self._sorted()
-        write_atomically(path, save({"keys": keys, "sums": sums}))
-
-    @classmethod
-    def load(cls, path: Path) -> "TreeStatistics":
-        """Read statistics that `save` wrote.
-
-        Raises:
-          StatisticsError: naming the file.
-        """
-        with reading(path, StatisticsError, "accumulate them again", "holds no tree statistics"):
-            arrays, _ = read_tensors(path, {"keys": ("I64", 1), "sums": ("F64", 2)}, "np")
-            keys, sums = arrays["keys"], arrays["sums"]
-            if len(keys) != len(sums) or sums.shape[1] % 2 == 0 or (keys < 0).any():
-                raise ValueError("its tensors do not belong together")
-            return _rebuilt(keys, sums)
 
 
 def _rebuilt(keys: np.ndarray, sums: np.ndarray) -> TreeStatistics:
