@@ -23,7 +23,7 @@ from local.synthetic import espeak, sound
 from local.synthetic.espeak import Voice
 from local.synthetic.sound import SAMPLING_RATE
 from local.synthetic.text import sentences
-from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
+from toolkit.align.times import CtmEntry, read_ctm, write_ctm
 from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError

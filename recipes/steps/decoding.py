@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from recipes.steps.data import splits
-from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
-from toolkit.decode.nbest import write_nbest_and_ctm
-from toolkit.decode.system import Pass, Scorers
-from toolkit.decode.text_times import write_word_times
+from toolkit.decode.search import Decoder
+from toolkit.decode.system import Pass, Scorers, write_nbest_and_ctm, write_word_times
 from toolkit.fsa.lattice import Weights
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run

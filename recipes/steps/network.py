@@ -12,7 +12,7 @@ from recipes.steps.decoding import (
 )
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments
-from toolkit.decode.first_pass import Decoder
+from toolkit.decode.search import Decoder
 from toolkit.decode.system import decode_passes
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones

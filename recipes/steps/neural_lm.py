@@ -13,7 +13,7 @@ from recipes.steps.systems import (
     system_senones,
     tuning_errors,
 )
-from toolkit.decode.rescoring.system import rescore_system
+from toolkit.decode.rescore import rescore_system
 from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
 from toolkit.lang.policy import LmText, TextPolicy

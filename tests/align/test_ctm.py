@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align import ctm
-from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
+from toolkit.align import times
+from toolkit.align.times import CtmEntry, CtmError, read_ctm, write_ctm
 
 FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1).filter(
     lambda text: len(text.split()) == 1 and text.strip() == text and not text.startswith(";;")
@@ -37,7 +37,7 @@ def test_entries_are_taken_one_by_one(tmp_path, monkeypatch):
             for line in found:
                 lines.append(line)
 
-    monkeypatch.setattr(ctm, "open_atomically", lambda path: nullcontext(Written()))
+    monkeypatch.setattr(times, "open_atomically", lambda path: nullcontext(Written()))
     seen = []
     entries = (seen.append(len(lines)) or CtmEntry("u", "1", n, 1, "w") for n in range(3))
     write_ctm(entries, tmp_path / "x.ctm")

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.ctm import CtmEntry
-from toolkit.align.textgrid import TextGridError, write_textgrid
+from toolkit.align.times import CtmEntry, TextGridError, write_textgrid
 
 
 def entry(start, end, token="W"):

@@ -5,24 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.scorer import GmmScorer
-from toolkit.decode.denominator_lattices import (
-    LatticeConfig,
-    LatticeFailuresError,
-    make_lattices,
-)
+from toolkit.decode.denominators import LatticeConfig, LatticeFailuresError, make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.store import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.lattice import acoustic_scores
+from toolkit.fsa.fst import load_fst
+from toolkit.fsa.lattice import acoustic_scores, best_path
 from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.files import write_atomically

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from toolkit.decode.decoded import Recognised, Transcript, Utterance, Word
 from toolkit.decode.formats import line, plain, written
-from toolkit.decode.transcript import Recognised, Transcript, Utterance, Word
 
 
 def utterance(start, *words):

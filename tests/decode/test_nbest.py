@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 
 TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mumble": "YES"}
 
 
 def test_lists_times_and_confidences(recogniser, tmp_path):
-    from toolkit.decode.first_pass import DecodeConfig, Decoder
-    from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
+    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
@@ -57,9 +57,8 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
 
 
 def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):
-    from toolkit.decode.first_pass import DecodeConfig, Decoder
-    from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
-    from toolkit.decode.system import Pass, decode_passes
+    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.system import NbestConfig, Pass, decode_passes, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
     from toolkit.lang.ngram.binary import write_binary
 

@@ -1,6 +1,6 @@
 """Results as segments of a recording."""
 
-from toolkit.decode.transcript import Recognised, Utterance, Word
+from toolkit.decode.decoded import Recognised, Utterance, Word
 
 
 def test_words_end_with_their_segment():

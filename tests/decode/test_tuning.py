@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decode.first_pass import DecodeConfig
-from toolkit.decode.tuning import MOST_SEARCHES, MOST_WIDENINGS, Count, Grid, Untuned, tune
+from toolkit.decode.search import DecodeConfig
+from toolkit.decode.tune import MOST_SEARCHES, MOST_WIDENINGS, Count, Grid, Untuned, tune
 from toolkit.fsa.lattice import Weights
 
 SCALES, PENALTIES = (0.2, 0.3, 0.4), (-2.0, -1.0, 0.0)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from toolkit.fsa.fst import FINAL
-from toolkit.fsa.lattice_codec import LatticeArcs
+from toolkit.fsa.lattice import LatticeArcs
 
 
 def reference_path(pdfs, graph):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.files import dump_fst, load_fst
-from toolkit.fsa.lattice_density import prune_to_density
+from toolkit.fsa.fst import dump_fst, load_fst
+from toolkit.fsa.lattice import prune_to_density
 from toolkit.fsa.search import search_lattice
 
 FRAMES = 5

@@ -8,24 +8,23 @@ import torch
 from tests.decode.bundle.test_ctc_bundle import write
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.align.gmm.training import EmConfig
-from toolkit.decode.bundle.card import Card, write_card
-from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-from toolkit.decode.bundle.folder import (
-    BundledSystem,
-    describe,
-    find_system,
-    read_systems,
-    write_systems,
-)
-from toolkit.decode.bundle.settings import (
+from toolkit.align.em import EmConfig
+from toolkit.decode.bundle import (
     SETTINGS,
+    BundledSystem,
+    Card,
     FirstPass,
     NeuralRescoring,
     RecogniserSettings,
     Rescoring,
+    describe,
+    find_system,
     read_settings,
+    read_systems,
+    write_card,
+    write_systems,
 )
+from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights

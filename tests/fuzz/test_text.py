@@ -8,7 +8,7 @@ import soundfile
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cut_files import read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.align.ctm import CtmEntry
 from toolkit.align.kaldi.integers import read_int_vectors
-from toolkit.align.textgrid import write_textgrid
+from toolkit.align.times import CtmEntry, write_textgrid
 from toolkit.features.kaldi.tables import entries, read_matrix, read_vector
 
 MATRICES = {

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.report.conftest import HOSTILE
-from toolkit.align.ctm import CtmEntry
 from toolkit.align.store import Outcome, write_shard, write_table
+from toolkit.align.times import CtmEntry
 from toolkit.hmm.topology import Topology
 from toolkit.report.alignments import word_times, worst_alignments
 from toolkit.report.budget import Budget

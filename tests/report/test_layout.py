@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser import needs_browser, shown
 from tests.report.conftest import marker
-from toolkit.align.ctm import CtmEntry
+from toolkit.align.times import CtmEntry
 from toolkit.report.media import Clip
 from toolkit.report.page import Page
 from toolkit.report.player import aligned_player

@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser import needs_browser, shown
 from tests.report.conftest import HOSTILE
-from toolkit.align.ctm import CtmEntry, write_ctm
+from toolkit.align.times import CtmEntry, write_ctm
 from toolkit.report.decodes import Decode
 from toolkit.report.errors import alignment
 from toolkit.report.folder import RunFolder

@@ -14,8 +14,8 @@ pytest.importorskip("websockets", minversion="16")
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from toolkit.decode.streaming import StreamResult
-from toolkit.decode.transcript import Recognised, Word
+from toolkit.decode.decoded import Recognised, Word
+from toolkit.decode.stream import StreamResult
 from toolkit.serve.server import Server
 from toolkit.serve.settings import Limits, ServeConfig
 

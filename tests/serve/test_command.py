@@ -17,8 +17,7 @@ from tests.decode.conftest import Recogniser as Words
 from tests.decode.conftest import make_bundle
 from tests.serve.talking import Tones
 from toolkit.cli import main
-from toolkit.decode.bundle.card import Card, write_card
-from toolkit.decode.bundle.folder import BundledSystem, write_systems
+from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
 from toolkit.serve.server import Server, run
 from toolkit.serve.settings import ServeConfig
 

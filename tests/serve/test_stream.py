@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decode.streaming import StreamResult
-from toolkit.decode.transcript import Recognised
+from toolkit.decode.decoded import Recognised
+from toolkit.decode.stream import StreamResult
 from toolkit.serve.stream import ClientStream
 
 

@@ -63,13 +63,11 @@ def align(
     Example:
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
     """
-    from toolkit.align.ctm import read_ctm
-    from toolkit.align.recordings.bundle import find_bundle
-    from toolkit.align.recordings.folder import align_folder
-    from toolkit.align.recordings.outcomes import summary
-    from toolkit.decode.bundle.card import read_card
-    from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
-    from toolkit.decode.bundle.folder import find_ctc
+    from toolkit.align.aligner import find_bundle
+    from toolkit.align.folder import align_folder, summary
+    from toolkit.align.times import read_ctm
+    from toolkit.decode.bundle import find_ctc, read_card
+    from toolkit.decode.ctc.align_folder import align_folder_by_ctc
     from toolkit.score.boundaries import compare_boundaries
 
     # Read first: a fault of it is better told of before the alignment than after.

@@ -56,14 +56,11 @@ def serve(
     Example:
       toolkit serve --port 8000 exp/demo/final
     """
-    from toolkit.decode.bundle.card import read_card
-    from toolkit.decode.bundle.folder import find_system
-    from toolkit.decode.streaming import EndpointConfig
-    from toolkit.decode.streaming_bundle import StreamingBundle
+    from toolkit.decode.bundle import find_system, read_card
+    from toolkit.decode.stream import EndpointConfig, EndpointedBundle, StreamingBundle
     from toolkit.environment import usable_cpus
     from toolkit.processes.threads import one_thread
     from toolkit.serve.access import is_loopback
-    from toolkit.serve.model import EndpointedBundle
     from toolkit.serve.server import Server, run
     from toolkit.serve.settings import Limits, ServeConfig
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from toolkit.decode.transcript import Transcript, Word
+from toolkit.decode.decoded import Transcript, Word
 from toolkit.storage.encoding import printable
 
 if TYPE_CHECKING:
-    from toolkit.decode.streaming import StreamResult
+    from toolkit.decode.stream import StreamResult
 
 FORMATS = ("text", "ctm", "srt", "vtt", "json")
 SUFFIXES = {name: ".txt" if name == "text" else f".{name}" for name in FORMATS}

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from toolkit.fsa.decoding_graph import compile_decoding_graph
-from toolkit.fsa.files import dump_fst
-from toolkit.fsa.fst import Fst
+from toolkit.fsa.fst import Fst, dump_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lexicon import lexicon_transducer, weighted_lexicon_transducer
 from toolkit.hmm.senones import Senones

@@ -1,23 +1,46 @@
-"""Decoding of a system: weights tuned on the development splits, all splits scored."""
+"""Decoding of a system: weights tuned on the development splits, all splits scored, words timed."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lhotse import MonoCut
+from torch import Tensor
 
-from toolkit.align.scorer import Scorer
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.align.times import CtmEntry, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.decode.decode_store import decode_store, remove_lattices, search_folder
-from toolkit.decode.first_pass import (
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import LogProbs
+from toolkit.decode.search import (
     Decoded,
     Decoder,
+    Searched,
+    decode_store,
     real_time_factor,
+    remove_lattices,
+    search_folder,
+    searched_shard,
 )
-from toolkit.decode.tuning import Count, Grid, Tuning, percent, tune
-from toolkit.fsa.lattice import Weights
+from toolkit.decode.tune import Count, Grid, Tuning, percent, tune
+from toolkit.decode.words import (
+    Calibration,
+    CtcWordAligner,
+    WordAligner,
+    calibration_error,
+    cross_entropy_gain,
+)
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice_store import WeightsUsed, word_lattice_path, write_word_lattices
+from toolkit.fsa.nbest import n_best
+from toolkit.fsa.word_lattice import WordLattice, word_lattice
+from toolkit.hmm.senones import Senones
+from toolkit.lang.units.units import UnitsError
+from toolkit.score.align import align
+from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result, record_results
 from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.score.wer import score
@@ -62,7 +85,7 @@ def decode_passes(
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits decoded, splits).
-      keep_lattices: for `toolkit.decode.nbest.write_nbest_and_ctm`, which removes them.
+      keep_lattices: for `toolkit.decode.system.write_nbest_and_ctm`, which removes them.
 
     Returns:
       WER of the last pass in percent by split, and the numbers of utterances without a path
@@ -222,3 +245,346 @@ def _write_tuning(tuning: Tuning, out: Path) -> None:
     ]
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
     write_atomically(out / "tuned.json", json.dumps(asdict(tuning.best), indent=1))
+
+
+@dataclass(frozen=True)
+class WordPosterior:
+    """One recognised word with its posterior."""
+
+    word: str
+    start: float
+    """Seconds from the beginning of the utterance."""
+    duration: float
+    """Seconds."""
+    posterior: float
+    """Lattice posterior, not calibrated."""
+
+
+@dataclass(frozen=True)
+class LatticeSummary:
+    """N-best list and word posteriors of one utterance."""
+
+    utterance: str
+    """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    seconds: float
+    """Processor time of network, search and n-best list."""
+    nbest: tuple[tuple[float, float, float, str], ...]
+    """(total score, acoustic and LM log-probability, words) of each hypothesis, best first."""
+    words: tuple[WordPosterior, ...]
+    """The best hypothesis, word by word."""
+
+
+def read_summaries(path: Path) -> list[LatticeSummary]:
+    """Read the file that a worker wrote for one feature shard."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        plain = json.loads(line)
+        nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
+        words = tuple(WordPosterior(*fields) for fields in plain["words"])
+        times = plain["audio_seconds"], plain["seconds"]
+        found.append(LatticeSummary(plain["utterance"], *times, nbest, words))
+    return found
+
+
+def write_confidences(
+    found: Mapping[str, Sequence[LatticeSummary]],
+    references: Mapping[str, Mapping[str, str]],
+    tune_on: Sequence[str],
+    out: Path,
+) -> dict[str, float]:
+    """Calibrate the posteriors on some splits; write CTM files and a table of calibration errors.
+
+    Args:
+      found: the utterances of each split.
+      references: transcripts by split and utterance.
+      tune_on: the splits on which the calibration is fitted.
+      out: the folder to write, see `write_nbest_and_ctm`.
+
+    Returns:
+      The expected calibration error by split.
+    """
+    scored = {split: _correctness(found[split], references[split]) for split in found}
+    posteriors = [p for split in tune_on for p in scored[split][0]]
+    correct = [right for split in tune_on for right in scored[split][1]]
+    calibration = Calibration.fit(posteriors, correct)
+    calibration.save(out / "calibration.json")
+    lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
+    errors = {}
+    for split, (raw, right) in scored.items():
+        calibrated = calibration(raw)
+        errors[f"ece {split}"] = calibration_error(calibrated, right)
+        numbers = [sum(right) / max(len(right), 1)]
+        for values in (raw, calibrated):
+            numbers += [calibration_error(values, right), cross_entropy_gain(values, right)]
+        columns = [split, str(len(right)), *(f"{number:.4f}" for number in numbers)]
+        lines.append("\t".join([*columns, "+".join(tune_on)]))
+        entries = [
+            CtmEntry(one.utterance, "1", word.start, word.duration, word.word, confidence)
+            for one in found[split]
+            for word, confidence in zip(
+                one.words, calibration([word.posterior for word in one.words]), strict=True
+            )
+        ]
+        write_ctm(entries, out / split / "words.ctm")
+    write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
+    return errors
+
+
+def _correctness(
+    found: Sequence[LatticeSummary], references: Mapping[str, str]
+) -> tuple[list[float], list[bool]]:
+    """Return the posterior of every recognised word, and whether each word is right."""
+    posteriors, correct = [], []
+    for one in found:
+        posteriors += [word.posterior for word in one.words]
+        correct += correct_words(references[one.utterance], [word.word for word in one.words])
+    return posteriors, correct
+
+
+def correct_words(reference: str, words: Sequence[str]) -> list[bool]:
+    """Whether each of the recognised words is right, aligned with the reference."""
+    pairs = align(reference.split(), list(words))
+    return [ref == hyp for ref, hyp in pairs if hyp is not None]
+
+
+@dataclass(frozen=True)
+class NbestConfig:
+    """What is extracted from each lattice."""
+
+    count: int = 10
+    """Length of the n-best lists."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}, needs to be at least 1")
+
+
+def write_nbest_and_ctm(
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    tuned: Path,
+    lang: Path,
+    senones: Senones,
+    config: NbestConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Write n-best lists, word times, confidences and word lattices of every split.
+
+    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale;
+    lattices that it has left in `out` are removed.
+
+    Args:
+      scorers: the acoustic model on each split.
+      tune_on: the splits on which the confidences are calibrated.
+      decoder: graph and search; the lattices of its last pass are used.
+      tuned: `tuned.json` of that pass.
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model, to align the words.
+      config: what is extracted.
+      out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
+        `words.ctm` and `word_lattices/`.
+      jobs: worker processes; threads beside a network on a GPU.
+      progress: called with (splits done, splits).
+
+    Returns:
+      The expected calibration error of each split's confidences.
+    """
+    weights = Weights.load(tuned)
+    decoder = decoder.at(weights.acoustic_scale)
+    found: dict[str, list[LatticeSummary]] = {}
+    for split, scorer in scorers.items():
+        folder = out / split / "explored"
+        folder.mkdir(parents=True, exist_ok=True)
+        searched = search_folder(out, split, weights.acoustic_scale)
+        extract = _Extractor(decoder, weights, lang, senones, config, searched, folder)
+        paths = map_scored_shards(extract, scorer, jobs, "n-best")
+        found[split] = [summary for path in paths for summary in read_summaries(path)]
+        write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
+        progress(len(found), len(scorers))
+    references = {split: references_of(scorer) for split, scorer in scorers.items()}
+    errors = write_confidences(found, references, tune_on, out)
+    remove_lattices(out)
+    return errors
+
+
+def _nbest_table(found: Sequence[LatticeSummary]) -> str:
+    lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
+    for one in found:
+        lines += [
+            f"{one.utterance}\t{rank}\t{score:.3f}\t{acoustic:.3f}\t{lm:.3f}\t{words}\n"
+            for rank, (score, acoustic, lm, words) in enumerate(one.nbest, 1)
+        ]
+    return "".join(lines)
+
+
+@dataclass(frozen=True)
+class _Explored:
+    """What is extracted from the lattice of an utterance."""
+
+    summary: dict[str, Any]
+    """The fields of `LatticeSummary`, but for the utterance."""
+    words: WordLattice | None
+    """None where no path survived."""
+
+
+@dataclass(frozen=True)
+class _Extractor:
+    """Extracts n-best lists, words and word lattices from the lattices of a feature shard.
+
+    It is passed to worker processes.
+    """
+
+    decoder: Decoder
+    weights: Weights
+    lang: Path
+    senones: Senones
+    config: NbestConfig
+    searched: Path
+    """The folder of the lattices."""
+    out: Path
+
+    def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
+        """Write a line per utterance of a shard; the file of an earlier run is kept."""
+        number, ids = shard
+        path = self.out / f"listed.{number:06d}.jsonl"
+        words = word_lattice_path(self.out.parent / "word_lattices", number)
+        if path.exists() and words.exists():
+            return path
+        aligner = WordAligner(
+            self.lang,
+            self.senones,
+            calibration=None,
+            frame_shift=scorer.frame_shift,
+            beam=self.decoder.config.beam.search,
+        )
+        shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
+        searched = {one.utterance: one for one in shard_found}
+        explore = partial(self._explore, searched, aligner, scorer.frame_shift)
+        explored = dict(zip(ids, map_utterances(explore, scorer, ids, threads), strict=True))
+        words.parent.mkdir(exist_ok=True)
+        lattices = {u: x.words for u, x in explored.items()}
+        weights = self.weights
+        decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
+        write_word_lattices(words, lattices, aligner.symbol, decoding)
+        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in explored.items()]
+        write_atomically(path, "".join(lines))
+        return path
+
+    def _explore(
+        self,
+        searched: Mapping[str, Searched],
+        aligner: WordAligner,
+        frame_shift: float,
+        scored: ScoredUtterance,
+    ) -> _Explored:
+        one = searched[scored.utterance]
+        found, start = one.lattices, scored.clock()
+        nbest = found and n_best(found[-1], self.weights, self.config.count)
+        summary = {
+            "audio_seconds": one.audio_seconds,
+            "seconds": round(one.seconds[-1] + scored.clock() - start, 6),
+            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
+            "words": [],
+        }
+        if not found:
+            return _Explored(summary, None)
+        scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
+        return _Explored(
+            summary | {"words": self._words(found[-1], scored.log_likelihoods * scale, aligner)},
+            word_lattice(found[-1], scale, beam, frame_shift),
+        )
+
+    def _words(
+        self, lattice: ScoredLattice, scores: Tensor, aligner: WordAligner
+    ) -> list[tuple[str, float, float, float]]:
+        """The fields of each `WordPosterior` of the best path."""
+        words = aligner(lattice, self.weights, scores, self.weights.acoustic_scale)
+        return [
+            (word.word, word.start, round(word.end - word.start, 3), word.confidence)
+            for word in words
+        ]
+
+
+TEXT, WORDS = "text", "words.ctm"
+
+
+def write_word_times(
+    scorers: Scorers, decoder: Decoder, lang: Path, senones: Senones, out: Path, jobs: int
+) -> None:
+    """Write `words.ctm`, without confidences, beside the `text` of every split.
+
+    Utterances whose alignment the beam loses are left out.
+
+    Args:
+      scorers: the acoustic model on each split.
+      decoder: the search that has found the texts, for its acoustic scale and beam.
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model.
+      out: the folder with a folder for each split.
+      jobs: worker processes; threads beside a network on a GPU.
+    """
+    scale, beam = decoder.config.acoustic_scale, decoder.config.beam.search
+    for split, scorer in scorers.items():
+        texts = read_transcripts(out / split / TEXT, "text").texts
+        work = _Shard(texts, lang, senones, scale, beam)
+        found = map_scored_shards(work, scorer, jobs, "word times")
+        write_ctm((entry for shard in found for entry in shard), out / split / WORDS)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Aligns the texts of a feature shard; picklable."""
+
+    texts: Mapping[str, str]
+    lang: Path
+    senones: Senones
+    scale: float
+    beam: float
+
+    def __call__(
+        self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
+    ) -> list[CtmEntry]:
+        shift = scorer.frame_shift
+        aligner = WordAligner(self.lang, self.senones, None, shift, self.beam)
+
+        def align(scored: ScoredUtterance) -> list[CtmEntry]:
+            words, scores = self.texts[scored.utterance].split(), scored.log_likelihoods
+            spans = aligner.spans(words, scores * self.scale, self.scale) or []
+            return [
+                CtmEntry(scored.utterance, "1", start * shift, (end - start) * shift, word)
+                for word, (start, end) in zip(words, spans, strict=bool(spans))
+            ]
+
+        ids = [utterance for utterance in shard[1] if self.texts.get(utterance)]
+        return [entry for one in map_utterances(align, scorer, ids, threads) for entry in one]
+
+
+def write_ctc_word_times(
+    posteriors: Mapping[str, LogProbs], aligner: CtcWordAligner, folder: Path
+) -> None:
+    """Write `words.ctm` beside the `text` of a split that a CTC search has decoded.
+
+    Texts that the units cannot write, or that are too long for the posteriors, are left out.
+
+    Args:
+      posteriors: [T, C] log-probabilities by utterance.
+      aligner: of the network's units.
+      folder: that of the split.
+    """
+    texts = read_transcripts(folder / TEXT, "text").texts
+    entries: list[CtmEntry] = []
+    for utterance, log_probs in posteriors.items():
+        try:
+            words = aligner(texts.get(utterance, "").split(), log_probs).words
+        except (CtcDecodeError, UnitsError):
+            continue
+        entries += [
+            CtmEntry(utterance, "1", max(0.0, w.start), w.end - max(0.0, w.start), w.word)
+            for w in words
+        ]
+    write_ctm(entries, folder / WORDS)

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.connect import connect
-from toolkit.fsa.fst import EPSILON, FINAL, Fst
+from toolkit.fsa.fst import EPSILON, FINAL, Fst, connect
 from toolkit.lang.ngram.arpa import ArpaError, read_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable

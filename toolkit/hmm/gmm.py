@@ -1,11 +1,12 @@
-"""Diagonal Gaussian mixtures, one per pdf, and their maximum-likelihood training."""
+"""Diagonal Gaussian mixtures, one per pdf: their maximum-likelihood training and their scores."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from operator import iadd
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,10 +14,32 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.hmm.accumulators import Accumulators
-from toolkit.hmm.gmm_kernels import add_frames
+from toolkit.hmm.gmm_kernels import MixtureArrays, add_frames
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
+
+Self = TypeVar("Self", bound="Accumulators")
+
+
+class Accumulators:
+    """Base of dataclasses whose fields are numbers and float64 tensors summed over frames."""
+
+    def add(self: Self, other: Self) -> None:
+        """Add the statistics of other frames; the same order of adding gives the same bits."""
+        for field in fields(self):
+            total = iadd(getattr(self, field.name), getattr(other, field.name))
+            setattr(self, field.name, total)
+
+    def __reduce__(self) -> tuple:
+        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        arrays = (v.numpy() if isinstance(v, Tensor) else v for v in values)
+        return _unpickle_accumulators, (type(self), *arrays)
+
+
+def _unpickle_accumulators(kind: type[Self], *values: object) -> Self:
+    return kind(*(v if isinstance(v, int | float) else torch.from_numpy(v) for v in values))
+
 
 LOG_2PI = 1.8378770664093453
 
@@ -326,7 +349,7 @@ class Gmm:
 
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
-        return _unpickled, tuple(t.numpy() for t in self.state().values())
+        return _unpickle_gmm, tuple(t.numpy() for t in self.state().values())
 
     def save(self, path: Path) -> None:
         """Write the model as safetensors."""
@@ -351,7 +374,7 @@ def _sum_in_place(scores: Tensor) -> Tensor:
     return scores.sub_(top[:, None]).clamp_(min=NEGLIGIBLE).exp_().sum(1).log_().add_(top)
 
 
-def _unpickled(*arrays: np.ndarray) -> Gmm:
+def _unpickle_gmm(*arrays: np.ndarray) -> Gmm:
     return Gmm(*map(torch.from_numpy, arrays))
 
 
@@ -370,3 +393,62 @@ def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
         if torch.equal(grown, full) or grown.all():
             return wanted.minimum(most).floor().long().clamp(min=1)
         full = grown
+
+
+@dataclass(frozen=True)
+class LazyGmmScores:
+    """The scores [T, L] of T frames, for searches that read a few of them.
+
+    It has the length, the shape and the product by a number of the tensor that it stands for.
+
+    Raises:
+      GmmError: frames and mixtures have different dimensions, or there is no such pdf: compiled
+        loops would read beyond the arrays.
+    """
+
+    gmm: Gmm
+    """The mixtures."""
+    frames: Tensor
+    """[T, D] the features."""
+    pdfs: Tensor
+    """[L] the pdf of each column."""
+    scale: float = 1.0
+    """Factor on the log-likelihoods."""
+
+    def __post_init__(self) -> None:
+        if self.frames.shape[1] != self.gmm.means.shape[1]:
+            raise GmmError(
+                f"frames of {self.frames.shape[1]} values for Gaussian mixtures of"
+                f" {self.gmm.means.shape[1]} dimensions: front end and mixtures come from"
+                " different systems; restore the model or train it again"
+            )
+        if len(self.pdfs) and not 0 <= int(self.pdfs.min()) <= int(self.pdfs.max()) < (
+            self.gmm.num_pdfs
+        ):
+            raise GmmError(
+                f"pdf {int(self.pdfs.max())} of {self.gmm.num_pdfs}: senones and mixtures come"
+                " from different systems; restore the model or train it again"
+            )
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and L."""
+        return len(self.frames), len(self.pdfs)
+
+    def __mul__(self, scale: float) -> "LazyGmmScores":
+        return replace(self, scale=self.scale * scale)
+
+    def dense(self) -> Tensor:
+        """Compute all of them: [T, L]."""
+        return self.gmm.log_likelihoods(self.frames, self.pdfs) * self.scale
+
+    def arrays(self) -> MixtureArrays:
+        """Return what kernels compute them from; nothing of the mixtures is copied."""
+        products = self.gmm.products(self.pdfs)
+        rows = np.concatenate([self.frames.numpy() ** 2, self.frames.numpy()], axis=1)
+        return MixtureArrays(
+            rows, *(part.numpy() for part in products), scale=np.float32(self.scale)
+        )

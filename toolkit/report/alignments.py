@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from toolkit.align.ctm import CtmEntry
 from toolkit.align.kaldi.alignments import phone_times
 from toolkit.align.store import AlignmentStore
+from toolkit.align.times import CtmEntry
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lexicon import without_positions
 from toolkit.report.budget import Budget

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from toolkit.align.ctm import CtmEntry, CtmError, read_ctm
+from toolkit.align.times import CtmEntry, CtmError, read_ctm
 from toolkit.report.chart import linear_ticks
 from toolkit.report.decodes import Decode
 from toolkit.report.folder import RunFolder

@@ -7,8 +7,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolkit.decode.stream_latency import Streaming
-from toolkit.decode.streaming import StreamResult
+from toolkit.decode.stream import Streaming, StreamResult
 from toolkit.features.frontend import FrontendError
 from toolkit.serve import protocol
 from toolkit.serve.protocol import AudioFormat, RefusedError

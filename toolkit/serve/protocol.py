@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolkit.decode.streaming import StreamResult
+from toolkit.decode.stream import StreamResult
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import DAMAGE_ERRORS, quoted, reason, validated
 

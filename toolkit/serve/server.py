@@ -11,7 +11,7 @@ from http import HTTPStatus
 from itertools import count
 from typing import Protocol
 
-from toolkit.decode.stream_latency import Streaming
+from toolkit.decode.stream import Streaming
 from toolkit.errors import ToolkitError
 from toolkit.serve import access, files, protocol
 from toolkit.serve.client import Client
@@ -40,7 +40,7 @@ Report = Callable[[str], None]
 
 
 class Model(Protocol):
-    """What recognises, shared by all clients; see `toolkit.decode.streaming_bundle`."""
+    """What recognises, shared by all clients; see `toolkit.decode.stream`."""
 
     @property
     def sampling_rate(self) -> int:

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from toolkit.decode.stream_latency import Streaming
-from toolkit.decode.streaming import StreamResult
+from toolkit.decode.stream import Streaming, StreamResult
 from toolkit.serve.settings import PIECE
 
 

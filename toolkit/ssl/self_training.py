@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
-from toolkit.align.scored import Scored, map_scored, map_scored_shards
-from toolkit.align.scorer import Scorer
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import AlignmentStore, OffsetAlignments
-from toolkit.decode.confidence import Calibration, word_confidences
-from toolkit.decode.first_pass import Decoder, last_lattice, load_once
+from toolkit.decode.search import Decoder, last_lattice, load_once
+from toolkit.decode.words import Calibration, word_confidences
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.lattice import Weights
@@ -243,7 +242,7 @@ class _Recogniser:
         calibrated = calibrated or Calibration.load(self.calibration)
         load_once(self.decoder)
 
-        def recognise(scored: Scored) -> str:
+        def recognise(scored: ScoredUtterance) -> str:
             words, posteriors = self._words(scored)
             confidences = calibrated(posteriors)
             plain = {
@@ -254,10 +253,10 @@ class _Recogniser:
             }
             return json.dumps(plain) + "\n"
 
-        write_atomically(path, "".join(map_scored(recognise, scorer, ids, threads)))
+        write_atomically(path, "".join(map_utterances(recognise, scorer, ids, threads)))
         return path
 
-    def _words(self, scored: Scored) -> tuple[Sequence[int], list[float]]:
+    def _words(self, scored: ScoredUtterance) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
         lattice = last_lattice(scored, self.decoder)
         if lattice is None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 
-from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
-from toolkit.align.store import AlignmentStore, OffsetAlignments
+from toolkit.align.store import AlignmentStore, AugmentedAlignments, OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones

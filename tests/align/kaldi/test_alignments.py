@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.ctm import CtmEntry, read_ctm
 from toolkit.align.kaldi import alignments
 from toolkit.align.kaldi.alignments import (
     export_alignments,
@@ -19,6 +18,7 @@ from toolkit.align.kaldi.alignments import (
 )
 from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.store import AlignmentStore, Outcome, read_table, write_shard
+from toolkit.align.times import CtmEntry, read_ctm
 from toolkit.errors import ToolkitError
 from toolkit.hmm.kaldi.transitions import Transitions
 from toolkit.hmm.senones import Senones

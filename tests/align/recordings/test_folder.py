@@ -13,18 +13,16 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
-from toolkit.align.ctm import read_ctm, write_ctm
-from toolkit.align.recordings.aligner import Aligner
-from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle
-from toolkit.align.recordings.folder import align_folder, estimate_speaker_transforms
-from toolkit.align.recordings.passes import RecordingCepstra, Task
+from toolkit.align.aligner import Aligner, AlignerError, write_aligner_bundle
+from toolkit.align.folder import RecordingCepstra, Task, align_folder, estimate_speaker_transforms
+from toolkit.align.times import read_ctm, write_ctm
 from toolkit.cli import main
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.gmm_features import GmmFrontend
-from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 from toolkit.hmm.gmm import Gmm, GmmStatistics
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 from toolkit.lang.g2p import G2p
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon

@@ -5,8 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.align.recordings.confidence import PhonePosteriors, RecordingScores
-from toolkit.align.recordings.long import LongConfig, NoPathError, align_long
+from toolkit.align.recording import (
+    LongConfig,
+    NoPathError,
+    PhonePosteriors,
+    RecordingScores,
+    align_long,
+)
 
 WINDOWS = LongConfig(window=500, longest=1500, margin=80)
 WHOLE = LongConfig(window=10**6, longest=10**6)

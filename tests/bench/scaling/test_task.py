@@ -14,7 +14,7 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Tree
 from toolkit.parallel.simulator.task import FrameTask
 
 FRAMES = 30  # of an utterance, at 10 ms

@@ -12,27 +12,24 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.cli import main
-from toolkit.decode.bundle.ctc import scorer as scorer_module
-from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
-from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-from toolkit.decode.bundle.ctc.scorer import CtcScorer
-from toolkit.decode.bundle.ctc.streaming import CtcStreamingRecogniser
-from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
-from toolkit.decode.bundle.folder import (
+from toolkit.decode.bundle import (
     BundledSystem,
+    BundleError,
+    CtcFiles,
     find_ctc,
     find_network,
-    load_recogniser,
+    write_ctc_bundle,
     write_systems,
 )
-from toolkit.decode.bundle.settings import BundleError
-from toolkit.decode.ctc.lists import candidates_of
-from toolkit.decode.ctc.words import WordsConfig
-from toolkit.decode.rescoring.rescorer import RescoringWeights, neural_scores
-from toolkit.decode.streaming import EndpointConfig
-from toolkit.decode.streaming_bundle import StreamingBundle
+from toolkit.decode.ctc import recogniser as scorer_module
+from toolkit.decode.ctc.align_folder import align_folder_by_ctc
+from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
+from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.recogniser import load_recogniser
+from toolkit.decode.rescore import RescoringWeights, candidates_of, neural_scores
+from toolkit.decode.stream import CtcStreamingRecogniser, EndpointConfig, StreamingBundle
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser

@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.decode.bundle.card import Card, read_card, write_card
-from toolkit.decode.bundle.folder import BundledSystem, find_system, write_systems
-from toolkit.decode.bundle.settings import BundleError
+from toolkit.decode.bundle import (
+    BundledSystem,
+    BundleError,
+    Card,
+    find_system,
+    read_card,
+    write_card,
+    write_systems,
+)
 from toolkit.decode.sources import Source, role_of
 
 ADAPTED = BundledSystem("chain", "4gram", False, {"dev": 1.0}, ("speaker_known",))

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.tune import TuneConfig, Tuned, tune
-from toolkit.decode.ctc.words import WordsConfig
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.ctc.system import TuneConfig, Tuned, tune
 
 REFERENCES = {"u1": "A B", "u2": "C"}
 

@@ -9,24 +9,22 @@ import pytest
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
-from toolkit.decode.first_pass import DecodeConfig, Decoder
-from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
-from toolkit.decode.rescoring.candidates import (
+from toolkit.decode.rescore import (
+    WEIGHTS,
     Candidates,
     CandidatesError,
-    list_candidates,
-    read_candidates,
-)
-from toolkit.decode.rescoring.lists import NeuralRescoringConfig
-from toolkit.decode.rescoring.rescorer import (
-    WEIGHTS,
+    NeuralRescoringConfig,
     Rescorer,
     RescoringWeights,
+    list_candidates,
     neural_scores,
+    read_candidates,
+    rescore_system,
+    tune_rescoring,
 )
-from toolkit.decode.rescoring.system import rescore_system
-from toolkit.decode.rescoring.tuning import tune_rescoring
-from toolkit.decode.tuning import Count, Grid, Untuned
+from toolkit.decode.search import DecodeConfig, Decoder
+from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
+from toolkit.decode.tune import Count, Grid, Untuned
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights, WeightsError

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.hmm.tree.stats import TreeStatistics
+from toolkit.hmm.tree_growing import TreeStatistics
 
 ID = st.integers(1, 4)
 

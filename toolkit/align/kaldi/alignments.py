@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.store import AlignmentStore, Outcome, write_alignments, write_table
+from toolkit.align.times import CtmEntry, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.archive_writer import ArchiveWriter
 from toolkit.features.kaldi.tables import native, writer_path

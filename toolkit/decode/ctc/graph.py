@@ -9,12 +9,10 @@ from pathlib import Path
 
 import torch
 
-from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.ctc.tune import Pair
-from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
-from toolkit.fsa.files import dump_fst, load_fst
-from toolkit.fsa.fst import Fst
+from toolkit.decode.ctc.search import CtcHypothesis, Decoder, LogProbs, Pair, as_array
+from toolkit.fsa.decoding_graph import compile_ctc_graph, spelling_transducer
+from toolkit.fsa.fst import Fst, dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best
@@ -123,23 +121,23 @@ class GraphDecoder(Decoder):
     def __init__(self, graph: Path, units: Units, config: GraphConfig = GraphConfig()) -> None:
         self._folder, self._columns, self.config = graph, units.size, config
 
-    def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
+    def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
         """See `Decoder.decode`; the text is empty if no path survives even the widest beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
-            return [Hypothesis("", -math.inf)]
+            return [CtcHypothesis("", -math.inf)]
         weights = _weights(config.lm_weight, config.word_bonus)
         if config.nbest == 1:
             path = lattice.best_path(weights)
             found = [(path.words, path.score)]
         else:
             found = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
-        return [Hypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
+        return [CtcHypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
 
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
-    ) -> Iterator[list[Hypothesis]]:
+    ) -> Iterator[list[CtcHypothesis]]:
         """See `Decoder.decode_many`; uses processes: part of the work is Python's."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 

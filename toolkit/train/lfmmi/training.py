@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from toolkit.config.settings import older_runs
-from toolkit.fsa.denominator import Denominator
+from toolkit.fsa.denominator import Denominator, PhoneNgramConfig
 from toolkit.fsa.numerator import NumeratorMaker
-from toolkit.fsa.phone_ngram import PhoneNgramConfig
 from toolkit.hmm.senones import Senones
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
