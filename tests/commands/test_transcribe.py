@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from toolkit.align.times import TimedToken
 from toolkit.cli import main
-from toolkit.decode.decoded import Recognised, Transcript, Utterance, Word
+from toolkit.decode.decoded import Recognised, Transcript, Utterance
 
 
 def run(*arguments, stdin=None):
@@ -26,7 +27,7 @@ def transcriber(monkeypatch):
         for source in sources:
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
             heard = "_".join(source.key.rpartition("/")[2].upper().split())
-            word = Word(heard, 0.5, 1.0, 0.9)
+            word = TimedToken(heard, 0.5, 1.0, 0.9)
             said = Utterance(0.0, 2.0, word.word, (word,))
             yield Transcript(source.name, source.key, () if fault else (said,), fault)
 
@@ -228,7 +229,7 @@ def stream(monkeypatch, audio, tmp_path):
 
         def finish(self):
             said = f"{self.heard} PIECES"
-            words = (Word(said, 0.0, 0.1, 0.5),) if self.details else None
+            words = (TimedToken(said, 0.0, 0.1, 0.5),) if self.details else None
             return streams.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
 
     monkeypatch.setattr(streams, "NetworkRecogniser", Recogniser)

@@ -96,11 +96,11 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
     assert {name: one.text for name, one in found.items()} == expected
     detailed = NetworkRecogniser(bundle).recognise_features(features("u0"), details=True)
     assert detailed.text == expected["u0"]
-    assert [word.word for word in detailed.words] == expected["u0"].split()
+    assert [word.token for word in detailed.words] == expected["u0"].split()
     assert all(0 < word.confidence < 1 for word in detailed.words)
-    starts = [word.start for word in detailed.words]
+    starts = [word.start_s for word in detailed.words]
     assert starts == sorted(starts)
-    assert starts[-1] < detailed.words[-1].end <= 0.91
+    assert starts[-1] < detailed.words[-1].end_s <= 0.91
 
     fast = {name: NetworkRecogniser(bundle, fast=True) for name in texts}
     first = {name: one.recognise_features(features(name)).text for name, one in fast.items()}

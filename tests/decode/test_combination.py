@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.dummies import dummy_recording
 from tests.fsa.word_lattices import chain
 from toolkit import cli
-from toolkit.align.times import CtmEntry, read_ctm, write_ctm
+from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.combine import (
     PARTS,
@@ -136,10 +136,10 @@ def ctms(tmp_path):
     paths = []
     for number, one in enumerate(said):
         paths.append(tmp_path / f"{number}.ctm")
-        entries = [
-            CtmEntry("u-1", "1", 0.5 * i, 0.4, word, sure) for i, (word, sure) in enumerate(one)
+        tokens = [
+            TimedToken(word, 0.5 * i, 0.5 * i + 0.4, sure) for i, (word, sure) in enumerate(one)
         ]
-        write_ctm(entries, paths[-1])
+        write_ctm([("u-1", "1", tokens)], paths[-1])
     return paths
 
 
@@ -205,8 +205,9 @@ def test_texts_without_times_count_too(ctms, tmp_path, caplog):
 
 
 def test_channels_are_not_mixed(tmp_path):
-    entries = [CtmEntry("call", side, 0.5, 0.2, "YES") for side in "AB"]
-    write_ctm(entries, tmp_path / "call.ctm")
+    write_ctm(
+        [("call", side, [TimedToken("YES", 0.5, 0.7)]) for side in "AB"], tmp_path / "call.ctm"
+    )
     with pytest.raises(CombinationError, match="'call' has the channels A and B"):
         read_system(tmp_path / "call.ctm", WordTable())
 

@@ -88,7 +88,7 @@ def test_no_word_begins_in_a_span_of_zeros(bundle, babble, kind):
         samples = torch.cat([ZEROS, babble(seed, 1.5), ZEROS, babble(seed + 9, 1.5), ZEROS])
         features = recogniser.frontend(samples)
         for word in recogniser.recognise_features(features, details=True).words:
-            middle = (word.start + word.end) / 2
+            middle = (word.start_s + word.end_s) / 2
             assert 0.9 < middle < 2.8 or 3.4 < middle < 5.3, word
             in_speech += 1
     assert in_speech >= 6

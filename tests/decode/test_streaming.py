@@ -88,7 +88,7 @@ def test_details_are_those_of_all_samples(bundle, babble):
     assert found == recogniser.recognise_features(features, details=True)
     assert len(found.words) == len(found.text.split()) >= 2
     for word in found.words:
-        assert 0 <= word.start < word.end <= 3.0
+        assert 0 <= word.start_s < word.end_s <= 3.0
         assert 0 < word.confidence < 1
 
 
@@ -141,7 +141,7 @@ def test_words_end_with_their_utterance(bundle, babble):
     assert sum(len(one.final.words) for one in finals) > 4
     for one in finals:
         for word in one.final.words:
-            assert one.start - 1e-9 <= word.start <= word.end <= one.end + 1e-9
+            assert one.start - 1e-9 <= word.start_s <= word.end_s <= one.end + 1e-9
 
 
 def test_endpoints_that_never_come_are_refused():

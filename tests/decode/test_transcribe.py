@@ -79,9 +79,9 @@ def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp
     for one in found.utterances:
         assert at <= one.start < one.end <= 24.0
         assert one.end - one.start <= 4.7
-        assert one.text == " ".join(word.word for word in one.words)
+        assert one.text == " ".join(word.token for word in one.words)
         for word in one.words:
-            assert one.start <= word.start < word.end <= one.end
+            assert one.start <= word.start_s < word.end_s <= one.end
         at = one.end
     assert found.text.split()
 
@@ -103,7 +103,7 @@ def test_batches_change_neither_words_nor_their_order(bundle, babble, save, trun
         for one, wanted in zip(found, alone, strict=True):
             assert (one.name, one.text, one.fault) == (wanted.name, wanted.text, wanted.fault)
             times = [
-                [(u.start, u.end, [(w.start, w.end) for w in u.words]) for u in each.utterances]
+                [(u.start, u.end, [w[1:3] for w in u.words]) for u in each.utterances]
                 for each in (one, wanted)
             ]
             assert times[0] == times[1]

@@ -17,8 +17,8 @@ from toolkit.decode.bundle import (
     NeuralRescoring,
     RecogniserSettings,
     Rescoring,
-    describe,
     find_system,
+    read_card,
     read_settings,
     read_systems,
     write_card,
@@ -65,7 +65,7 @@ def card(folder):
 
 
 READERS = {
-    "card": Reader(card, describe),
+    "card": Reader(card, read_card),
     "settings": Reader(settings, read_settings),
     "systems": Reader(systems, use_systems),
     "ctc": Reader(

@@ -20,7 +20,7 @@ from toolkit.align.recording import (
     align_long,
     span_confidences,
 )
-from toolkit.align.times import CtmEntry
+from toolkit.align.times import TimedToken
 from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
@@ -135,7 +135,7 @@ def extend_lang(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang
 
 
 @dataclass(frozen=True)
-class GuessedPronunciations:
+class G2pPronunciations:
     """Pronunciations of words that the lexicon of a bundle lacks."""
 
     pronunciations: tuple[tuple[str, Pronunciation], ...]
@@ -144,16 +144,16 @@ class GuessedPronunciations:
     """The words without one, which are aligned as spoken noise."""
 
 
-def guess_missing(bundle: Path, words: Iterable[str]) -> GuessedPronunciations:
+def pronounce_missing_words(bundle: Path, words: Iterable[str]) -> G2pPronunciations:
     """Guess how to pronounce the words that the lexicon of `bundle` lacks."""
     lang = Lang.load(bundle / LANG)
     missing = sorted(set(words) - lang.lexicon.keys())
     if not missing or not (bundle / G2P).exists():
-        return GuessedPronunciations((), frozenset(missing))
+        return G2pPronunciations((), frozenset(missing))
     guesses = G2p.load(bundle / G2P).guess(missing)
     found = _usable(lang, Lexicon({word: [guess.phones] for word, guess in guesses.items()}))
     pairs = tuple((word, found[word][0]) for word in sorted(found))
-    return GuessedPronunciations(pairs, frozenset(missing) - found.keys())
+    return G2pPronunciations(pairs, frozenset(missing) - found.keys())
 
 
 DELTA_REACH = 4
@@ -306,17 +306,13 @@ class Aligner:
         found = alignment.log_posteriors[speech].double()
         return float(found.mean().exp()) if len(found) else 0.0
 
-    def entries(
-        self,
-        utterance: str,
-        words: Sequence[str],
-        alignment: RecordingAlignment,
-        channel: str = "1",
-    ) -> tuple[list[CtmEntry], list[CtmEntry]]:
+    def to_timed_tokens(
+        self, words: Sequence[str], alignment: RecordingAlignment
+    ) -> tuple[list[TimedToken], list[TimedToken]]:
         """Words and phones in seconds, with confidences: geometric means of phone posteriors.
 
         A word ends where the next one or a silence begins. Phones are written without the marks of
-        position-dependent ones. `channel` is that of the entries.
+        position-dependent ones.
         """
         starts = alignment.phone_frames
         ends = [*starts[1:], alignment.num_frames]
@@ -326,23 +322,16 @@ class Aligner:
         phones = without_positions(symbols) if self._lang.position_dependent else symbols
         posteriors = alignment.log_posteriors
         return (
-            _entries(utterance, channel, word_starts, word_ends, words, posteriors),
-            _entries(utterance, channel, starts, ends, phones, posteriors),
+            _timed_tokens(word_starts, word_ends, words, posteriors),
+            _timed_tokens(starts, ends, phones, posteriors),
         )
 
 
-def _entries(
-    utterance: str,
-    channel: str,
-    starts: list[int],
-    ends: list[int],
-    tokens: Sequence[str],
-    log_posteriors: Tensor,
-) -> list[CtmEntry]:
+def _timed_tokens(
+    starts: list[int], ends: list[int], tokens: Sequence[str], log_posteriors: Tensor
+) -> list[TimedToken]:
     confidences = span_confidences(log_posteriors, starts, ends)
     return [
-        CtmEntry(
-            utterance, channel, start * FRAME_SHIFT, (end - start) * FRAME_SHIFT, token, confidence
-        )
+        TimedToken(token, start * FRAME_SHIFT, end * FRAME_SHIFT, confidence)
         for start, end, token, confidence in zip(starts, ends, tokens, confidences, strict=True)
     ]

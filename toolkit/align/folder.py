@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,12 +20,12 @@ from toolkit.align.aligner import (
     INDEPENDENT,
     LANG,
     Aligner,
-    GuessedPronunciations,
+    G2pPronunciations,
     find_bundle,
-    guess_missing,
+    pronounce_missing_words,
 )
 from toolkit.align.inputs import Recording, read_inputs
-from toolkit.align.times import CtmEntry, write_ctm, write_textgrid
+from toolkit.align.times import TimedToken, write_ctm, write_textgrid
 from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import counted_frames
@@ -115,7 +115,7 @@ WORK = ".partial"
 
 
 @dataclass(frozen=True)
-class Job:
+class AlignJob:
     """The settings that all passes share."""
 
     bundle: Path
@@ -129,7 +129,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Task:
+class AlignTask:
     """One recording that can be aligned."""
 
     number: int
@@ -145,7 +145,7 @@ class Task:
     left_out: str = ""
     """Characters of the written text that are no letters, such as digits."""
 
-    def file(self, job: Job, suffix: str) -> Path:
+    def file(self, job: AlignJob, suffix: str) -> Path:
         """An intermediate file."""
         return job.out / WORK / f"{self.number:06d}{suffix}"
 
@@ -154,7 +154,7 @@ class Task:
 class RecordingCepstra:
     """The cepstra of one recording: their sum; the frames are in an intermediate file."""
 
-    task: Task
+    task: AlignTask
     """The recording."""
     frames: int = 0
     """Number of frames without digital silence."""
@@ -180,7 +180,7 @@ class SpeakerAdaptation:
 class AlignedRecording:
     """The outcome of one recording; its times are in an intermediate file."""
 
-    task: Task
+    task: AlignTask
     """The recording."""
     seconds: float = 0.0
     """Length of the audio."""
@@ -195,11 +195,11 @@ class AlignedRecording:
 
 
 @lru_cache(maxsize=1)
-def _aligner(job: Job) -> Aligner:
+def _aligner(job: AlignJob) -> Aligner:
     return Aligner(job.bundle, pronunciations=job.pronunciations)
 
 
-def extract(job: Job, task: Task) -> RecordingCepstra:
+def extract(job: AlignJob, task: AlignTask) -> RecordingCepstra:
     """Compute the cepstra of a recording."""
     try:
         cepstra = _aligner(job).cepstra(task.audio, job.channel)
@@ -213,7 +213,9 @@ def extract(job: Job, task: Task) -> RecordingCepstra:
     return RecordingCepstra(task, len(counted), seconds, tuple(total.tolist()))
 
 
-def adapt(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> FmllrStatistics | None:
+def adapt(
+    job: AlignJob, item: tuple[RecordingCepstra, SpeakerAdaptation]
+) -> FmllrStatistics | None:
     """Accumulate a recording's fMLLR statistics; None if it cannot be aligned."""
     extracted, speaker = item
     cepstra = load_file(extracted.task.file(job, ".safetensors"))["cepstra"]
@@ -224,7 +226,7 @@ def adapt(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> FmllrSt
         return None
 
 
-def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> AlignedRecording:
+def align(job: AlignJob, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> AlignedRecording:
     """Align a recording and write its TextGrid."""
     extracted, speaker = item
     task, aligner = extracted.task, _aligner(job)
@@ -232,14 +234,12 @@ def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Aligned
     transform = None if speaker.transform is None else torch.tensor(speaker.transform)
     try:
         found = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
-        channel = str((job.channel or 0) + 1)
-        words, phones = aligner.entries(task.utterance, task.words, found, channel)
+        words, phones = aligner.to_timed_tokens(task.words, found)
         tiers = {"words": words, "phones": phones}
-        write_textgrid(textgrid_path(job.out, task.utterance), tiers, extracted.seconds)
+        write_textgrid(tiers, extracted.seconds, textgrid_path(job.out, task.utterance))
     except ToolkitError as error:
         return AlignedRecording(task, fault=str(error))
-    times = {name: [astuple(entry) for entry in entries] for name, entries in tiers.items()}
-    task.file(job, ".json").write_text(json.dumps(times), encoding="utf-8")
+    task.file(job, ".json").write_text(json.dumps(tiers), encoding="utf-8")
     return AlignedRecording(
         task,
         seconds=extracted.seconds,
@@ -249,12 +249,14 @@ def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Aligned
     )
 
 
-def stored_times(job: Job, tasks: Sequence[Task], tier: str) -> Iterator[CtmEntry]:
-    """Read the times of a tier that `align` stored, one recording at a time."""
+def stored_times(
+    job: AlignJob, tasks: Sequence[AlignTask], tier: str
+) -> Iterator[tuple[str, str, list[TimedToken]]]:
+    """Read the times of a tier that `align` stored, as rows for `write_ctm`, one at a time."""
+    channel = str((job.channel or 0) + 1)
     for task in tasks:
         times = json.loads(task.file(job, ".json").read_text(encoding="utf-8"))
-        for fields in times[tier]:
-            yield CtmEntry(*fields)
+        yield task.utterance, channel, [TimedToken(*fields) for fields in times[tier]]
 
 
 def as_tuples(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
@@ -298,8 +300,8 @@ def align_folder(
     bundle = find_bundle(model)
     policy = Lang.load(bundle / LANG).policy
     tasks, outcomes = _tasks(read_inputs(audio, text, speakers), policy)
-    guesses = guess_missing(bundle, {word for task in tasks for word in task.words})
-    job = Job(bundle, guesses.pronunciations, out, channel)
+    guesses = pronounce_missing_words(bundle, {word for task in tasks for word in task.words})
+    job = AlignJob(bundle, guesses.pronunciations, out, channel)
     work = out / WORK
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -318,9 +320,9 @@ def align_folder(
 
 def _tasks(
     recordings: Sequence[Recording], policy: TextPolicy
-) -> tuple[list[Task], list[FileOutcome]]:
+) -> tuple[list[AlignTask], list[FileOutcome]]:
     """The recordings to align, with their words by a policy, and the outcomes of the others."""
-    tasks: list[Task] = []
+    tasks: list[AlignTask] = []
     outcomes = []
     for recording in recordings:
         words, left_out = recording.spoken(policy)
@@ -329,16 +331,16 @@ def _tasks(
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
             continue
         name, speaker = recording.utterance, recording.speaker
-        tasks.append(Task(len(tasks), name, recording.audio, tuple(words), speaker, left_out))
+        tasks.append(AlignTask(len(tasks), name, recording.audio, tuple(words), speaker, left_out))
     return tasks, outcomes
 
 
-def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
+def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRecording]:
     """All passes; their results in the tasks' order."""
     with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
 
         def run(
-            name: str, work: Callable[[Job, Item], Result], items: list[Item]
+            name: str, work: Callable[[AlignJob, Item], Result], items: list[Item]
         ) -> Iterable[Result]:
             return Bar(pool.map(partial(work, job), items), name, len(items))
 
@@ -391,7 +393,7 @@ def estimate_speaker_transforms(
     return transforms
 
 
-def _outcome(timed: AlignedRecording, guesses: GuessedPronunciations) -> FileOutcome:
+def _outcome(timed: AlignedRecording, guesses: G2pPronunciations) -> FileOutcome:
     task, words = timed.task, set(timed.task.words)
     if timed.fault:
         return FileOutcome.failure(task.utterance, timed.fault)

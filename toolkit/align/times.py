@@ -1,9 +1,10 @@
 """Files of word and phone times: NIST's CTM, as Kaldi and sclite read it, and Praat's TextGrid."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically, write_atomically
@@ -11,12 +12,25 @@ from toolkit.storage.reading import quoted, regular
 
 
 class CtmError(ToolkitError):
-    """A CTM file that cannot be read, or an entry that cannot be written."""
+    """A CTM file that cannot be read, or a token that cannot be written."""
+
+
+class TimedToken(NamedTuple):
+    """A word, phone or unit and when it is spoken."""
+
+    token: str
+    """The word, phone or unit."""
+    start_s: float
+    """Seconds from the beginning of the utterance or recording."""
+    end_s: float
+    """Likewise."""
+    confidence: float | None = None
+    """Probability that the token is right; None: unknown."""
 
 
 @dataclass(frozen=True)
 class CtmEntry:
-    """One line: a word or phone and its time."""
+    """A line of a file: a word or phone and its time."""
 
     utterance: str
     """Utterance id, or a recording's."""
@@ -37,31 +51,38 @@ class CtmEntry:
         return self.start + self.duration
 
 
-def write_ctm(entries: Iterable[CtmEntry], path: Path) -> None:
-    """Write entries in their order, atomically: `utterance channel start duration token [conf]`.
+def write_ctm(rows: Iterable[tuple[str, str, Iterable[TimedToken]]], path: Path) -> None:
+    """Write the tokens of (utterance or recording, channel, tokens) in their order, atomically.
 
-    Start and end are rounded to 1 ms each, so that what touches still touches, and what overlaps
-    in the file overlaps in the entries.
+    Raises:
+      CtmError: see `ctm_lines`.
+    """
+    with open_atomically(Path(path)) as file:
+        for utterance, channel, tokens in rows:
+            file.writelines(ctm_lines(utterance, channel, tokens))
+
+
+def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Iterator[str]:
+    """Yield lines of a CTM file: `utterance channel start duration token [confidence]`.
+
+    Start and end are rounded to 1 ms each, so that what touches still touches, and what overlaps in
+    the file overlaps in the tokens.
 
     Raises:
       CtmError: a time that is negative or not finite, a field that is empty or has white space.
     """
-    with open_atomically(Path(path)) as file:
-        file.writelines(map(_ctm_line, entries))
-
-
-def _ctm_line(entry: CtmEntry) -> str:
-    fields = (entry.utterance, entry.channel, entry.token)
-    if any(not field or len(field.split()) != 1 or field != field.strip() for field in fields):
-        raise CtmError(f"{entry}: empty or with white space, which a CTM line cannot hold")
-    if fields[0].startswith(";;"):
-        raise CtmError(f"{entry}: the line would be a comment: rename the utterance")
-    if not (0 <= entry.start < math.inf and 0 <= entry.duration < math.inf):
-        raise CtmError(f"{entry}: times must be finite and not negative")
-    start, end = round(1000 * entry.start), round(1000 * entry.end)
-    line = f"{entry.utterance} {entry.channel} {_format_ms(start)} {_format_ms(end - start)} "
-    confidence = "" if entry.confidence is None else f" {entry.confidence:.4f}"
-    return f"{line}{entry.token}{confidence}\n"
+    for token in tokens:
+        fields = (utterance, channel, token.token)
+        if any(not field or len(field.split()) != 1 or field != field.strip() for field in fields):
+            raise CtmError(f"{fields}: empty or with white space, which a CTM line cannot hold")
+        if utterance.startswith(";;"):
+            raise CtmError(f"{utterance}: the line would be a comment: rename the utterance")
+        if not 0 <= token.start_s <= token.end_s < math.inf:
+            raise CtmError(f"{utterance}: {token}: times must be finite, in order, not negative")
+        start, end = round(1000 * token.start_s), round(1000 * token.end_s)
+        confidence = "" if token.confidence is None else f" {token.confidence:.4f}"
+        line = f"{utterance} {channel} {_format_ms(start)} {_format_ms(end - start)} "
+        yield f"{line}{token.token}{confidence}\n"
 
 
 def _format_ms(milliseconds: int) -> str:
@@ -123,39 +144,41 @@ Interval = tuple[float, float, str]
 
 
 class TextGridError(ToolkitError):
-    """Entries that are not the intervals of a tier."""
+    """Tokens that are not the intervals of a tier."""
 
 
-def write_textgrid(path: Path, tiers: Mapping[str, Iterable[CtmEntry]], duration: float) -> None:
+def write_textgrid(
+    tiers: Mapping[str, Iterable[TimedToken]], duration_s: float, path: Path
+) -> None:
     """Write a TextGrid in the long text form, UTF-8, atomically.
 
     Args:
-      tiers: entries of one recording in order of time, by the name of the tier ("words",
-        "phones"). Time between them becomes intervals without text; an entry that ends at most
+      tiers: tokens of one recording in order of time, by the name of the tier ("words",
+        "phones"). Time between them becomes intervals without text; one that ends at most
         `TOLERANCE` after the audio is shortened to it.
-      duration: of the audio in seconds, where every tier ends.
+      duration_s: of the audio in seconds, where every tier ends.
 
     Raises:
-      TextGridError: entries that overlap, have no length or are outside the audio.
+      TextGridError: tokens that overlap, have no length or are outside the audio.
     """
     lines = [
         'File type = "ooTextFile"',
         'Object class = "TextGrid"',
         "",
         "xmin = 0",
-        f"xmax = {_format_seconds(duration)}",
+        f"xmax = {_format_seconds(duration_s)}",
         "tiers? <exists>",
         f"size = {len(tiers)}",
         "item []:",
     ]
-    for number, (name, entries) in enumerate(tiers.items(), start=1):
-        filled = _fill_gaps(name, entries, duration)
+    for number, (name, tokens) in enumerate(tiers.items(), start=1):
+        filled = _fill_gaps(name, tokens, duration_s)
         lines += [
             f"    item [{number}]:",
             '        class = "IntervalTier"',
             f"        name = {_praat_string(name)}",
             "        xmin = 0",
-            f"        xmax = {_format_seconds(duration)}",
+            f"        xmax = {_format_seconds(duration_s)}",
             f"        intervals: size = {len(filled)}",
         ]
         for index, (start, end, text) in enumerate(filled, start=1):
@@ -168,25 +191,25 @@ def write_textgrid(path: Path, tiers: Mapping[str, Iterable[CtmEntry]], duration
     write_atomically(Path(path), "\n".join(lines) + "\n")
 
 
-def _fill_gaps(tier: str, entries: Iterable[CtmEntry], duration: float) -> list[Interval]:
-    """Join the entries to intervals without gaps from 0 to `duration`."""
+def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list[Interval]:
+    """Join the tokens to intervals without gaps from 0 to `duration`."""
     if not duration > 0:
         raise TextGridError(f"tier {tier}: a TextGrid of {duration} s is not possible")
     filled: list[Interval] = []
     now = 0.0
-    for entry in entries:
-        place = f"tier {tier}: {entry.token!r} of {entry.utterance} at {entry.start:.3f} s"
-        start = now if abs(entry.start - now) < SLIVER else entry.start
-        end = duration if -SLIVER < entry.end - duration <= TOLERANCE else entry.end
+    for token, begin, until, _ in tokens:
+        place = f"tier {tier}: {token!r} at {begin:.3f} s"
+        start = now if abs(begin - now) < SLIVER else begin
+        end = duration if -SLIVER < until - duration <= TOLERANCE else until
         if start < now:
-            raise TextGridError(f"{place} begins before the end of the previous entry")
+            raise TextGridError(f"{place} begins before the end of the one before")
         if end > duration:
             raise TextGridError(f"{place} ends after the audio, which lasts {duration:.3f} s")
         if end - start < SLIVER:
             raise TextGridError(f"{place} has no length within the audio")
         if start > now:
             filled.append((now, start, ""))
-        filled.append((start, end, entry.token))
+        filled.append((start, end, token))
         now = end
     if now < duration:
         filled.append((now, duration, ""))

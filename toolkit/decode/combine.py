@@ -19,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from lhotse import MonoCut
 
-from toolkit.align.times import CtmEntry, read_ctm, write_ctm
+from toolkit.align.times import CtmEntry, TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.tune import FEWEST_WORDS, percent
 from toolkit.errors import ToolkitError
@@ -209,7 +209,7 @@ class Combination:
 
 def combine(
     systems: Sequence[System], how: Combination, words: WordTable, jobs: int = 1
-) -> dict[str, list[CtmEntry]]:
+) -> dict[str, list[TimedToken]]:
     """Combine what systems recognised.
 
     Args:
@@ -227,7 +227,7 @@ def combine(
     if len(how.weights) != len(systems):
         raise CombinationError(f"{len(how.weights)} weights for {len(systems)} systems")
     found = _map(partial(_decoded, how), systems, jobs)
-    return {name: _entries(name, candidates, words) for name, candidates in found.items()}
+    return {name: _timed_words(candidates, words) for name, candidates in found.items()}
 
 
 @dataclass(frozen=True)
@@ -322,15 +322,15 @@ def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
     return [[candidate.word for candidate in _decoded(how, row)] for how in grid]
 
 
-def _entries(name: str, candidates: Sequence[Candidate], words: WordTable) -> list[CtmEntry]:
+def _timed_words(candidates: Sequence[Candidate], words: WordTable) -> list[TimedToken]:
     """Words with their mean times; a word begins no earlier than the one before it ends."""
-    entries, end = [], 0.0
+    timed, end = [], 0.0
     for found in candidates:
         begin = max(found.begin, end)
         end = max(found.end, begin)
         word, confidence = words.symbols[found.word], min(found.posterior, 1.0)
-        entries.append(CtmEntry(name, "1", begin, end - begin, word, confidence))
-    return entries
+        timed.append(TimedToken(word, begin, end, confidence))
+    return timed
 
 
 NAME = "combined"
@@ -343,12 +343,12 @@ def write_combined(
 
     A `words.ctm` of an earlier combination is removed: `read_system` would prefer it to `text`.
     """
-    found = combine(systems, how, words, jobs)
-    texts = {name: " ".join(e.token for e in entries) for name, entries in found.items()}
+    combined = combine(systems, how, words, jobs)
+    texts = {name: " ".join(w.token for w in words) for name, words in combined.items()}
     (out / CTM).unlink(missing_ok=True)
     write_texts(texts, out)
     if all(system.timed for system in systems):
-        write_ctm([entry for entries in found.values() for entry in entries], out / CTM)
+        write_ctm(((name, "1", timed) for name, timed in combined.items()), out / CTM)
     return texts
 
 

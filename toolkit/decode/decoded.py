@@ -2,23 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-
-@dataclass(frozen=True)
-class Word:
-    """One recognised word."""
-
-    word: str
-    start: float
-    """Seconds."""
-    end: float
-    """Seconds."""
-    confidence: float
-    """Probability that the word is right, within [0, 1]."""
-
-    def later(self, seconds: float) -> "Word":
-        """Return the word with its times moved by `seconds`."""
-        start, end = round(self.start + seconds, 3), round(self.end + seconds, 3)
-        return replace(self, start=start, end=end)
+from toolkit.align.times import TimedToken
 
 
 @dataclass(frozen=True)
@@ -27,25 +11,17 @@ class Recognised:
 
     text: str
     """The words, separated by single spaces; empty when no path survives the wider beam either."""
-    words: tuple[Word, ...] | None = None
+    words: tuple[TimedToken, ...] | None = None
     """The words with times in seconds from the start of the utterance; None when not requested."""
-
-    def later(self, seconds: float) -> "Recognised":
-        """Return the result with word times moved by `seconds`, the start of the utterance."""
-        if self.words is None:
-            return self
-        return replace(self, words=tuple(word.later(seconds) for word in self.words))
 
     def within(self, start: float, end: float) -> "Recognised":
         """Return the result with word times in those of the recording, between start and end.
 
         The last row of scores may stand for frames behind the utterance, so that words end with it.
         """
-        moved, end = self.later(start), round(end, 3)
-        if moved.words is None:
-            return moved
-        words = (replace(w, start=min(w.start, end), end=min(w.end, end)) for w in moved.words)
-        return replace(moved, words=tuple(words))
+        if self.words is None:
+            return self
+        return replace(self, words=tuple(_clip(_shift(word, start), end) for word in self.words))
 
     def utterance(self, start: float, end: float) -> "Utterance":
         """Return the result as a segment of a recording, with word times `within` it."""
@@ -63,7 +39,7 @@ class Utterance:
     """Seconds."""
     text: str
     """Its words, separated by single spaces."""
-    words: tuple[Word, ...] | None
+    words: tuple[TimedToken, ...] | None
     """The words with times in seconds of the recording; None when not requested."""
 
 
@@ -90,6 +66,17 @@ class Transcript:
         return replace(self, utterances=tuple(map(_in_lower_case, self.utterances)))
 
 
-def _in_lower_case(one: Utterance) -> Utterance:
-    words = one.words and tuple(replace(word, word=word.word.lower()) for word in one.words)
-    return replace(one, text=one.text.lower(), words=words)
+def _shift(word: TimedToken, seconds: float) -> TimedToken:
+    return word._replace(
+        start_s=round(word.start_s + seconds, 3), end_s=round(word.end_s + seconds, 3)
+    )
+
+
+def _clip(word: TimedToken, end: float) -> TimedToken:
+    end = round(end, 3)
+    return word._replace(start_s=min(word.start_s, end), end_s=min(word.end_s, end))
+
+
+def _in_lower_case(utterance: Utterance) -> Utterance:
+    words = utterance.words and tuple(w._replace(token=w.token.lower()) for w in utterance.words)
+    return replace(utterance, text=utterance.text.lower(), words=words)

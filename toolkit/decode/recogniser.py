@@ -161,7 +161,7 @@ class BundleSearch:
         if aligner is None:
             return Recognised(self.text(scored.best_words(self.weights)))
         words = aligner(scored, self.weights, scores, self.scale)
-        return Recognised(" ".join(word.word for word in words), tuple(words))
+        return Recognised(" ".join(word.token for word in words), tuple(words))
 
     def _chosen(
         self, lattice: ScoredLattice, count: int, scores: Tensor, aligner: WordAligner | None

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lhotse import MonoCut
-from torch import Tensor
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
-from toolkit.align.times import CtmEntry, write_ctm
+from toolkit.align.times import TimedToken, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import LogProbs
@@ -33,7 +32,7 @@ from toolkit.decode.words import (
     calibration_error,
     cross_entropy_gain,
 )
-from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice import Weights
 from toolkit.fsa.lattice_store import WeightsUsed, word_lattice_path, write_word_lattices
 from toolkit.fsa.nbest import n_best
 from toolkit.fsa.word_lattice import WordLattice, word_lattice
@@ -248,19 +247,6 @@ def _write_tuning(tuning: Tuning, out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class WordPosterior:
-    """One recognised word with its posterior."""
-
-    word: str
-    start: float
-    """Seconds from the beginning of the utterance."""
-    duration: float
-    """Seconds."""
-    posterior: float
-    """Lattice posterior, not calibrated."""
-
-
-@dataclass(frozen=True)
 class LatticeSummary:
     """N-best list and word posteriors of one utterance."""
 
@@ -272,8 +258,8 @@ class LatticeSummary:
     """Processor time of network, search and n-best list."""
     nbest: tuple[tuple[float, float, float, str], ...]
     """(total score, acoustic and LM log-probability, words) of each hypothesis, best first."""
-    words: tuple[WordPosterior, ...]
-    """The best hypothesis, word by word."""
+    words: tuple[TimedToken, ...]
+    """The best hypothesis, word by word; confidences are lattice posteriors, not calibrated."""
 
 
 def read_summaries(path: Path) -> list[LatticeSummary]:
@@ -282,7 +268,7 @@ def read_summaries(path: Path) -> list[LatticeSummary]:
     for line in path.read_text(encoding="utf-8").splitlines():
         plain = json.loads(line)
         nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
-        words = tuple(WordPosterior(*fields) for fields in plain["words"])
+        words = tuple(TimedToken(*fields) for fields in plain["words"])
         times = plain["audio_seconds"], plain["seconds"]
         found.append(LatticeSummary(plain["utterance"], *times, nbest, words))
     return found
@@ -320,16 +306,18 @@ def write_confidences(
             numbers += [calibration_error(values, right), cross_entropy_gain(values, right)]
         columns = [split, str(len(right)), *(f"{number:.4f}" for number in numbers)]
         lines.append("\t".join([*columns, "+".join(tune_on)]))
-        entries = [
-            CtmEntry(one.utterance, "1", word.start, word.duration, word.word, confidence)
-            for one in found[split]
-            for word, confidence in zip(
-                one.words, calibration([word.posterior for word in one.words]), strict=True
-            )
-        ]
-        write_ctm(entries, out / split / "words.ctm")
+        rows = ((one.utterance, "1", _calibrated(one.words, calibration)) for one in found[split])
+        write_ctm(rows, out / split / "words.ctm")
     write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
     return errors
+
+
+def _calibrated(words: Sequence[TimedToken], calibration: Calibration) -> list[TimedToken]:
+    confidences = calibration([word.confidence for word in words])
+    return [
+        word._replace(confidence=confidence)
+        for word, confidence in zip(words, confidences, strict=True)
+    ]
 
 
 def _correctness(
@@ -338,8 +326,8 @@ def _correctness(
     """Return the posterior of every recognised word, and whether each word is right."""
     posteriors, correct = [], []
     for one in found:
-        posteriors += [word.posterior for word in one.words]
-        correct += correct_words(references[one.utterance], [word.word for word in one.words])
+        posteriors += [word.confidence for word in one.words]
+        correct += correct_words(references[one.utterance], [word.token for word in one.words])
     return posteriors, correct
 
 
@@ -494,20 +482,10 @@ class _Extractor:
         if not found:
             return _Explored(summary, None)
         scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
+        words = aligner(found[-1], self.weights, scored.log_likelihoods * scale, scale)
         return _Explored(
-            summary | {"words": self._words(found[-1], scored.log_likelihoods * scale, aligner)},
-            word_lattice(found[-1], scale, beam, frame_shift),
+            summary | {"words": words}, word_lattice(found[-1], scale, beam, frame_shift)
         )
-
-    def _words(
-        self, lattice: ScoredLattice, scores: Tensor, aligner: WordAligner
-    ) -> list[tuple[str, float, float, float]]:
-        """The fields of each `WordPosterior` of the best path."""
-        words = aligner(lattice, self.weights, scores, self.weights.acoustic_scale)
-        return [
-            (word.word, word.start, round(word.end - word.start, 3), word.confidence)
-            for word in words
-        ]
 
 
 TEXT, WORDS = "text", "words.ctm"
@@ -533,7 +511,7 @@ def write_word_times(
         texts = read_transcripts(out / split / TEXT, "text").texts
         work = _Shard(texts, lang, senones, scale, beam)
         found = map_scored_shards(work, scorer, jobs, "word times")
-        write_ctm((entry for shard in found for entry in shard), out / split / WORDS)
+        write_ctm((row for shard in found for row in shard), out / split / WORDS)
 
 
 @dataclass(frozen=True)
@@ -548,20 +526,21 @@ class _Shard:
 
     def __call__(
         self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
-    ) -> list[CtmEntry]:
+    ) -> list[tuple[str, str, list[TimedToken]]]:
         shift = scorer.frame_shift
         aligner = WordAligner(self.lang, self.senones, None, shift, self.beam)
 
-        def align(scored: ScoredUtterance) -> list[CtmEntry]:
+        def align(scored: ScoredUtterance) -> tuple[str, str, list[TimedToken]]:
             words, scores = self.texts[scored.utterance].split(), scored.log_likelihoods
             spans = aligner.spans(words, scores * self.scale, self.scale) or []
-            return [
-                CtmEntry(scored.utterance, "1", start * shift, (end - start) * shift, word)
+            tokens = [
+                TimedToken(word, start * shift, end * shift)
                 for word, (start, end) in zip(words, spans, strict=bool(spans))
             ]
+            return scored.utterance, "1", tokens
 
         ids = [utterance for utterance in shard[1] if self.texts.get(utterance)]
-        return [entry for one in map_utterances(align, scorer, ids, threads) for entry in one]
+        return list(map_utterances(align, scorer, ids, threads))
 
 
 def write_ctc_word_times(
@@ -577,14 +556,13 @@ def write_ctc_word_times(
       folder: that of the split.
     """
     texts = read_transcripts(folder / TEXT, "text").texts
-    entries: list[CtmEntry] = []
+    rows = []
     for utterance, log_probs in posteriors.items():
         try:
             words = aligner(texts.get(utterance, "").split(), log_probs).words
         except (CtcDecodeError, UnitsError):
             continue
-        entries += [
-            CtmEntry(utterance, "1", max(0.0, w.start), w.end - max(0.0, w.start), w.word)
-            for w in words
-        ]
-    write_ctm(entries, folder / WORDS)
+        # A stack of frames may begin before the audio.
+        times = [TimedToken(w.token, max(0.0, w.start_s), w.end_s) for w in words]
+        rows.append((utterance, "1", times))
+    write_ctm(rows, folder / WORDS)

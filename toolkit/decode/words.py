@@ -18,11 +18,11 @@ from toolkit.align.force_align import (
     check_phones,
     force_align,
 )
+from toolkit.align.times import TimedToken
 from toolkit.config.convert import read_plain
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.kernels import advance_alignment
 from toolkit.decode.ctc.search import LogProbs, as_array, space_label
-from toolkit.decode.decoded import Word
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import SilentSpans
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -202,7 +202,7 @@ class WordAligner:
 
     def __call__(
         self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
-    ) -> list[Word]:
+    ) -> list[TimedToken]:
         """Return the words of the best path with their times and confidences.
 
         Args:
@@ -225,7 +225,7 @@ class WordAligner:
         scores: Tensor,
         scale: float,
         bounds: Sequence[int] | None = None,
-    ) -> list[Word]:
+    ) -> list[TimedToken]:
         """Return words with their times and confidences.
 
         Args:
@@ -245,7 +245,7 @@ class WordAligner:
             spans = list(pairwise(bounds))
         sure = self._calibration(posteriors)
         return [
-            Word(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
+            TimedToken(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
             for name, (start, end), confidence in zip(words, spans, sure, strict=True)
         ]
 
@@ -437,9 +437,9 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
 class CtcAlignment:
     """When a text was spoken; confidences are geometric means of posteriors."""
 
-    words: tuple[Word, ...]
+    words: tuple[TimedToken, ...]
     """Its words; of each, the labels' posteriors in the frames in which they stand."""
-    units: tuple[Word, ...]
+    units: tuple[TimedToken, ...]
     """Its units, spaces left out."""
     log_likelihood_per_frame: float
     """Of the best path."""
@@ -489,11 +489,11 @@ class CtcWordAligner:
             _confidence(times, 0, len(labels)),
         )
 
-    def evenly(self, words: Sequence[str], frames: int) -> tuple[Word, ...]:
+    def evenly(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
         """Return words of equal length, for frames too few to align them; their confidence is 0."""
         bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
         spans = zip(words, bounds[:-1], bounds[1:], strict=True)
-        return tuple(Word(word, start, end, 0.0) for word, start, end in spans)
+        return tuple(TimedToken(word, start, end, 0.0) for word, start, end in spans)
 
     def _labels(self, words: Sequence[str]) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the labels of a text and where in them each word begins and ends."""
@@ -507,9 +507,9 @@ class CtcWordAligner:
             spans.append((begin, len(labels)))
         return labels, spans
 
-    def _spoken(self, name: str, times: LabelTimes, begin: int, end: int) -> Word:
+    def _spoken(self, name: str, times: LabelTimes, begin: int, end: int) -> TimedToken:
         start, stop = map(self._seconds, (times.starts[begin], times.ends[end - 1]))
-        return Word(name, start, stop, _confidence(times, begin, end))
+        return TimedToken(name, start, stop, _confidence(times, begin, end))
 
     def _seconds(self, frame: float) -> float:
         return round(self._offset + float(frame) * self._shift, 3)

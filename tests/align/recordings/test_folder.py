@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from toolkit.align.aligner import Aligner, AlignerError, write_aligner_bundle
 from toolkit.align.folder import RecordingCepstra, Task, align_folder, estimate_speaker_transforms
-from toolkit.align.times import read_ctm, write_ctm
+from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.cli import main
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.gmm_features import GmmFrontend
@@ -168,7 +168,10 @@ def test_the_result_is_compared_with_a_reference(bundle, corpus, tmp_path):
     arguments = ["align", "--model", bundle, "--audio-dir", audio, "--text", text]
     arguments = [*map(str, arguments), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    late = [replace(e, start=e.start + 0.03) for e in read_ctm(tmp_path / "out/words.ctm")]
+    late = [
+        (e.utterance, e.channel, [TimedToken(e.token, e.start + 0.03, e.end + 0.03)])
+        for e in read_ctm(tmp_path / "out/words.ctm")
+    ]
     write_ctm(late, tmp_path / "late.ctm")
     result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "late.ctm")])
     assert result.exit_code == 0

@@ -139,7 +139,7 @@ def test_no_word_lies_in_digital_silence(bundle):
         samples = torch.cat([zeros, noise(1.5, seed), zeros, noise(1.5, seed + 9), zeros])
         features = recogniser.frontend(samples)
         words += recogniser.recognise_features(features, details=True).words
-    middles = [(word.start + word.end) / 2 for word in words]
+    middles = [(word.start_s + word.end_s) / 2 for word in words]
     assert all(0.9 < t < 2.8 or 3.4 < t < 5.3 for t in middles)
     assert len(words) >= 4
 
@@ -166,14 +166,14 @@ def test_a_stream_has_the_words_of_the_whole(request, form, piece):
         last = stream.finish()
         assert last.text == whole.text
         for found, wanted in zip(last.final.words, whole.words, strict=True):
-            assert replace(found, confidence=wanted.confidence) == wanted
+            assert found._replace(confidence=wanted.confidence) == wanted
             assert found.confidence == pytest.approx(wanted.confidence, abs=1e-4)
         assert all(one.final is None for one in shown)
         assert set(" ".join(one.text for one in shown).split()) <= set(WORDS)
     assert len(whole.text.split()) > 3
     assert last.onset < 4
     for word in whole.words:
-        assert 0 <= word.start < word.end <= 4.0
+        assert 0 <= word.start_s < word.end_s <= 4.0
         assert 0 < word.confidence <= 1
 
 
@@ -211,9 +211,9 @@ def test_words_that_have_too_few_frames_share_them(bundle):
     found = recogniser.recognised("BAND ZOO", log_probs, details=True)
     assert found.text == "BAND ZOO"
     first, second = found.words
-    assert (first.word, second.word) == ("BAND", "ZOO")
-    assert first.end == second.start
-    assert second.end - first.start == pytest.approx(4 * recogniser.frame_shift)
+    assert (first.token, second.token) == ("BAND", "ZOO")
+    assert first.end_s == second.start_s
+    assert second.end_s - first.start_s == pytest.approx(4 * recogniser.frame_shift)
     assert first.confidence == second.confidence == 0
 
 

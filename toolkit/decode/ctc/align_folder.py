@@ -1,16 +1,14 @@
 """Alignment of a folder of audio with its texts by a CTC network."""
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
 from toolkit.align.folder import FileOutcome, textgrid_path, write_outcomes
 from toolkit.align.inputs import Recording, read_inputs
-from toolkit.align.times import CtmEntry, write_ctm, write_textgrid
+from toolkit.align.times import TimedToken, write_ctm, write_textgrid
 from toolkit.corpus.audio_file import open_audio
 from toolkit.decode.ctc.recogniser import CtcRecogniser
-from toolkit.decode.decoded import Word
 from toolkit.errors import ToolkitError
 from toolkit.features.stream import extract_file
 from toolkit.lang.letters import LetterNormaliser
@@ -27,8 +25,8 @@ TIERS = ("words", "units")
 @dataclass(frozen=True)
 class _Aligned:
     outcome: FileOutcome
-    tiers: tuple[tuple[tuple, ...], ...] = ((), ())
-    """The fields of the entries of words and units."""
+    tiers: tuple[tuple[TimedToken, ...], ...] = ((), ())
+    """Words and units."""
 
 
 def align_folder_by_ctc(
@@ -63,8 +61,10 @@ def align_folder_by_ctc(
     work = partial(_align, bundle, out, channel)
     found = list(Bar(map_in_processes(work, recordings, jobs), "align", len(recordings)))
     for number, tier in enumerate(TIERS):
-        entries = (CtmEntry(*fields) for one in found for fields in one.tiers[number])
-        write_ctm(entries, out / f"{tier}.ctm")
+        rows = (
+            (one.outcome.utterance, str((channel or 0) + 1), one.tiers[number]) for one in found
+        )
+        write_ctm(rows, out / f"{tier}.ctm")
     outcomes = sorted((one.outcome for one in found), key=lambda outcome: outcome.utterance)
     write_outcomes(outcomes, out)
     return outcomes
@@ -95,14 +95,10 @@ def _aligned(
     features = extract_file(recording.audio, recogniser.frontend, channel)
     log_probs = recogniser.scorer.log_probs(features)
     found = recogniser.word_aligner(words, log_probs)
-    number = str((channel or 0) + 1)
-    tiers = {
-        "words": _entries(name, number, found.words),
-        "units": _entries(name, number, found.units),
-    }
+    tiers = {"words": found.words, "units": found.units}
     with open_audio(recording.audio) as file:
         seconds = file.frames / file.samplerate
-    write_textgrid(textgrid_path(out, name), tiers, seconds)
+    write_textgrid(tiers, seconds, textgrid_path(out, name))
     outcome = FileOutcome(
         utterance=name,
         status="ok",
@@ -112,17 +108,10 @@ def _aligned(
         guessed="",
         reason=f"left out of the text: {left_out}" if left_out else "",
     )
-    return _Aligned(outcome, tuple(tuple(map(astuple, tiers[tier])) for tier in TIERS))
+    return _Aligned(outcome, tuple(tiers[tier] for tier in TIERS))
 
 
 def _guessed_policy(units: Units) -> TextPolicy:
     """Return the policy for units that name none: English for English's 30 symbols (A16)."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
     return TextPolicy(Normaliser.id if english else LetterNormaliser.id)
-
-
-def _entries(utterance: str, channel: str, spoken: Sequence[Word]) -> list[CtmEntry]:
-    return [
-        CtmEntry(utterance, channel, one.start, one.end - one.start, one.word, one.confidence)
-        for one in spoken
-    ]
