@@ -17,8 +17,8 @@ from websockets.sync.client import connect
 from toolkit.align.times import TimedToken
 from toolkit.decode.decoded import Recognised
 from toolkit.decode.stream import StreamResult
+from toolkit.serve.client import Limits, ServeConfig
 from toolkit.serve.server import Server
-from toolkit.serve.settings import Limits, ServeConfig
 
 RATE = 16000
 BEGIN = {"type": "begin", "rate": RATE, "format": "s16le", "channels": 1}

@@ -18,8 +18,8 @@ from tests.decode.conftest import make_bundle
 from tests.serve.talking import Tones
 from toolkit.cli import main
 from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
+from toolkit.serve.client import ServeConfig
 from toolkit.serve.server import Server, run
-from toolkit.serve.settings import ServeConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 START = "from toolkit.cli import main; main()"

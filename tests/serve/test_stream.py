@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.decode.decoded import Recognised
 from toolkit.decode.stream import StreamResult
-from toolkit.serve.stream import ClientStream
+from toolkit.serve.client import ClientStream
 
 
 class Recorder:

@@ -60,9 +60,8 @@ def serve(
     from toolkit.decode.stream import EndpointConfig, EndpointedBundle, StreamingBundle
     from toolkit.environment import usable_cpus
     from toolkit.processes.threads import one_thread
-    from toolkit.serve.access import is_loopback
-    from toolkit.serve.server import Server, run
-    from toolkit.serve.settings import Limits, ServeConfig
+    from toolkit.serve.client import Limits, ServeConfig
+    from toolkit.serve.server import Server, is_loopback, run
 
     def report(line: str) -> None:
         click.echo(line, err=True)

@@ -184,6 +184,8 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
     return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
 
 
+# Compiled searches read beyond their arrays where sizes disagree, and files of another bundle give
+# wrong words without an error: the checks below compare the files of a bundle.
 MISMATCH = "they come from different bundles; restore the bundle or write it again"
 
 

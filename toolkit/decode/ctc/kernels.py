@@ -1,4 +1,14 @@
-"""Compiled kernels (numba) of CTC searches and alignments, and the arrays that they work on."""
+"""Compiled kernels (numba) of CTC searches and alignments, and the arrays that they work on.
+
+A prefix is a node of a growing trie of hypotheses: it has a parent, a last symbol, a node of the
+dictionary's tree and the score of its finished words. In each frame a prefix is kept (by a blank or
+its last symbol; a space even after a blank) or extended by a symbol that the tree allows; all ways
+to the same prefix are summed. The best `width` candidates of a frame survive.
+
+Compiled code gets arrays only, no objects. Numba caches its machine code on disk by the types of
+the arguments: a changed field makes another type, whereas a renamed class would leave cache files
+that cannot be read.
+"""
 
 import math
 from collections.abc import Sequence
