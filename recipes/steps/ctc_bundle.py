@@ -29,7 +29,7 @@ from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.decode.ctc.system import tune_beam
 from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import WEIGHTS, RescoringWeights, nbest_search_config, weights_of
-from toolkit.decode.tune import Count
+from toolkit.decode.tune import ErrorCount
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel
@@ -158,7 +158,7 @@ def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
     return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
 
 
-def _count(run: Run, decoded: str) -> Count:
+def _count(run: Run, decoded: str) -> ErrorCount:
     """The errors of a search by utterance of the development splits."""
     references, hypotheses = {}, {}
     for split in splits(run).tune:
@@ -166,7 +166,7 @@ def _count(run: Run, decoded: str) -> Count:
         references |= {cut.id: text_of(cut) for cut in cuts(run, split)}
         hypotheses |= read_transcripts(text, "text").texts
     found = score(references, hypotheses)
-    return Count.of([utterance.errors for utterance in found.utterances], found.ref_units)
+    return ErrorCount.of([utterance.errors for utterance in found.utterances], found.ref_units)
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:

@@ -370,7 +370,7 @@ class NeuralFiles:
     model: Path
     """Its folder."""
     weights: Path
-    """`weights.json` of `toolkit.decode.rescore.tune_lists`."""
+    """`weights.json` of `toolkit.decode.rescore.rescore_lists`."""
     tuned: Path
     """`tuned.json` of the pass whose n-best lists are rescored."""
     count: int

@@ -21,7 +21,7 @@ from lhotse import MonoCut
 
 from toolkit.align.times import CtmEntry, TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.decode.tune import FEWEST_WORDS, percent
+from toolkit.decode.tune import ErrorCount, choose, enough_words_to_tune, write_grid
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice_store import WordLatticeStore, WordTable
 from toolkit.fsa.minimum_bayes_risk import (
@@ -208,13 +208,13 @@ class Combination:
 
 
 def combine(
-    systems: Sequence[System], how: Combination, words: WordTable, jobs: int = 1
+    systems: Sequence[System], combination: Combination, words: WordTable, jobs: int = 1
 ) -> dict[str, list[TimedToken]]:
     """Combine what systems recognised.
 
     Args:
       systems: one or more; where the words of one lack an utterance, it has heard nothing.
-      how: their weights, and the rule.
+      combination: their weights, and the rule.
       words: with which the systems were read.
       jobs: worker processes.
 
@@ -224,9 +224,9 @@ def combine(
     Raises:
       CombinationError: the weights do not fit, or two systems have no utterance in common.
     """
-    if len(how.weights) != len(systems):
-        raise CombinationError(f"{len(how.weights)} weights for {len(systems)} systems")
-    found = _map(partial(_decoded, how), systems, jobs)
+    if len(combination.weights) != len(systems):
+        raise CombinationError(f"{len(combination.weights)} weights for {len(systems)} systems")
+    found = _map(partial(_decoded, combination), systems, jobs)
     return {name: _timed_words(candidates, words) for name, candidates in found.items()}
 
 
@@ -236,8 +236,8 @@ class CombinationTuning:
 
     best: Combination
     """Ties go to the most equal weights, then to minimum Bayes risk."""
-    tried: Mapping[Combination, tuple[int, int]]
-    """Word errors and words."""
+    tried: Mapping[Combination, ErrorCount]
+    """The errors of each combination that was tried."""
 
 
 def tune_combination(
@@ -267,21 +267,19 @@ def tune_combination(
         for shares in product(range(parts, -1, -1), repeat=count)
         if sum(shares) == parts
     ]
-    tried = dict.fromkeys(grid, (0, 0))
+    tried = dict.fromkeys(grid, ErrorCount(0, 0, ()))
     for systems, references in splits:
-        found = _map(partial(_sequences, grid), systems, jobs)
-        for i, how in enumerate(grid):
+        sequences = _map(partial(_sequences, grid), systems, jobs)
+        for i, combination in enumerate(grid):
             texts = {
-                name: " ".join(words.symbols[word] for word in one[i])
-                for name, one in found.items()
+                utterance: " ".join(words.symbols[word] for word in by_combination[i])
+                for utterance, by_combination in sequences.items()
             }
-            counted, (errors, units) = score(references, texts), tried[how]
-            tried[how] = errors + counted.errors, units + counted.ref_units
-
-    def rank(how: Combination) -> tuple[float, float]:
-        return tried[how][0], sum(weight**2 for weight in how.weights)
-
-    return CombinationTuning(min(grid, key=rank), tried)
+            counted, before = score(references, texts), tried[combination]
+            errors = [*before.by_utterance, *(u.errors for u in counted.utterances)]
+            tried[combination] = ErrorCount.of(errors, before.words + counted.ref_units)
+    best = choose(tried, lambda combination: sum(weight**2 for weight in combination.weights))
+    return CombinationTuning(best, tried)
 
 
 def _map(
@@ -307,19 +305,21 @@ def _each(function: Callable[[Row], MapResult], rows: Sequence[Row]) -> list[Map
     return [function(row) for row in rows]
 
 
-def _decoded(how: Combination, row: Row) -> list[Candidate]:
-    chosen = [(*x, w) for x, w in zip(row, how.weights, strict=True) if x is not None and w > 0]
+def _decoded(combination: Combination, row: Row) -> list[Candidate]:
+    chosen = [
+        (*x, w) for x, w in zip(row, combination.weights, strict=True) if x is not None and w > 0
+    ]
     if not chosen:
         return []
     joined = union([normalise_to_weight(*one) for one in chosen])
-    if how.rule == "best":
+    if combination.rule == "best":
         return best_path_in_bins(joined, joined.graph)
     starts = [spoken_words(lattice, scores) for lattice, scores, _ in chosen]
     return minimum_risk(joined, joined.graph, starts).words
 
 
 def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
-    return [[candidate.word for candidate in _decoded(how, row)] for how in grid]
+    return [[candidate.word for candidate in _decoded(each, row)] for each in grid]
 
 
 def _timed_words(candidates: Sequence[Candidate], words: WordTable) -> list[TimedToken]:
@@ -337,13 +337,13 @@ NAME = "combined"
 
 
 def write_combined(
-    systems: Sequence[System], how: Combination, words: WordTable, out: Path, jobs: int
+    systems: Sequence[System], combination: Combination, words: WordTable, out: Path, jobs: int
 ) -> dict[str, str]:
     """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts.
 
     A `words.ctm` of an earlier combination is removed: `read_system` would prefer it to `text`.
     """
-    combined = combine(systems, how, words, jobs)
+    combined = combine(systems, combination, words, jobs)
     texts = {name: " ".join(w.token for w in words) for name, words in combined.items()}
     (out / CTM).unlink(missing_ok=True)
     write_texts(texts, out)
@@ -399,7 +399,8 @@ def combine_decodes(
     splits = {s: split for s, split in splits.items() if can_be_scored(references[s], s)}
     tuning = _tuned([(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs)
     tuning = tuning or CombinationTuning(Combination((1 / len(rows),) * len(rows)), {})
-    write_atomically(out / "grid.tsv", _table(names, tuning))
+    grid = (((c.rule, *c.weights), count, None) for c, count in tuning.tried.items())
+    write_grid(("rule", *names), grid, out / "grid.tsv")
     weights = dict(zip(names, tuning.best.weights, strict=True))
     chosen = {"rule": tuning.best.rule, "weights": weights}
     write_atomically(out / "tuned.json", json.dumps(chosen, indent=1) + "\n")
@@ -440,9 +441,8 @@ def _tuned(
 ) -> CombinationTuning | None:
     """Tune on splits, if they have enough words; otherwise a warning says so."""
     count = sum(len(text.split()) for _, references in splits for text in references.values())
-    if count >= FEWEST_WORDS:
+    if enough_words_to_tune(count, "all systems have the same weight"):
         return tune_combination(splits, words, jobs)
-    logger.warning("NOT TUNED: the development splits have %d words; equal weights", count)
     return None
 
 
@@ -450,12 +450,3 @@ def _errors(rows: Mapping[str, Result], splits: Mapping[str, DecodedSplit]) -> i
     """The word errors of a system on the development splits."""
     tuned = [rows[name] for name, split in splits.items() if split.tuned]
     return sum(row.insertions + row.deletions + row.substitutions for row in tuned)
-
-
-def _table(names: Sequence[str], tuning: CombinationTuning) -> str:
-    lines = ["\t".join(["rule", *names, "errors", "words", "wer"])]
-    lines += [
-        "\t".join([how.rule, *(f"{w:g}" for w in how.weights), f"{e}\t{n}\t{percent(e, n):.2f}"])
-        for how, (e, n) in tuning.tried.items()
-    ]
-    return "\n".join(lines) + "\n"

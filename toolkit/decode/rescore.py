@@ -20,7 +20,16 @@ from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map
 from toolkit.config.convert import from_plain, read_plain
 from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
-from toolkit.decode.search import Decoder, last_lattice, load_once
+from toolkit.decode.search import (
+    WEIGHTS as WEIGHT_NAMES,
+)
+from toolkit.decode.search import (
+    Decoder,
+    last_lattice,
+    load_once,
+    smallest_change,
+    weight_axes,
+)
 from toolkit.decode.system import (
     Progress,
     Scorers,
@@ -30,7 +39,17 @@ from toolkit.decode.system import (
     speakers_of,
     words_of,
 )
-from toolkit.decode.tune import FEWEST_WORDS, Count, Grid, Tuning, Untuned, percent, tune
+from toolkit.decode.tune import (
+    Axis,
+    ErrorCount,
+    Keep,
+    Point,
+    Tuning,
+    choose,
+    enough_words_to_tune,
+    tune,
+    write_grid,
+)
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights, WeightsError
@@ -324,50 +343,6 @@ def neural_scores(lm: NeuralLm, lists: list[Candidates]) -> list[np.ndarray]:
     return np.split(sums, np.cumsum([len(one.texts) for one in lists])[:-1])
 
 
-Counted = Callable[[float, float, Grid], Sequence[Count]]
-"""(weight of the neural model, acoustic scale of the search, grid) -> the count of each pair."""
-
-
-@dataclass(frozen=True)
-class RescoringTuning:
-    """The weights chosen, and what was tried."""
-
-    best: RescoringWeights
-    """Fewest errors."""
-    tried: dict[float, Tuning]
-    """By weight of the neural model."""
-
-
-def tune_rescoring(
-    counted: Counted,
-    neural: Sequence[float],
-    start: float,
-    grid: Grid,
-    untuned: Untuned | None = None,
-) -> RescoringTuning:
-    """Tune scale and penalty for each weight of the neural model, see `toolkit.decode.tune.tune`.
-
-    The weight with the fewest errors is taken, of equals the smallest: the neural model counts as
-    much as it helps.
-
-    Args:
-      counted: searches at an acoustic scale, rescores, and counts errors.
-      neural: weights to try, 0 to 1.
-      start: the acoustic scale of the first search.
-      grid: scales and penalties to begin with.
-      untuned: see `toolkit.decode.tune.tune`.
-    """
-    tried = {}
-    for weight in sorted(set(neural)):
-
-        def at_weight(scale: float, pairs: Grid, weight: float = weight) -> Sequence[Count]:
-            return counted(weight, scale, pairs)
-
-        tried[weight] = tune(at_weight, start, grid, untuned)
-    chosen = min(tried, key=lambda w: (tried[w].tried[tried[w].best][1].errors, w))
-    return RescoringTuning(RescoringWeights.of(chosen, tried[chosen].best), tried)
-
-
 @dataclass(frozen=True)
 class NeuralRescoringConfig:
     """The n-best lists and the weights tried on the development set."""
@@ -429,7 +404,7 @@ class RescoredLists:
         pairs = zip(self.candidates.items(), self.neural, strict=True)
         return {utterance: weights.words(listed, scores) for (utterance, listed), scores in pairs}
 
-    def count(self, references: Mapping[str, str], weights: RescoringWeights) -> Count:
+    def count(self, references: Mapping[str, str], weights: RescoringWeights) -> ErrorCount:
         """Word errors and words; every hypothesis is compared once."""
         found = []
         for utterance, text in self.best(weights).items():
@@ -438,7 +413,7 @@ class RescoredLists:
                 wrong = sum(a != b for a, b in align(reference, text.split()))
                 self.errors[utterance, text] = wrong, len(reference)
             found.append(self.errors[utterance, text])
-        return Count.of([wrong for wrong, _ in found], sum(words for _, words in found))
+        return ErrorCount.of([wrong for wrong, _ in found], sum(words for _, words in found))
 
 
 ListsAt = Callable[[str, float], RescoredLists]
@@ -447,100 +422,132 @@ Texts = Mapping[str, Mapping[str, str]]
 """By split and utterance."""
 
 
-def tune_lists(
-    lists: ListsAt,
+def rescore_lists(
+    lists_at: ListsAt,
     references: Texts,
+    speakers: Texts,
     tune_on: Sequence[str],
     before: Weights,
-    grid: Grid,
-    within: float | None,
+    axes: tuple[Axis, Axis],
+    keep: float | None,
     config: NeuralRescoringConfig,
     out: Path,
-) -> RescoringWeights:
-    """Tune the weights on the development splits.
+    named: Mapping[str, str],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[RescoringWeights, dict[str, float]]:
+    """Tune the weights on the development splits, score the best hypotheses of every split.
 
     Args:
-      lists: called for the scales that are tried.
-      references: transcripts.
-      tune_on: the splits.
+      lists_at: called for the splits and the scales that are tried.
+      references: transcripts of the splits.
+      speakers: speaker of each utterance.
+      tune_on: the splits whose word errors decide on the weights.
       before: the weights without the neural model.
-      grid: scales and penalties to begin with.
-      within: `before` is kept unless others make fewer errors by more than so many standard errors
-        of the difference; None: the fewest errors decide.
+      axes: scales and penalties to begin with.
+      keep: `before` is kept unless others make fewer errors by more than so many standard errors of
+        the difference; None: the fewest errors decide.
       config: weights of the neural model.
-      out: the folder that gets `weights.json` and `grid.tsv`.
+      out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
+        and reports.
+      named: `system`, `lm` and `command` of the results.
+      progress: called with (splits scored, splits).
+
+    Returns:
+      The weights; WER in percent by split, and the weight of the neural model.
     """
 
-    def counted(neural: float, scale: float, pairs: Grid) -> list[Count]:
-        found = {split: lists(split, scale) for split in tune_on}
+    def count_errors(neural: float, scale: float, points: Sequence[Point]) -> list[ErrorCount]:
+        lists = {split: lists_at(split, scale) for split in tune_on}
         totals = []
-        for pair in pairs.pairs():
-            weights = RescoringWeights.of(neural, pair)
-            counts = [one.count(references[split], weights) for split, one in found.items()]
-            each = [e for count in counts for e in count.by_utterance]
-            totals.append(Count.of(each, sum(count.words for count in counts)))
+        for point in points:
+            weights = RescoringWeights.of(neural, Weights(*point))
+            counts = [one.count(references[split], weights) for split, one in lists.items()]
+            each = [errors for count in counts for errors in count.by_utterance]
+            totals.append(ErrorCount.of(each, sum(count.words for count in counts)))
         return totals
 
-    words = words_of(references, tune_on)
-    untuned = None
-    if within is not None:
-        untuned, grid = Untuned(before, within), grid.including(before)
-    grid = grid.if_tunable(words, before)
-    tried = config.weights if words >= FEWEST_WORDS else [min(config.weights)]
-    tuning = tune_rescoring(counted, tried, before.acoustic_scale, grid, untuned)
-    _write_grid(tuning, out / "grid.tsv")
-    tuning.best.save(out / WEIGHTS)
-    return tuning.best
+    best, tried = tune_rescoring(
+        count_errors, words_of(references, tune_on), before, axes, keep, config.weights
+    )
+    rows = (
+        ((neural, *point), count, scale)
+        for neural, tuning in tried.items()
+        for point, (scale, count) in sorted(tuning.tried.items())
+    )
+    write_grid(("neural", *WEIGHT_NAMES), rows, out / "grid.tsv")
+    best.save(out / WEIGHTS)
+    return best, _score_lists(lists_at, best, references, speakers, out, named, progress)
 
 
-def score_lists(
-    lists: ListsAt,
+def tune_rescoring(
+    count_errors: Callable[[float, float, Sequence[Point]], Sequence[ErrorCount]],
+    words: int,
+    before: Weights,
+    axes: tuple[Axis, Axis],
+    keep: float | None,
+    neural_weights: Sequence[float],
+) -> tuple[RescoringWeights, dict[float, Tuning]]:
+    """Tune scale and penalty for each weight of the neural model, see `toolkit.decode.tune.tune`.
+
+    The weight with the fewest errors is taken, of equals the smallest: the neural model counts as
+    much as it helps.
+
+    Args:
+      count_errors: takes the neural model's weight, the scale of a search and points; rescores the
+        lists of that search and counts errors.
+      words: of the references; with too few the lowest weight is taken, with `before`.
+      before: the weights without the neural model.
+      axes, keep: see `rescore_lists`.
+      neural_weights: to try, 0 to 1.
+
+    Returns:
+      The weights, and what was tried by weight of the neural model.
+    """
+    point = before.acoustic_scale, before.word_penalty
+    kept = None if keep is None else Keep(point, keep)
+    if kept is not None:
+        axes = axes[0].including(point[0]), axes[1].including(point[1])
+    consequence = f"acoustic scale {point[0]:g} and word penalty {point[1]:g} stay"
+    if not enough_words_to_tune(words, consequence):
+        axes, kept = weight_axes([point[0]], [point[1]]), None
+        neural_weights = [min(neural_weights)]
+    tried = {
+        weight: tune(
+            axes,
+            partial(count_errors, weight),
+            smallest_change,
+            first_search=before.acoustic_scale,
+            keep=kept,
+        )
+        for weight in sorted(set(neural_weights))
+    }
+    chosen = choose({weight: tuning.count for weight, tuning in tried.items()}, lambda w: w)
+    return RescoringWeights.of(chosen, Weights(*tried[chosen].best)), tried
+
+
+def _score_lists(
+    lists_at: ListsAt,
     weights: RescoringWeights,
     references: Texts,
     speakers: Texts,
     out: Path,
     named: Mapping[str, str],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None],
 ) -> dict[str, float]:
-    """Score the best hypotheses of every split.
-
-    Args:
-      lists: called at the scale of the weights.
-      weights: see `tune_lists`.
-      references: transcripts of the splits.
-      speakers: speaker of each utterance.
-      out: the folder that gets `rows.json` and, by split, hypotheses and reports.
-      named: `system`, `lm` and `command` of the results.
-      progress: called with (splits scored, splits).
-
-    Returns:
-      WER in percent by split, and the weight of the neural model.
-    """
     rows: list[Result] = []
-    for split, wanted in references.items():
-        found = lists(split, weights.acoustic_scale)
-        texts = found.best(weights)
-        if not can_be_scored(wanted, split):
+    for split, transcripts in references.items():
+        lists = lists_at(split, weights.acoustic_scale)
+        texts = lists.best(weights)
+        if not can_be_scored(transcripts, split):
             write_texts(texts, out / split)
             continue
-        rtf = found.real_time_factor
+        spoken_by, rtf = speakers[split], lists.real_time_factor
         rows.append(
-            score_split(wanted, texts, speakers[split], out / split, rtf=rtf, split=split, **named)
+            score_split(transcripts, texts, spoken_by, out / split, rtf=rtf, split=split, **named)
         )
         progress(len(rows), len(references))
     record_results(out / "rows.json", rows)
     return {f"wer {row.split}": row.wer for row in rows} | {"neural weight": weights.neural}
-
-
-def _write_grid(tuning: RescoringTuning, path: Path) -> None:
-    lines = ["neural\tacoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
-    lines += [
-        f"{neural:g}\t{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t"
-        f"{percent(e, n):.2f}\t{s:g}"
-        for neural, one in tuning.tried.items()
-        for w, (s, (e, n, _)) in sorted(one.tried.items())
-    ]
-    write_atomically(path, "\n".join(lines) + "\n")
 
 
 def rescore_system(
@@ -599,13 +606,23 @@ def rescore_system(
         return RescoredLists.of(found, model, audio, sum(x.decode_seconds for x in listed))
 
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
-    grid, within = decoder.config.grid, decoder.config.untuned_within
-    best = tune_lists(lists, references, tune_on, before, grid, within, config, out)
+    speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
+    best, headline = rescore_lists(
+        lists,
+        references,
+        speakers,
+        tune_on,
+        before,
+        decoder.config.axes,
+        decoder.config.untuned_within,
+        config,
+        out,
+        {"system": system, "lm": lm, "command": command},
+        progress,
+    )
     at_best = [(lists(split, best.acoustic_scale), references[split]) for split in tune_on]
     _calibration(at_best, best).save(out / "calibration.json")
-    speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
-    named = {"system": system, "lm": lm, "command": command}
-    return score_lists(lists, best, references, speakers, out, named, progress)
+    return headline
 
 
 def _calibration(
@@ -733,11 +750,13 @@ def rescore_ctc(
         spent = processor_seconds() - start
         return RescoredLists.of(candidates, model, data.seconds, spent)
 
-    grid = Grid(
-        tuple(factor * before.acoustic_scale for factor in SCALES),
-        tuple(before.word_penalty + more for more in PENALTIES),
+    axes = weight_axes(
+        [factor * before.acoustic_scale for factor in SCALES],
+        [before.word_penalty + more for more in PENALTIES],
     )
     references = {split: data.references for split, data in splits.items()}
     speakers = {split: data.speakers for split, data in splits.items()}
-    best = tune_lists(lists, references, tune_on, before, grid, None, config, out)
-    return score_lists(lists, best, references, speakers, out, named, progress)
+    _, headline = rescore_lists(
+        lists, references, speakers, tune_on, before, axes, None, config, out, named, progress
+    )
+    return headline

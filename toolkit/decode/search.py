@@ -1,17 +1,19 @@
 """The search of utterances, first pass and lattice rescoring, and its lattices on disk."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 
 from torch import Tensor
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.config.settings import older_runs
-from toolkit.decode.tune import Grid, Untuned
+from toolkit.decode.tune import Axis, Keep, Point, difference_axis, ratio_axis
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -55,7 +57,8 @@ class DecodeConfig:
         if self.untuned_within is not None and not self.untuned_within >= 0:
             raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
         self.beams()
-        self.grid.pairs()  # checks that they are finite
+        for point in product(self.scales, self.penalties):
+            Weights(*point)  # checks that they are finite
 
     def beams(self) -> list[Beam]:
         """Return the beams to try, in order."""
@@ -67,19 +70,37 @@ class DecodeConfig:
         return Weights(self.acoustic_scale, min(self.penalties, key=abs))
 
     @property
-    def untuned(self) -> Untuned | None:
+    def keep(self) -> Keep | None:
         """What tuning keeps, see `untuned_within`; a single scale is the user's choice."""
         if self.untuned_within is None:
             return None
         first = self.first_weights
         scale = self.scales[0] if len(self.scales) == 1 else first.acoustic_scale
-        return Untuned(Weights(scale, first.word_penalty), self.untuned_within)
+        return Keep((scale, first.word_penalty), self.untuned_within)
 
     @property
-    def grid(self) -> Grid:
+    def axes(self) -> tuple[Axis, Axis]:
         """Scales and penalties to begin with."""
-        grid = Grid(self.scales, self.penalties)
-        return grid if self.untuned is None else grid.including(self.untuned.weights)
+        scales, penalties = weight_axes(self.scales, self.penalties)
+        if self.keep is None:
+            return scales, penalties
+        scale, penalty = self.keep.point
+        return scales.including(scale), penalties.including(penalty)
+
+
+WEIGHTS = ("acoustic_scale", "word_penalty")
+"""The fields of `Weights`, in the order of the axes of a grid."""
+
+
+def weight_axes(scales: Sequence[float], penalties: Sequence[float]) -> tuple[Axis, Axis]:
+    """A grid of acoustic scales and word penalties."""
+    return ratio_axis("scale", scales), difference_axis("penalty", penalties)
+
+
+def smallest_change(point: Point, search_scale: float | None) -> tuple[float, ...]:
+    """Orders weights with equally many errors: the smallest penalty, the nearest scale."""
+    scale, penalty = point
+    return abs(penalty), abs(math.log(scale / search_scale)), scale
 
 
 @dataclass(frozen=True)

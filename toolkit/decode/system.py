@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import LogProbs
 from toolkit.decode.search import (
+    WEIGHTS,
     Decoded,
     Decoder,
     Searched,
@@ -23,8 +24,16 @@ from toolkit.decode.search import (
     remove_lattices,
     search_folder,
     searched_shard,
+    smallest_change,
+    weight_axes,
 )
-from toolkit.decode.tune import Count, Grid, Tuning, percent, tune
+from toolkit.decode.tune import (
+    ErrorCount,
+    Point,
+    enough_words_to_tune,
+    tune,
+    write_tuning,
+)
 from toolkit.decode.words import (
     Calibration,
     CtcWordAligner,
@@ -94,20 +103,25 @@ def decode_passes(
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
     searches = _Searches(decoder, scorers, out, jobs)
-    grid = config.grid.if_tunable(words_of(references, tune_on), config.first_weights)
+    axes, keep, first = config.axes, config.keep, config.first_weights
+    consequence = (
+        f"acoustic scale {first.acoustic_scale:g} and word penalty {first.word_penalty:g} stay"
+    )
+    if not enough_words_to_tune(words_of(references, tune_on), consequence):
+        axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
         errors = partial(_errors, searches, number, {s: references[s] for s in tune_on})
-        tuning = tune(errors, config.acoustic_scale, grid, config.untuned)
-        _write_tuning(tuning, decoding_pass.out)
+        tuning = tune(axes, errors, smallest_change, first_search=config.acoustic_scale, keep=keep)
+        write_tuning(tuning, WEIGHTS, decoding_pass.out)
         tunings.append(tuning)
 
     rows: dict[str, list[Result]] = {decoding_pass.lm: [] for decoding_pass in passes}
     decoded: dict[str, list[list[Decoded]]] = {}
     for split in scorers:
         decoded[split] = [
-            searches.best(split, number, tunings, tuned=split in tune_on)
+            searches.best(split, number, [Weights(*t.best) for t in tunings])
             for number in range(len(passes))
         ]
         scored = can_be_scored(references[split], split)
@@ -191,25 +205,20 @@ class _Searches:
             self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
         return self._found[key]
 
-    def best(
-        self, split: str, number: int, tunings: Sequence[Tuning], tuned: bool
-    ) -> list[Decoded]:
+    def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[Decoded]:
         """A split decoded by one pass with its weights, searched at their scale.
 
         Args:
           split: the split.
           number: of the pass.
-          tunings: of all passes: those with the same scale share a search.
-          tuned: whether the weights were tuned on this split, which was searched then.
+          weights: of all passes: those with the same scale share a search.
         """
-        tuning = tunings[number]
-        scale = tuning.best.acoustic_scale
-        weights = [t.best for t in tunings if t.best.acoustic_scale == scale]
-        if tuned:
-            weights = tuning.grid.pairs()
-        chosen = list(dict.fromkeys(weights)).index(tuning.best)
-        found = self.decoded(split, scale, list(dict.fromkeys(weights)))[number]
-        return [replace(d, hypotheses=(d.hypotheses[chosen],)) for d in found]
+        chosen = weights[number]
+        scale = chosen.acoustic_scale
+        shared = list(dict.fromkeys(w for w in weights if w.acoustic_scale == scale))
+        decoded = self.decoded(split, scale, shared)[number]
+        i = shared.index(chosen)
+        return [replace(d, hypotheses=(d.hypotheses[i],)) for d in decoded]
 
 
 def _errors(
@@ -217,14 +226,14 @@ def _errors(
     number: int,
     references: Mapping[str, Mapping[str, str]],
     scale: float,
-    grid: Grid,
-) -> list[Count]:
-    """Word errors of a pass on all splits of `references`, for each pair of the grid."""
-    pairs = grid.pairs()
+    points: Sequence[Point],
+) -> list[ErrorCount]:
+    """Word errors of a pass on all splits of `references`, for each point of a grid."""
+    pairs = [Weights(*point) for point in points]
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
     pooled = {f"{s}/{u}": text for s, found in references.items() for u, text in found.items()}
     if not any(text.split() for text in pooled.values()):
-        return [Count.of([], 0)] * len(pairs)
+        return [ErrorCount.of([], 0)] * len(pairs)
     counts = []
     for i in range(len(pairs)):
         texts = {
@@ -232,18 +241,8 @@ def _errors(
         }
         counted = score(pooled, texts)
         errors = [utterance.errors for utterance in counted.utterances]
-        counts.append(Count.of(errors, counted.ref_units))
+        counts.append(ErrorCount.of(errors, counted.ref_units))
     return counts
-
-
-def _write_tuning(tuning: Tuning, out: Path) -> None:
-    lines = ["acoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
-    lines += [
-        f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{percent(e, n):.2f}\t{scale:g}"
-        for w, (scale, (e, n, _)) in sorted(tuning.tried.items())
-    ]
-    write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    write_atomically(out / "tuned.json", json.dumps(asdict(tuning.best), indent=1))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,12 @@ import torch
 from click.testing import CliRunner
 
 from toolkit.align.aligner import Aligner, AlignerError, write_aligner_bundle
-from toolkit.align.folder import RecordingCepstra, Task, align_folder, estimate_speaker_transforms
+from toolkit.align.folder import (
+    AlignTask,
+    RecordingCepstra,
+    align_folder,
+    estimate_speaker_transforms,
+)
 from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.cli import main
 from toolkit.features.frontend import Frontend, FrontendConfig
@@ -336,7 +341,7 @@ def test_statistics_are_released_with_the_last_recording_of_a_speaker():
             num_alive.append(len(alive))
 
     recordings = [
-        RecordingCepstra(Task(number, name, Path(name), ("BED",), speaker=name[0]))
+        RecordingCepstra(AlignTask(number, name, Path(name), ("BED",), speaker=name[0]))
         for number, name in enumerate(names)
     ]
     transforms = estimate_speaker_transforms(recordings, statistics_of_recordings())

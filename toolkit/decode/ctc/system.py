@@ -5,9 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors.torch import save
@@ -22,13 +20,20 @@ from toolkit.decode.ctc.search import (
     Decoder,
     GreedyDecoder,
     LogProbs,
-    Pair,
     PrefixConfig,
     PrefixDecoder,
     WordsConfig,
     WordsDecoder,
 )
-from toolkit.decode.tune import FEWEST_WORDS, Count
+from toolkit.decode.tune import (
+    Axis,
+    ErrorCount,
+    Keep,
+    Point,
+    enough_words_to_tune,
+    tune,
+    write_grid,
+)
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.ngram.arpa import read_arpa
@@ -138,31 +143,6 @@ EXTENSIONS = 4
 grid's own corner, 0.4 and 2, makes 37 errors."""
 
 
-class Weighted(Protocol):
-    """Settings of a decoder."""
-
-    @property
-    def lm_weight(self) -> float:
-        """Factor on the language model's log-probability."""
-
-    @property
-    def word_bonus(self) -> float:
-        """Added for each word."""
-
-
-class Tunable(Protocol):
-    """A decoder with a language model weight and a word bonus."""
-
-    @property
-    def config(self) -> Weighted:
-        """Its weights before they are tuned, among other settings."""
-
-    def texts(
-        self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
-    ) -> Iterator[list[str]]:
-        """Yield for each pair the best text of every utterance, in order."""
-
-
 @dataclass(frozen=True)
 class TuneConfig:
     """The grid of weights to try; it is extended where the best pair lies at its end."""
@@ -196,8 +176,8 @@ class Tuned:
     """Words of the references."""
 
 
-def tune(
-    decoder: Tunable,
+def tune_words(
+    decoder: WordsDecoder | GraphDecoder,
     log_probs: Mapping[str, LogProbs],
     references: Mapping[str, str],
     config: TuneConfig,
@@ -207,8 +187,8 @@ def tune(
     """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
-    The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`.
-    With fewer than `FEWEST_WORDS` words the decoder's own pair is returned, and a warning says so.
+    The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`; it is returned, and
+    a warning says so, where there are too few words to tune on.
 
     Args:
       decoder: with a beam narrow enough for so many decodes; the choice hardly depends on it.
@@ -225,71 +205,53 @@ def tune(
     stored = out / "tuned.json"
     if os.path.lexists(stored):
         return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
-    weights, bonuses = sorted(set(config.lm_weights)), sorted(set(config.word_bonuses))
     words = sum(len(text.split()) for text in references.values())
-    own = decoder.config.lm_weight, decoder.config.word_bonus
-    if words < FEWEST_WORDS:
-        logger.warning(
-            "NOT TUNED: the development splits have %d words, less than %d; language model weight"
-            " %g and word bonus %g stay as they are",
-            *(words, FEWEST_WORDS, *own),
-        )
-        weights, bonuses = [own[0]], [own[1]]
-    if config.untuned_within is not None:
+    weight, bonus = decoder.config.lm_weight, decoder.config.word_bonus
+    axes, keep = (lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)), None
+    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
+    if not enough_words_to_tune(words, consequence):
+        axes = lm_weight_axis([weight]), word_bonus_axis([bonus])
+    elif config.untuned_within is not None:
         # An axis of one value is the user's choice.
-        own = (
-            weights[0] if len(weights) == 1 else own[0],
-            bonuses[0] if len(bonuses) == 1 else own[1],
-        )
-        weights, bonuses = sorted({*weights, own[0]}), sorted({*bonuses, own[1]})
-    tried: dict[Pair, Count] = {}
-    for _ in range(1 + EXTENSIONS):
-        pairs = [pair for pair in product(weights, bonuses) if pair not in tried]
-        found = decoder.texts(list(log_probs.values()), pairs, jobs)
-        for pair, texts in zip(pairs, found, strict=True):
+        before = [
+            axis.values[0] if len(axis.values) == 1 else value
+            for axis, value in zip(axes, (weight, bonus), strict=True)
+        ]
+        axes = axes[0].including(before[0]), axes[1].including(before[1])
+        keep = Keep(tuple(before), config.untuned_within)
+
+    def count_errors(scale: float | None, points: Sequence[Point]) -> list[ErrorCount]:
+        counts = []
+        pairs = [(point[0], point[1]) for point in points]
+        for texts in decoder.texts(list(log_probs.values()), pairs, jobs):
             hypotheses = dict(zip(log_probs, texts, strict=True))
             scored = score(references, hypotheses).utterances if words else ()
-            tried[pair] = Count.of([utterance.errors for utterance in scored], words)
-        best = _chosen(tried, own, config.untuned_within)
-        more = _beyond(weights, best[0], lambda w: w / 2, lambda w: 1.5 * w)
-        more += _beyond(bonuses, best[1], lambda b: b - 1, lambda b: b + 1)
-        if not more:
-            break
-    lines = ["lm_weight\tword_bonus\terrors\twords\twer"]
-    lines += [
-        f"{weight:g}\t{bonus:g}\t{errors}\t{words}\t{100 * errors / max(1, words):.2f}"
-        for (weight, bonus), (errors, *_) in sorted(tried.items())
-    ]
-    write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    chosen = Tuned(*best, tried[best].errors, words)
+            counts.append(ErrorCount.of([utterance.errors for utterance in scored], words))
+        return counts
+
+    tuning = tune(
+        axes,
+        count_errors,
+        lambda point, scale: (abs(point[1]), point[0]),
+        keep=keep,
+        max_searches=1 + EXTENSIONS,
+        max_extensions=EXTENSIONS,
+    )
+    rows = ((point, count, None) for point, (_, count) in sorted(tuning.tried.items()))
+    write_grid(("lm_weight", "word_bonus"), rows, out / "grid.tsv")
+    chosen = Tuned(tuning.best[0], tuning.best[1], tuning.count.errors, words)
     write_atomically(stored, json.dumps(asdict(chosen), indent=1) + "\n")
     return chosen
 
 
-def _chosen(tried: Mapping[Pair, Count], own: Pair, within: float | None) -> Pair:
-    best = min(tried, key=lambda pair: (tried[pair].errors, abs(pair[1]), pair[0]))
-    if within is not None and not tried[best].significantly_below(tried[own], within):
-        return own
-    return best
+def lm_weight_axis(values: Sequence[float]) -> Axis:
+    """Weights of the language model."""
+    return Axis("weight", tuple(values), below=lambda v: v[0] / 2, above=lambda v: 1.5 * v[-1])
 
 
-def _beyond(
-    values: list[float],
-    best: float,
-    below: Callable[[float], float],
-    above: Callable[[float], float],
-) -> int:
-    """Add a value beyond the end of an ordered axis if the best one lies there; how many.
-
-    An axis of one value is the user's choice.
-    """
-    if len(values) == 1 or best not in (values[0], values[-1]):
-        return 0
-    if best == values[0]:
-        values.insert(0, below(best))
-    else:
-        values.append(above(best))
-    return 1
+def word_bonus_axis(values: Sequence[float]) -> Axis:
+    """Word bonuses."""
+    return Axis("bonus", tuple(values), below=lambda v: v[0] - 1, above=lambda v: v[-1] + 1)
 
 
 MOST = 4096
@@ -518,7 +480,7 @@ def decode_ctc(
             narrow = search
             if isinstance(search, WordsDecoder):
                 narrow = search.configured(replace(config.words, width=config.tune_width))
-            chosen = tune(narrow, tuning, references, config.tune, out / name, jobs)
+            chosen = tune_words(narrow, tuning, references, config.tune, out / name, jobs)
             search = search.tuned(chosen.lm_weight, chosen.word_bonus)
         if isinstance(search, WordsDecoder):
             search = _wide_enough(search, tuning, config.widest or 1, out / name, jobs)
