@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
+from recipes.steps.decoding import compose_graph, decoding_options, passes
 from recipes.steps.features import transcripts
 from toolkit.align.adapt import LatticeSearch, adapt_speakers, refine_on_lattices
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
@@ -21,7 +21,7 @@ from toolkit.align.train_gmm import (
 )
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.search import Decoder
-from toolkit.decode.system import decode_passes
+from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem
@@ -101,21 +101,22 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
       transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
     out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
-    last = transforms is not None
+    adapted = transforms is not None
     compose_graph(run, senones, out / "graph.safetensors")
-    scorers, decoder = (
-        gmm_scorers(run, system, transforms or {}),
-        gmm_decoder(run, system, out, rescore=last),
-    )
-    found = decode_passes(
+    scorers = gmm_scorers(run, system, transforms or {})
+    decoder = gmm_decoder(run, system, out, rescore=adapted)
+    options = decoding_options(run) | {"passes": passes(run, out, rescore=adapted)}
+    if not adapted:
+        return decode_passes(system, scorers, decoder=decoder, out=out, **options)
+    return decode_system(
         system,
         scorers,
         decoder=decoder,
-        passes=passes(run, out, rescore=last),
-        keep_lattices=last,
-        **decoding_options(run, out),
+        lang=run.need("lang"),
+        senones=senones,
+        nbest=run.config.nbest,
+        **options,
     )
-    return found | write_nbest(run, system, scorers, decoder, senones) if last else found
 
 
 def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:

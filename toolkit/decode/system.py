@@ -68,6 +68,45 @@ class Pass:
     """The folder that gets `tuned.json`, `grid.tsv` and, by split, hypotheses and reports."""
 
 
+def decode_system(
+    system: str,
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    passes: Sequence[Pass],
+    lang: Path,
+    senones: Senones,
+    nbest: "NbestConfig | None",
+    jobs: int,
+    command: str,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, float]:
+    """Tune and decode a system, score it, and write the times of its words.
+
+    Args:
+      system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model, to align the words.
+      nbest: write n-best lists, calibrated confidences and word lattices too, see
+        `write_nbest_and_ctm`; None: the times alone, see `write_word_times`.
+
+    Returns:
+      What `decode_passes` and `write_nbest_and_ctm` return.
+    """
+    out, listed = passes[-1].out, nbest is not None
+    headline = decode_passes(
+        system, scorers, tune_on, decoder, passes, out, jobs, command, progress, listed
+    )
+    tuned = out / "tuned.json"
+    if nbest is not None:
+        return headline | write_nbest_and_ctm(
+            scorers, tune_on, decoder, tuned, lang, senones, nbest, out, jobs
+        )
+    decoder = decoder.at(Weights.load(tuned).acoustic_scale)
+    write_word_times(scorers, decoder, lang, senones, out, jobs)
+    return headline
+
+
 def decode_passes(
     system: str,
     scorers: Scorers,
