@@ -239,12 +239,6 @@ class NetworkRecogniser:
         middle = LOW_RATE_FACTOR // 2
         return SilenceGate(self.frontend_config.kind, self._silence_pdfs, LOW_RATE_FACTOR, middle)
 
-    def _gated(self, features: Tensor, log_likelihoods: Tensor) -> Tensor:
-        """The log-likelihoods [T, P] of an utterance, without words in its digital silence."""
-        gate = self.silence_gate()
-        gate.push(features)
-        return gate(log_likelihoods)
-
     @cached_property
     def _senones(self) -> Senones:
         senones = Senones.load(self._bundle / SENONES)
@@ -263,7 +257,7 @@ class NetworkRecogniser:
           [ceil(T / 3), P] log-likelihoods times the acoustic scale of the search.
         """
         log_likelihoods = self.model.log_likelihoods(features, state)
-        return self._gated(features, log_likelihoods) * self.search.scale
+        return self.silence_gate().gate_utterance(features, log_likelihoods) * self.search.scale
 
     def recognise(self, samples: Tensor) -> str:
         """Return the words in samples [S], mono, at the front end's sampling rate, in [-1, 1].
@@ -300,7 +294,8 @@ class NetworkRecogniser:
         found = []
         for (features, _), sound in zip(utterances, has_sound, strict=True):
             if sound:
-                scores = self._gated(features, next(scored)) * self.search.scale
+                gated = self.silence_gate().gate_utterance(features, next(scored))
+                scores = gated * self.search.scale
                 found.append(self.best(self.search.lattice(scores), scores, details))
             else:
                 found.append(Recognised("", () if details else None))
@@ -442,8 +437,10 @@ class SpeakerRecogniser:
                     system = self._adapted(system, work)
             scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
             factor = LOW_RATE_FACTOR if self._network else 1
+            silent = silence_pdfs(self._senones)
             for name, scores in scored:
-                gated = _gated(sounding[name], scores, kind, self._senones, factor)
+                gate = SilenceGate(kind, silent, factor, factor // 2)
+                gated = gate.gate_utterance(sounding[name], scores)
                 yield int(name), gated * self.search.scale
 
     def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
@@ -455,10 +452,10 @@ class SpeakerRecogniser:
         scale = first.weights.acoustic_scale
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
-        kind, senones = self.frontend_config.kind, independent.senones
+        kind, silent = self.frontend_config.kind, silence_pdfs(independent.senones)
         for name, scores in _gmm_scores(independent):
             cepstra = independent.features.store.load(name)
-            scores = _gated(cepstra, scores, kind, senones) * scale
+            scores = SilenceGate(kind, silent, 1).gate_utterance(cepstra, scores) * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self.search.text(best or []).split()
@@ -475,13 +472,6 @@ class SpeakerRecogniser:
         store = FeatureStore(work / FEATURES)
         for name in store.ids:
             yield name, self._network.log_likelihoods(store.load(name), store.state(name))
-
-
-def _gated(cepstra: Tensor, scores: Tensor, kind: str, senones: Senones, factor: int = 1) -> Tensor:
-    """Return the scores [T', P] of an utterance, without words in digital silence."""
-    gate = SilenceGate(kind, silence_pdfs(senones), factor, factor // 2)
-    gate.push(cepstra)
-    return gate(scores)
 
 
 def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:

@@ -344,6 +344,11 @@ class SilenceGate:
         self._factor, self._offset = factor, offset
         self.begin_utterance()
 
+    def gate_utterance(self, features: Tensor, scores: Tensor) -> Tensor:
+        """Return unscaled scores [T', P] of whole features [T, F], without words in silence."""
+        self.push(features)
+        return self(scores)
+
     def begin_utterance(self) -> None:
         """The next frame is that of a new utterance's first row; spans of silence go on."""
         self._silent = torch.zeros(0, dtype=torch.bool)  # by frame of the utterance

@@ -278,9 +278,7 @@ class CtcRecogniser:
             if not counted_frames(features, self.frontend_config.kind).any():
                 found.append(Recognised("", () if details else None))
                 continue
-            gate = self.silence_gate()
-            gate.push(features)
-            log_probs = gate(log_probs)
+            log_probs = self.silence_gate().gate_utterance(features, log_probs)
             text = self.chosen(self.decoder.decode(log_probs)) if len(log_probs) else ""
             found.append(self.recognised(text, log_probs, details))
         return found
