@@ -23,7 +23,7 @@ from local.synthetic import espeak, sound
 from local.synthetic.espeak import Voice
 from local.synthetic.sound import SAMPLING_RATE
 from local.synthetic.text import sentences
-from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
+from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
@@ -206,8 +206,9 @@ def generate(
                 progress(count, len(tasks))
     for split in SPEAKERS:
         folders = [task.folder for task in tasks if task.split == split]
-        words = [entry for folder in folders for entry in read_ctm(folder / WORD_TIMES)]
-        write_ctm(words, out / "words" / f"{split}.ctm")
+        entries = (entry for folder in folders for entry in read_ctm(folder / WORD_TIMES))
+        rows = ((e.utterance, e.channel, [TimedToken(e.token, e.start, e.end)]) for e in entries)
+        write_ctm(rows, out / "words" / f"{split}.ctm")
     return {f"{split}_hours": _hours(out / split) for split in SPEAKERS}
 
 
@@ -246,7 +247,7 @@ def _make_speaker(task: _Task) -> None:
     texts = sentences(task.split, f"{settings.seed}/{task.split}/{speaker.id}")
     babble = _babble(settings, speaker)
     samples, number = 0, 0
-    words: list[CtmEntry] = []
+    word_times: list[tuple[str, str, list[TimedToken]]] = []
     noise = ""
     while samples < task.seconds * SAMPLING_RATE:
         chapter = str(1001 + number // UTTERANCES_PER_CHAPTER)
@@ -259,14 +260,15 @@ def _make_speaker(task: _Task) -> None:
         (folder / f"{name}.flac").write_bytes(encode_audio(mixture, SAMPLING_RATE))
         with open(folder / f"{speaker.id}-{chapter}.trans.txt", "a", encoding="utf-8") as file:
             file.write(f"{name} {text}\n")
-        words += [
-            CtmEntry(name, "1", start, end - start, word)
+        words = [
+            TimedToken(word, start, end)
             for word, (start, end) in zip(text.split(), spoken, strict=True)
         ]
+        word_times.append((name, "1", words))
         samples += len(mixture)
         number += 1
     (partial / NOISE).write_text(noise, encoding="utf-8")
-    write_ctm(words, partial / WORD_TIMES)
+    write_ctm(word_times, partial / WORD_TIMES)
     shutil.rmtree(task.folder, ignore_errors=True)
     partial.rename(task.folder)
 

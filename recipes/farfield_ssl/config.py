@@ -14,16 +14,15 @@ from recipes.steps.settings import (
     small_network,
 )
 from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.gmm.lda_mllt import LdaMlltConfig
-from toolkit.align.gmm.training import EmConfig
-from toolkit.align.gmm.triphone import TriphoneConfig
+from toolkit.align.em import EmConfig
+from toolkit.align.train_gmm import LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.search import DecodeConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.multichannel.enhance import EnhanceConfig
-from toolkit.hmm.tree.build import TreeConfig
+from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.parallel.config import ParallelConfig

@@ -16,20 +16,17 @@ from recipes.steps.settings import (
     small_network,
 )
 from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.gmm.lda_mllt import LdaMlltConfig
-from toolkit.align.gmm.monophone import MonophoneConfig
-from toolkit.align.gmm.sat import SatConfig
-from toolkit.align.gmm.training import EmConfig
-from toolkit.align.gmm.triphone import TriphoneConfig
+from toolkit.align.em import EmConfig
+from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.first_pass import DecodeConfig
-from toolkit.decode.nbest import NbestConfig
-from toolkit.decode.rescoring.lists import NeuralRescoringConfig
+from toolkit.decode.rescore import NeuralRescoringConfig
+from toolkit.decode.search import DecodeConfig
+from toolkit.decode.system import NbestConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.rescore import RescoreLimits
-from toolkit.hmm.tree.build import TreeConfig
+from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig

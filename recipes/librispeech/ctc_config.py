@@ -10,11 +10,9 @@ from toolkit.bench.tta.rules import EQUAL_BATCH_WER, TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.graph import GraphConfig
-from toolkit.decode.ctc.system import CtcDecodeConfig
-from toolkit.decode.ctc.tune import TuneConfig
-from toolkit.decode.ctc.tune_beam import BeamTuneConfig
-from toolkit.decode.ctc.words import WordsConfig
-from toolkit.decode.rescoring.lists import NeuralRescoringConfig
+from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.ctc.system import BeamTuneConfig, CtcDecodeConfig, TuneConfig
+from toolkit.decode.rescore import NeuralRescoringConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS

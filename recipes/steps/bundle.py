@@ -11,20 +11,22 @@ from recipes.steps.data import splits, training_speech
 from recipes.steps.language import lang_config
 from recipes.steps.neural_lm import neural_name
 from recipes.steps.systems import DecodedSystem, system_decoder, tuning_errors
-from toolkit.align.recordings.bundle import LANG, write_aligner_bundle
+from toolkit.align.aligner import LANG, write_aligner_bundle
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.bundle.alone import recognise_alone
-from toolkit.decode.bundle.card import Card, write_card
-from toolkit.decode.bundle.folder import BundledSystem, write_systems
-from toolkit.decode.bundle.writing import (
+from toolkit.decode.bundle import (
+    BundledSystem,
+    Card,
     NetworkFiles,
     NeuralFiles,
     TunedSearch,
+    write_card,
     write_network_bundle,
     write_speaker_bundle,
+    write_systems,
 )
-from toolkit.decode.rescoring.rescorer import WEIGHTS
-from toolkit.decode.streaming import can_stream
+from toolkit.decode.recogniser import recognise_alone
+from toolkit.decode.rescore import WEIGHTS
+from toolkit.decode.stream import can_stream
 from toolkit.errors import ToolkitError
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lang import Lang

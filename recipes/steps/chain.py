@@ -6,16 +6,14 @@ from pathlib import Path
 
 from recipes.steps.data import has_copies
 from recipes.steps.gmm import tree_config
-from toolkit.align.augmented_copies import AugmentedAlignments
-from toolkit.align.gmm.low_frame_rate import tie_low_rate
-from toolkit.align.store import AlignmentStore
+from toolkit.align.store import AlignmentStore, AugmentedAlignments
+from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.denominator import Denominator, make_denominator
-from toolkit.fsa.phone_ngram import phone_ngram
+from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.build import TreeConfig
+from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.processes import ranks
 from toolkit.stages.run import Run
 from toolkit.train.lfmmi import AlignedPhones, train_lfmmi
@@ -92,7 +90,7 @@ def _make_graphs(run: Run, aligner: str, cepstra: str, config: TreeConfig, out: 
     if (out / DENOMINATOR).exists():  # written last
         return
     system, alignments = run.need(aligner), run.need("ali")
-    tie_low_rate(system, run.need(f"plp/{cepstra}"), alignments, config, out, run.jobs)
+    build_low_rate_senones(system, run.need(f"plp/{cepstra}"), alignments, config, out, run.jobs)
     senones, topology = Senones.load(out), Topology.load(system / "topology.json")
     sentences = phone_sequences(AlignedPhones(AlignmentStore(alignments), topology))
     phones = phone_ngram(sentences, run.config.lfmmi.ngram)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.steps.data import cuts, splits
-from toolkit.decode.combination_inputs import LATTICES, TEXT
-from toolkit.decode.combined_output import NAME, CombinedSplit, combine_decodes
+from toolkit.decode.combine import LATTICES, NAME, TEXT, DecodedSplit, combine_decodes
 from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
 
@@ -15,7 +14,7 @@ def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
     """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
     found = splits(run)
     combined = {
-        split: CombinedSplit(
+        split: DecodedSplit(
             cuts(run, split), {s: _decode(run, s, split) for s in systems}, split in found.tune
         )
         for split in found.decoded

@@ -25,12 +25,11 @@ from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.corpus.tags import is_tag
-from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.ctc.evaluation import EvaluationPlan
-from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
-from toolkit.decode.ctc.system import SplitData, decode_ctc
-from toolkit.decode.ctc.words import WordsDecoder
-from toolkit.decode.text_times import write_ctc_word_times
+from toolkit.decode.ctc.search import WordsDecoder
+from toolkit.decode.ctc.system import Posteriors, SplitData, decode_ctc, write_posteriors
+from toolkit.decode.system import write_ctc_word_times
+from toolkit.decode.words import CtcWordAligner
 from toolkit.errors import ToolkitError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.normalise import estimate_normaliser

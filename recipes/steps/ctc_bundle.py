@@ -15,16 +15,21 @@ from recipes.steps.ctc import (
 )
 from recipes.steps.data import cuts, splits, training_speech
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.bundle.alone import recognise_alone
-from toolkit.decode.bundle.card import Card, write_card
-from toolkit.decode.bundle.ctc.scorer import CtcScorer
-from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
-from toolkit.decode.bundle.folder import BundledSystem, Role, write_systems
-from toolkit.decode.ctc.lists import listing, weights_of
-from toolkit.decode.ctc.tune_beam import tune_beam
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
-from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights
-from toolkit.decode.tuning import Count
+from toolkit.decode.bundle import (
+    BundledSystem,
+    Card,
+    CtcFiles,
+    Role,
+    write_card,
+    write_ctc_bundle,
+    write_systems,
+)
+from toolkit.decode.ctc.recogniser import CtcScorer
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.system import tune_beam
+from toolkit.decode.recogniser import recognise_alone
+from toolkit.decode.rescore import WEIGHTS, RescoringWeights, nbest_search_config, weights_of
+from toolkit.decode.tune import ErrorCount
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel
@@ -150,10 +155,10 @@ def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> Wor
 def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
     """The search for the lists that are rescored, as for the results."""
     weights = Weights(scale, weights_of(decoder.config).word_penalty)
-    return listing(decoder.config, weights, run.config.lstm_rescoring.count)
+    return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
 
 
-def _count(run: Run, decoded: str) -> Count:
+def _count(run: Run, decoded: str) -> ErrorCount:
     """The errors of a search by utterance of the development splits."""
     references, hypotheses = {}, {}
     for split in splits(run).tune:
@@ -161,7 +166,7 @@ def _count(run: Run, decoded: str) -> Count:
         references |= {cut.id: text_of(cut) for cut in cuts(run, split)}
         hypotheses |= read_transcripts(text, "text").texts
     found = score(references, hypotheses)
-    return Count.of([utterance.errors for utterance in found.utterances], found.ref_units)
+    return ErrorCount.of([utterance.errors for utterance in found.utterances], found.ref_units)
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:

@@ -10,7 +10,7 @@ from recipes.steps.ctc import (
 )
 from recipes.steps.data import splits
 from recipes.steps.neural_lm import train_for_words
-from toolkit.decode.ctc.rescoring import rescore_ctc
+from toolkit.decode.rescore import rescore_ctc
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.stages.run import Run
 from toolkit.storage.words import split_words

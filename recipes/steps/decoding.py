@@ -4,12 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from recipes.steps.data import splits
-from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
-from toolkit.decode.nbest import write_nbest_and_ctm
-from toolkit.decode.system import Pass, Scorers
-from toolkit.decode.text_times import write_word_times
-from toolkit.fsa.lattice import Weights
+from toolkit.decode.system import Pass
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run
 
@@ -74,47 +70,11 @@ def rescored_lm(run: Run) -> str:
     return f"{larger}gram-rescored" if larger == small else f"{larger}gram"
 
 
-def decoding_options(run: Run, out: Path) -> dict[str, Any]:
+def decoding_options(run: Run) -> dict[str, Any]:
     """Return the arguments that all decoding functions share."""
     return {
         "tune_on": splits(run).tune,
-        "out": out,
         "jobs": run.jobs,
         "command": run.command,
         "progress": run.progress,
     }
-
-
-def write_nbest(
-    run: Run, system: str, scorers: Scorers, decoder: Decoder, senones: Senones
-) -> dict[str, float]:
-    """Write n-best lists, word times, confidences and word lattices, with the weights tuned."""
-    out = run.make(f"decode/{system}")
-    return write_nbest_and_ctm(
-        scorers,
-        splits(run).tune,
-        decoder,
-        tuned=out / "tuned.json",
-        lang=run.need("lang"),
-        senones=senones,
-        config=run.config.nbest,
-        out=out,
-        jobs=run.jobs,
-    )
-
-
-def write_times(
-    run: Run, out: Path, scorers: Scorers, decoder: Decoder, senones: Senones, tuned: Path
-) -> None:
-    """Write the word times of decoded texts for which `write_nbest` is not called.
-
-    Args:
-      run: the run of the stage.
-      out: the folder of the decode.
-      scorers: the acoustic model on each split.
-      decoder: the search.
-      senones: those of the acoustic model.
-      tuned: the file of the decode's weights.
-    """
-    decoder = decoder.at(Weights.load(tuned).acoustic_scale)
-    write_word_times(scorers, decoder, run.need("lang"), senones, out, run.jobs)

@@ -7,7 +7,7 @@ from recipes.steps.decoding import network_lang
 from recipes.steps.gmm import align_config
 from toolkit.align.corpus import align_corpus
 from toolkit.align.store import AlignmentStore, PdfAlignments
-from toolkit.decode.denominator_lattices import make_lattices
+from toolkit.decode.denominators import make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore

@@ -12,8 +12,7 @@ from recipes.steps.decoding import rescored_lm
 from recipes.steps.network import network_decoder
 from recipes.steps.placements import PLACEMENTS
 from toolkit.corpus.manifest import read_cuts
-from toolkit.decode.decode_store import decode_store, remove_lattices
-from toolkit.decode.first_pass import real_time_factor
+from toolkit.decode.search import decode_store, real_time_factor, remove_lattices
 from toolkit.decode.system import references_of, speakers_of
 from toolkit.features.extract import extract
 from toolkit.features.multichannel.enhance import enhance, enhanced_cuts

@@ -6,26 +6,27 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
+from recipes.steps.decoding import compose_graph, decoding_options, passes
 from recipes.steps.features import transcripts
+from toolkit.align.adapt import LatticeSearch, adapt_speakers, refine_on_lattices
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
-from toolkit.align.gmm.adaptation import adapt_speakers
-from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
-from toolkit.align.gmm.lda_mllt import train_lda_mllt
-from toolkit.align.gmm.low_frame_rate import tie_low_rate
-from toolkit.align.gmm.monophone import train_monophone
-from toolkit.align.gmm.sat import train_sat
-from toolkit.align.gmm.system import GmmSystem
-from toolkit.align.gmm.triphone import train_triphone
 from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer, Scorer
+from toolkit.align.train_gmm import (
+    build_low_rate_senones,
+    train_lda_mllt,
+    train_monophone,
+    train_sat,
+    train_triphone,
+)
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.first_pass import Decoder
-from toolkit.decode.system import decode_passes
+from toolkit.decode.search import Decoder
+from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.store import FeatureStore
+from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.tree.build import TreeConfig
+from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
@@ -100,21 +101,22 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
       transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
     out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
-    last = transforms is not None
+    adapted = transforms is not None
     compose_graph(run, senones, out / "graph.safetensors")
-    scorers, decoder = (
-        gmm_scorers(run, system, transforms or {}),
-        gmm_decoder(run, system, out, rescore=last),
-    )
-    found = decode_passes(
+    scorers = gmm_scorers(run, system, transforms or {})
+    decoder = gmm_decoder(run, system, out, rescore=adapted)
+    options = decoding_options(run) | {"passes": passes(run, out, rescore=adapted)}
+    if not adapted:
+        return decode_passes(system, scorers, decoder=decoder, out=out, **options)
+    return decode_system(
         system,
         scorers,
         decoder=decoder,
-        passes=passes(run, out, rescore=last),
-        keep_lattices=last,
-        **decoding_options(run, out),
+        lang=run.need("lang"),
+        senones=senones,
+        nbest=run.config.nbest,
+        **options,
     )
-    return found | write_nbest(run, system, scorers, decoder, senones) if last else found
 
 
 def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:
@@ -202,7 +204,7 @@ def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]
     """
     config, out = tree_config(run, run.config.senones), run.make("senones")
     cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
-    found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
+    found = build_low_rate_senones(run.need(system), cepstra, alignments, config, out, run.jobs)
     if run.config.pronunciation_probabilities:
         found |= write_probabilities(run, system, run.make("pronunciations"))
     return found

@@ -6,9 +6,8 @@ from pathlib import Path
 from recipes.steps.data import copies, has_copies, splits
 from recipes.steps.features import transcripts, write_normaliser
 from recipes.steps.gmm import estimate_transforms
-from toolkit.align.gmm.features import write_gmm_features
-from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.gmm_features import load_transforms
+from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.processes import ranks
 from toolkit.stages.run import Run
 

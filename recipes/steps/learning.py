@@ -6,8 +6,7 @@ from recipes.steps.data import has_copies
 from recipes.steps.farfield import validation
 from recipes.steps.network import network_decoder, targets
 from recipes.steps.unlabelled import training_shards
-from toolkit.align.augmented_copies import AugmentedAlignments
-from toolkit.align.store import OffsetAlignments
+from toolkit.align.store import AugmentedAlignments, OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones

@@ -8,15 +8,17 @@ from recipes.steps.decoding import (
     decoding_options,
     graph_name,
     passes,
-    write_nbest,
-    write_times,
 )
-from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.corpus import align_at_offsets
 from toolkit.align.scorer import Scorer
-from toolkit.align.store import AlignmentStore, LowRateAlignments, OffsetAlignments
-from toolkit.decode.first_pass import Decoder
-from toolkit.decode.system import decode_passes
+from toolkit.align.store import (
+    AlignmentStore,
+    AugmentedAlignments,
+    LowRateAlignments,
+    OffsetAlignments,
+)
+from toolkit.decode.search import Decoder
+from toolkit.decode.system import decode_system
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
@@ -136,16 +138,13 @@ def decode_network(
     out = run.make(f"decode/{system}")
     scorers = network_scorers(run, system, features, normaliser)
     decoder = network_decoder(run, graphs)
-    found = decode_passes(
+    return decode_system(
         system,
         scorers,
         decoder=decoder,
         passes=passes(run, out, rescore=True),
-        keep_lattices=nbest,
-        **decoding_options(run, out),
+        lang=run.need("lang"),
+        senones=Senones.load(run.need(graphs or "senones")),
+        nbest=run.config.nbest if nbest else None,
+        **decoding_options(run),
     )
-    senones = Senones.load(run.need(graphs or "senones"))
-    if nbest:
-        return found | write_nbest(run, system, scorers, decoder, senones)
-    write_times(run, out, scorers, decoder, senones, out / "tuned.json")
-    return found

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 
 from recipes.steps.data import lm_sources, need_user_files, transcripts_of
-from recipes.steps.decoding import decoding_options, write_times
+from recipes.steps.decoding import decoding_options
 from recipes.steps.systems import (
     DecodedSystem,
     explored,
@@ -13,8 +13,10 @@ from recipes.steps.systems import (
     system_senones,
     tuning_errors,
 )
-from toolkit.decode.rescoring.system import rescore_system
+from toolkit.decode.rescore import rescore_system
+from toolkit.decode.system import write_word_times
 from toolkit.errors import ToolkitError
+from toolkit.fsa.lattice import Weights
 from toolkit.lang.lang import Lang
 from toolkit.lang.policy import LmText, TextPolicy
 from toolkit.lang.text import read_sentences
@@ -94,18 +96,22 @@ def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, floa
     for system in systems:
         long_enough = run.setting("nbest.count") >= config.count
         scorers, decoder = system_scorers(run, system), system_decoder(run, system)
-        out, tuned = run.make(f"decode/{neural_name(system)}"), f"decode/{system.name}/tuned.json"
+        out = run.make(f"decode/{neural_name(system)}")
+        tuned = run.need(f"decode/{system.name}/tuned.json")
         headline = rescore_system(
             system.name,
             f"{last_rows(run, system)[0].lm}+lstm",
             scorers,
             decoder=decoder,
-            tuned=run.need(tuned),
+            tuned=tuned,
             model=model,
             config=config,
             explored=explored(run, system) if long_enough else None,
-            **decoding_options(run, out),
+            out=out,
+            **decoding_options(run),
         )
-        write_times(run, out, scorers, decoder, system_senones(run, system), run.need(tuned))
+        decoder = decoder.at(Weights.load(tuned).acoustic_scale)
+        senones = system_senones(run, system)
+        write_word_times(scorers, decoder, run.need("lang"), senones, out, run.jobs)
         found |= {f"{system.name} {name}": value for name, value in headline.items()}
     return found

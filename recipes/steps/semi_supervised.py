@@ -8,8 +8,7 @@ from recipes.steps.features import training_features
 from recipes.steps.network import network_decoder
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.denominator import Denominator, make_denominator
-from toolkit.fsa.phone_ngram import phone_ngram
+from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.processes import ranks
 from toolkit.ssl.recognition import RecognisedPhones, recognise_phones

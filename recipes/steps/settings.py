@@ -5,19 +5,17 @@ from typing import Literal
 
 from recipes.steps.lattice_free import lattice_free
 from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.gmm.lda_mllt import LdaMlltConfig
-from toolkit.align.gmm.monophone import MonophoneConfig
-from toolkit.align.gmm.training import EmConfig
-from toolkit.align.gmm.triphone import TriphoneConfig
+from toolkit.align.em import EmConfig
+from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.denominator_lattices import LatticeConfig
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.denominators import LatticeConfig
+from toolkit.decode.search import DecodeConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Scope
 from toolkit.fsa.beam import Beam
-from toolkit.hmm.tree.build import TreeConfig
+from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.tdnnf import TdnnfConfig

@@ -8,15 +8,12 @@ from typing import Any
 from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
 from recipes.steps.lattice_free import lattice_free
 from recipes.steps.settings import SMALL_SEQUENCE
-from toolkit.align.gmm.lda_mllt import LdaMlltConfig
-from toolkit.align.gmm.monophone import MonophoneConfig
-from toolkit.align.gmm.sat import SatConfig
-from toolkit.align.gmm.training import EmConfig
-from toolkit.align.gmm.triphone import TriphoneConfig
+from toolkit.align.em import EmConfig
+from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
-from toolkit.hmm.tree.build import TreeConfig
+from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig

@@ -10,7 +10,7 @@ from recipes.steps.features import decoded_features
 from recipes.steps.gmm import gmm_decoder, gmm_scorers
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.scorer import Scorer
-from toolkit.decode.first_pass import Decoder
+from toolkit.decode.search import Decoder
 from toolkit.hmm.senones import Senones
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run

@@ -11,10 +11,10 @@ class Synthesiser:
     """Synthesises alignments of random words: seed -> durations, noise and words."""
 
     def __init__(self, context: bool) -> None:
-        from toolkit.align.graphs import TrainingGraphCompiler
+        from toolkit.align.force_align import TranscriptGraphs
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology
-        from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree
+        from toolkit.hmm.tree import Leaf, Root, Split, Tree
         from toolkit.lang.lang import Lang
         from toolkit.lang.lexicon import Lexicon
 
@@ -41,7 +41,7 @@ class Synthesiser:
             self.senones = Senones(topology, Tree(topology.phones, tuple(roots)))
         else:
             self.senones = Senones.monophone(topology)
-        self.compiler = TrainingGraphCompiler(self.lang, self.senones)
+        self.compiler = TranscriptGraphs(self.lang, self.senones)
 
     def __call__(self, count, seed=0, pauses=None, chance=0.2, noise=3.0) -> SimpleNamespace:
         """Words in a row, the frame in which each begins, and scores [T, P].
@@ -93,12 +93,14 @@ class Training:
     }
 
     def __init__(self, speech, root) -> None:
-        from toolkit.align.gmm.lda_mllt import LdaMlltConfig
-        from toolkit.align.gmm.monophone import MonophoneConfig
-        from toolkit.align.gmm.sat import SatConfig
-        from toolkit.align.gmm.training import EmConfig
-        from toolkit.align.gmm.triphone import TriphoneConfig
-        from toolkit.hmm.tree.build import TreeConfig
+        from toolkit.align.em import EmConfig
+        from toolkit.align.train_gmm import (
+            LdaMlltConfig,
+            MonophoneConfig,
+            SatConfig,
+            TriphoneConfig,
+        )
+        from toolkit.hmm.tree_growing import TreeConfig
 
         self.speech, self.root = speech, root
         tree = TreeConfig(max_leaves=40, min_gain=50.0, min_frames=20)
@@ -130,8 +132,8 @@ class Training:
 
     def system(self, name, folder=None, cepstra=None):
         """One of the finished systems, its training speakers' transforms included."""
-        from toolkit.align.gmm.system import GmmSystem
         from toolkit.features.gmm_features import load_transforms
+        from toolkit.hmm.gmm_system import GmmSystem
 
         folder = folder or self.root / name
         transforms = load_transforms(folder / "fmllr.safetensors")

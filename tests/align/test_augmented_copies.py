@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.augmented_copies import AugmentedAlignments
+from toolkit.align.store import AugmentedAlignments
 from toolkit.features.augment import AugmentConfig, augmented
 from toolkit.features.cut_audio import load_cut_audio
 

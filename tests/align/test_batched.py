@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from toolkit.align import batched
-from toolkit.align.batched import align_batched
-from toolkit.fsa.alignment import AlignConfig, force_align
+from toolkit.align import force_align as force_align_module
+from toolkit.align.force_align import AlignConfig, align_batched, force_align
 
 
 @pytest.mark.parametrize("frames", [1, 400, 10**6])
 def test_batches_of_any_size_give_what_each_utterance_gives_alone(synthesise, monkeypatch, frames):
-    monkeypatch.setattr(batched, "SEARCH_FRAMES", frames)
+    monkeypatch.setattr(force_align_module, "SEARCH_FRAMES", frames)
     synthetic = {f"u{seed}": synthesise(4 + seed, seed) for seed in range(5)}
     synthetic["u2"].scores = synthetic["u2"].scores[:6]  # too few frames for its words
     found = align_batched(

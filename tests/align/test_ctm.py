@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align import ctm
-from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
+from toolkit.align import times
+from toolkit.align.times import CtmEntry, CtmError, TimedToken, read_ctm, write_ctm
 
 FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1).filter(
     lambda text: len(text.split()) == 1 and text.strip() == text and not text.startswith(";;")
@@ -15,13 +15,15 @@ MILLISECONDS = st.integers(0, 10_000_000)
 CONFIDENCE = st.none() | st.just(0.5)
 
 
+def row_of(entry):
+    token = TimedToken(entry.token, entry.start, entry.end, entry.confidence)
+    return entry.utterance, entry.channel, [token]
+
+
 def test_the_form_is_kaldis(tmp_path):
-    entries = [
-        CtmEntry("a-1", "1", 0.0, 0.13, "IT'S"),
-        CtmEntry("a-1", "1", 0.13, 1 / 3, "SO", 0.98765),
-        CtmEntry("b", "A", 3661.5, 0.01, "ÜBER", 1.0),
-    ]
-    write_ctm(entries, tmp_path / "x" / "words.ctm")
+    words = [TimedToken("IT'S", 0.0, 0.13), TimedToken("SO", 0.13, 0.13 + 1 / 3, 0.98765)]
+    rows = [("a-1", "1", words), ("b", "A", [TimedToken("ÜBER", 3661.5, 3661.51, 1.0)])]
+    write_ctm(rows, tmp_path / "x" / "words.ctm")
     assert (tmp_path / "x" / "words.ctm").read_text(encoding="utf-8").splitlines() == [
         "a-1 1 0.000 0.130 IT'S",
         "a-1 1 0.130 0.333 SO 0.9877",
@@ -29,7 +31,7 @@ def test_the_form_is_kaldis(tmp_path):
     ]
 
 
-def test_entries_are_taken_one_by_one(tmp_path, monkeypatch):
+def test_tokens_are_taken_one_by_one(tmp_path, monkeypatch):
     lines = []
 
     class Written:
@@ -37,10 +39,10 @@ def test_entries_are_taken_one_by_one(tmp_path, monkeypatch):
             for line in found:
                 lines.append(line)
 
-    monkeypatch.setattr(ctm, "open_atomically", lambda path: nullcontext(Written()))
+    monkeypatch.setattr(times, "open_atomically", lambda path: nullcontext(Written()))
     seen = []
-    entries = (seen.append(len(lines)) or CtmEntry("u", "1", n, 1, "w") for n in range(3))
-    write_ctm(entries, tmp_path / "x.ctm")
+    tokens = (seen.append(len(lines)) or TimedToken("w", n, n + 1) for n in range(3))
+    write_ctm([("u", "1", tokens)], tmp_path / "x.ctm")
     assert (seen, len(lines)) == ([0, 1, 2], 3)
 
 
@@ -48,7 +50,7 @@ def test_entries_are_taken_one_by_one(tmp_path, monkeypatch):
 def test_what_is_written_is_read(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "round.ctm"
     entries = [CtmEntry(u, c, s / 1000, d / 1000, t, p) for u, c, s, d, t, p in rows]
-    write_ctm(entries, path)
+    write_ctm(map(row_of, entries), path)
     found = read_ctm(path)
     assert [(e.utterance, e.channel, e.token, e.confidence) for e in found] == [
         (e.utterance, e.channel, e.token, e.confidence) for e in entries
@@ -63,7 +65,7 @@ def test_neighbours_still_touch_after_rounding(tmp_path_factory, times):
     path = tmp_path_factory.getbasetemp() / "touch.ctm"
     times = sorted(times)
     pairs = list(pairwise(times))
-    write_ctm([CtmEntry("u", "1", a, b - a, "w") for a, b in pairs], path)
+    write_ctm([("u", "1", [TimedToken("w", *pair) for pair in pairs])], path)
     milliseconds = [
         (round(1000 * e.start), round(1000 * e.start) + round(1000 * e.duration))
         for e in read_ctm(path)
@@ -119,5 +121,5 @@ def test_a_missing_file_is_named(tmp_path):
 )
 def test_what_a_line_cannot_hold_is_refused_and_nothing_written(tmp_path, entry):
     with pytest.raises(CtmError):
-        write_ctm([CtmEntry("a", "1", 0.0, 1.0, "W"), entry], tmp_path / "a.ctm")
+        write_ctm([("a", "1", [TimedToken("W", 0.0, 1.0)]), row_of(entry)], tmp_path / "a.ctm")
     assert list(tmp_path.iterdir()) == []

@@ -3,9 +3,8 @@ import pickle
 import pytest
 import torch
 
-from toolkit.align.graphs import TrainingGraphCompiler
-from toolkit.fsa.alignment import AlignConfig, force_align
-from toolkit.fsa.files import dump_fst
+from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
+from toolkit.fsa.fst import dump_fst
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
@@ -16,15 +15,15 @@ TOPOLOGY = Topology(tuple(LANG.real_phones), states=3, silence_states=2)
 
 
 @pytest.fixture
-def compiler() -> TrainingGraphCompiler:
-    return TrainingGraphCompiler(LANG, Senones.monophone(TOPOLOGY))
+def compiler() -> TranscriptGraphs:
+    return TranscriptGraphs(LANG, Senones.monophone(TOPOLOGY))
 
 
 def test_min_frames_takes_the_shortest_pronunciations(compiler):
     assert compiler.min_frames(["A"]) == 3
     assert compiler.min_frames(["AB", "A"]) == 6
     assert compiler.min_frames(["UNHEARD"]) == 2  # <UNK> is spoken noise, a silence phone
-    low = TrainingGraphCompiler(LANG, Senones.monophone(TOPOLOGY.at_low_rate()))
+    low = TranscriptGraphs(LANG, Senones.monophone(TOPOLOGY.at_low_rate()))
     assert low.min_frames(["AB", "A"]) == 2
 
 

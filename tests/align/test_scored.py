@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align import scored
-from toolkit.align.scored import batches_in_order, map_scored, map_scored_shards
+from toolkit.align import scorer
+from toolkit.align.scorer import batches_in_order, map_scored_shards, map_utterances
 
 IDS = [f"u{n}" for n in range(70)]
 
@@ -41,7 +41,7 @@ def number(found):
 @pytest.mark.parametrize(("device", "threads"), [("cpu", 1), ("cpu:0", 1), ("cpu:0", 4)])
 def test_every_utterance_comes_in_order_with_its_own_scores(device, threads):
     scorer = Scorer(device)
-    found = list(map_scored(number, scorer, IDS, threads))
+    found = list(map_utterances(number, scorer, IDS, threads))
     assert found == [(name, float(name[1:])) for name in IDS]
     if device == "cpu":
         assert scorer.asked == [1] * 70
@@ -49,7 +49,7 @@ def test_every_utterance_comes_in_order_with_its_own_scores(device, threads):
     else:
         assert scorer.asked == [32, 32, 6]
         assert threading.current_thread() not in scorer.threads
-    assert list(map_scored(number, scorer, [], threads)) == []
+    assert list(map_utterances(number, scorer, [], threads)) == []
 
 
 def test_searches_run_in_as_many_threads_as_asked_for():
@@ -59,20 +59,20 @@ def test_searches_run_in_as_many_threads_as_asked_for():
         together.wait()
         return found.utterance
 
-    assert list(map_scored(search, Scorer("cpu:0"), IDS[:40], 4)) == IDS[:40]
+    assert list(map_utterances(search, Scorer("cpu:0"), IDS[:40], 4)) == IDS[:40]
 
 
 def test_the_scorer_is_at_most_two_batches_ahead():
     scorer = Scorer("cpu:0")
-    found = map_scored(number, scorer, IDS * 10, 1)
+    found = map_utterances(number, scorer, IDS * 10, 1)
     next(found)
-    assert sum(scorer.asked) <= 32 * (1 + scored.BATCHES_AHEAD)
+    assert sum(scorer.asked) <= 32 * (1 + scorer.BATCHES_AHEAD)
     found.close()
 
 
 def work(scorer, threads, shard):
     index, ids = shard
-    return index, threads, list(map_scored(number, scorer, ids, threads))
+    return index, threads, list(map_utterances(number, scorer, ids, threads))
 
 
 @pytest.mark.parametrize(("device", "threads"), [("cpu", 1), ("cpu:0", 3)])
@@ -89,8 +89,8 @@ def test_batches_cover_all_utterances_within_the_limits(lengths):
     assert [row for rows in made for row in range(len(lengths))[rows]] == list(range(len(lengths)))
     for rows in made:
         size = rows.stop - rows.start
-        assert 1 <= size <= scored.BATCH
-        assert size == 1 or size * max(lengths[rows]) <= scored.BATCH_FRAMES
+        assert 1 <= size <= scorer.BATCH
+        assert size == 1 or size * max(lengths[rows]) <= scorer.BATCH_FRAMES
     for first, second in pairwise(made):
         joined = lengths[first.start : second.start + 1]
-        assert len(joined) > scored.BATCH or len(joined) * max(joined) > scored.BATCH_FRAMES
+        assert len(joined) > scorer.BATCH or len(joined) * max(joined) > scorer.BATCH_FRAMES

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.ctm import CtmEntry
-from toolkit.align.textgrid import TextGridError, write_textgrid
+from toolkit.align.times import TextGridError, TimedToken, write_textgrid
 
 
-def entry(start, end, token="W"):
-    return CtmEntry("utt-1", "1", start, end - start, token)
+def word(start, end, token="W"):
+    return TimedToken(token, start, end)
 
 
 def read(path):
@@ -39,9 +38,9 @@ def read(path):
 
 def test_gaps_become_intervals_without_text(tmp_path):
     path = tmp_path / "sub" / "utt-1.TextGrid"
-    words = [entry(0.1, 0.25, "THE"), entry(0.25, 0.6, "END")]
-    phones = [entry(0.1, 0.15, "DH"), entry(0.15, 0.25, "AH")]
-    write_textgrid(path, {"words": words, "phones": phones, "none": []}, 14401 / 16000)
+    words = [word(0.1, 0.25, "THE"), word(0.25, 0.6, "END")]
+    phones = [word(0.1, 0.15, "DH"), word(0.15, 0.25, "AH")]
+    write_textgrid({"words": words, "phones": phones, "none": []}, 14401 / 16000, path)
     duration, tiers = read(path)
     assert duration == 14401 / 16000
     assert tiers == {
@@ -54,8 +53,8 @@ def test_gaps_become_intervals_without_text(tmp_path):
 
 
 def test_quotes_and_other_scripts(tmp_path):
-    words = [entry(0.0, 0.5, 'SAY"SO"'), entry(0.5, 1.0, "日本")]
-    write_textgrid(tmp_path / "a", {'the "words"': words}, 1.0)
+    words = [word(0.0, 0.5, 'SAY"SO"'), word(0.5, 1.0, "日本")]
+    write_textgrid({'the "words"': words}, 1.0, tmp_path / "a")
     assert 'text = "SAY""SO"""' in (tmp_path / "a").read_text(encoding="utf-8")
     assert 'name = "the ""words"""' in (tmp_path / "a").read_text(encoding="utf-8")
     assert [row[2] for row in read(tmp_path / "a")[1]['the ""words""']] == ['SAY"SO"', "日本"]
@@ -63,7 +62,7 @@ def test_quotes_and_other_scripts(tmp_path):
 
 @pytest.mark.parametrize("end", [0.9999999, 1.0, 1.01, 1.03])
 def test_the_last_frame_is_cut_to_the_audio(tmp_path, end):
-    write_textgrid(tmp_path / "a", {"words": [entry(0.5, end)]}, 1.0)
+    write_textgrid({"words": [word(0.5, end)]}, 1.0, tmp_path / "a")
     assert read(tmp_path / "a")[1]["words"] == [("0", "0.5", ""), ("0.5", "1", "W")]
 
 
@@ -73,35 +72,35 @@ def test_the_last_frame_is_cut_to_the_audio(tmp_path, end):
 )
 def test_tiers_are_contiguous_in_spite_of_rounding(tmp_path_factory, rows, rest):
     path = tmp_path_factory.getbasetemp() / "a.TextGrid"
-    frame, entries = 0, []
+    frame, words = 0, []
     for gap, length in rows:
         start = frame + gap
-        entries.append(CtmEntry("u", "1", start * 0.01, length * 0.01, f"w{start}"))
+        words.append(TimedToken(f"w{start}", start * 0.01, (start + length) * 0.01))
         frame = start + length
     duration = frame * 0.01 + rest + 0.001
-    write_textgrid(path, {"words": entries}, duration)
+    write_textgrid({"words": words}, duration, path)
     total, tiers = read(path)
     assert total == pytest.approx(duration, abs=1e-9)
     spoken = [(float(a), float(b), text) for a, b, text in tiers["words"] if text]
-    assert [text for *_, text in spoken] == [e.token for e in entries]
-    for (start, end, _), e in zip(spoken, entries, strict=True):
-        assert start == pytest.approx(e.start, abs=1e-6)
-        assert end == pytest.approx(e.end, abs=1e-6)
+    assert [text for *_, text in spoken] == [w.token for w in words]
+    for (start, end, _), w in zip(spoken, words, strict=True):
+        assert start == pytest.approx(w.start_s, abs=1e-6)
+        assert end == pytest.approx(w.end_s, abs=1e-6)
     assert all(float(a) < float(b) for a, b, _ in tiers["words"])
 
 
 @pytest.mark.parametrize(
-    ("entries", "message"),
+    ("words", "message"),
     [
-        ([entry(0.1, 0.5), entry(0.4, 0.6, "X")], "'X' of utt-1 at 0.400 s begins before"),
-        ([entry(0.1, 1.2)], "ends after the audio"),
-        ([entry(0.5, 0.5)], "has no length"),
-        ([entry(1.0, 1.02)], "has no length"),
+        ([word(0.1, 0.5), word(0.4, 0.6, "X")], "'X' at 0.400 s begins before"),
+        ([word(0.1, 1.2)], "ends after the audio"),
+        ([word(0.5, 0.5)], "has no length"),
+        ([word(1.0, 1.02)], "has no length"),
     ],
 )
-def test_what_is_no_tier_is_named(tmp_path, entries, message):
+def test_what_is_no_tier_is_named(tmp_path, words, message):
     with pytest.raises(TextGridError, match=message):
-        write_textgrid(tmp_path / "a", {"words": entries}, 1.0)
+        write_textgrid({"words": words}, 1.0, tmp_path / "a")
     with pytest.raises(TextGridError, match=r"tier words: a TextGrid of 0\.0 s"):
-        write_textgrid(tmp_path / "a", {"words": []}, 0.0)
+        write_textgrid({"words": []}, 0.0, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.align.force_align import TrainingGraph
 from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
 from toolkit.bench.peers import kaldi_hmm_gmm, process
 from toolkit.bench.peers.process import PeerUnavailableError
-from toolkit.fsa.alignment import TrainingGraph
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.hmm.gmm import Gmm, GmmStatistics
 

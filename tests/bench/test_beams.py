@@ -14,7 +14,7 @@ from toolkit.bench import beams
 from toolkit.bench.beams import WIDTHS, Width, figure, measure, table
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.cli import main
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.search import DecodeConfig
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
 from toolkit.fsa.beam import Beam

@@ -7,7 +7,7 @@ from tests.decode.bundle.test_ctc_bundle import noise, write
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.int8 import FLOAT32, INT8, measure, table
 from toolkit.cli import main
-from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.sources import Inputs
 
 

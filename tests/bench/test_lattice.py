@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fsa.reference_path import reference_path
 from toolkit.bench import lattice
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.lattice_density import reference_path
+from toolkit.fsa.fst import load_fst
 
 
 @pytest.fixture(scope="module")

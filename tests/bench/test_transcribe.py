@@ -3,10 +3,9 @@
 from types import SimpleNamespace
 
 from toolkit.bench import transcribe
-from toolkit.decode import streaming
-from toolkit.decode.bundle import recogniser
-from toolkit.decode.streaming import StreamResult
-from toolkit.decode.transcript import Recognised
+from toolkit.decode import recogniser, stream
+from toolkit.decode.decoded import Recognised
+from toolkit.decode.stream import StreamResult
 
 
 class Recogniser:
@@ -39,8 +38,8 @@ class Stream:
 
 
 def test_rates_latencies_and_differences(audio, tmp_path, monkeypatch):
-    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
-    monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
+    monkeypatch.setattr(recogniser, "NetworkRecogniser", Recogniser)
+    monkeypatch.setattr(stream, "StreamingRecogniser", Stream)
     files = [audio(tmp_path / f"{i}.wav", seconds) for i, seconds in enumerate((0.4, 2.0))]
     table = transcribe.benchmark(tmp_path, files, repeats=1)
     assert [row.name for row in table.rows][:2] == ["whole", "stream, pieces of 0.01 s"]

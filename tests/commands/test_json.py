@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli import main
-from toolkit.hmm.tree.nodes import Leaf, Root
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Leaf, Root, Tree
 
 
 def run(*arguments, status=0):

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from toolkit.align.times import TimedToken
 from toolkit.cli import main
-from toolkit.decode.transcript import Recognised, Transcript, Utterance, Word
+from toolkit.decode.decoded import Recognised, Transcript, Utterance
 
 
 def run(*arguments, stdin=None):
@@ -26,7 +27,7 @@ def transcriber(monkeypatch):
         for source in sources:
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
             heard = "_".join(source.key.rpartition("/")[2].upper().split())
-            word = Word(heard, 0.5, 1.0, 0.9)
+            word = TimedToken(heard, 0.5, 1.0, 0.9)
             said = Utterance(0.0, 2.0, word.word, (word,))
             yield Transcript(source.name, source.key, () if fault else (said,), fault)
 
@@ -203,7 +204,7 @@ def test_several_recordings_share_no_file_of_subtitles(transcriber, talks, form)
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
-    from toolkit.decode import streaming, streaming_bundle
+    from toolkit.decode import stream as streams
 
     class Recogniser:
         silence = object()
@@ -224,15 +225,15 @@ def stream(monkeypatch, audio, tmp_path):
         def push(self, samples):
             self.heard += 1
             self.has_sound = self.has_sound or bool(samples.any())
-            return streaming.StreamResult(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
+            return streams.StreamResult(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
 
         def finish(self):
             said = f"{self.heard} PIECES"
-            words = (Word(said, 0.0, 0.1, 0.5),) if self.details else None
-            return streaming.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
+            words = (TimedToken(said, 0.0, 0.1, 0.5),) if self.details else None
+            return streams.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
 
-    monkeypatch.setattr(streaming_bundle, "Recogniser", Recogniser)
-    monkeypatch.setattr(streaming_bundle, "StreamingRecogniser", Stream)
+    monkeypatch.setattr(streams, "NetworkRecogniser", Recogniser)
+    monkeypatch.setattr(streams, "StreamingRecogniser", Stream)
     return audio(tmp_path / "a.wav", 0.35)
 
 
@@ -276,8 +277,7 @@ def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
 @pytest.fixture
 def final(tmp_path):
     """A run whose best system adapts to speakers, and another that is better without them."""
-    from toolkit.decode.bundle.folder import BundledSystem, write_systems
-    from toolkit.decode.bundle.settings import RecogniserSettings
+    from toolkit.decode.bundle import BundledSystem, RecogniserSettings, write_systems
     from toolkit.features.frontend import FrontendConfig
     from toolkit.fsa.beam import Beam
     from toolkit.fsa.lattice import Weights
@@ -345,7 +345,7 @@ def test_bundles_without_error_rates_say_nothing_of_speakers(transcriber, final)
 
 
 def test_the_card_is_printed_first(transcriber, final):
-    from toolkit.decode.bundle.card import Card, write_card
+    from toolkit.decode.bundle import Card, write_card
 
     card = Card("lstm", "LSTM on log-mel features", 12, 0.5, 9, "an4", "4gram", {"test": 7.0})
     write_card(final / "lstm", card)

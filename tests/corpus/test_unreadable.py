@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from tests.media import encode_media
-from toolkit.align.recordings.inputs import read_inputs
+from toolkit.align.inputs import read_inputs
 from toolkit.corpus.check.check import check
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import write_cuts

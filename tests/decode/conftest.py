@@ -96,13 +96,13 @@ def recogniser(tmp_path):
     return Recogniser(tmp_path)
 
 
-def make_bundle(recogniser, out, kind="lstm", extras=True, config=None, tuned=None, **search):
+def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search):
     """A bundle of the two words: an untrained network that is sure of what it says.
 
     `config`, `tuned` and `search` are those of a `TunedSearch`.
     """
-    from toolkit.decode.bundle.writing import NetworkFiles, TunedSearch, write_network_bundle
-    from toolkit.decode.first_pass import DecodeConfig
+    from toolkit.decode.bundle import NetworkFiles, TunedSearch, write_network_bundle
+    from toolkit.decode.search import DecodeConfig
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
     from toolkit.fsa.beam import Beam
@@ -140,22 +140,21 @@ def make_bundle(recogniser, out, kind="lstm", extras=True, config=None, tuned=No
     (folder / "tuned.json").write_text('{"acoustic_scale": 0.45, "word_penalty": 0.1}')
     (folder / "calibration.json").write_text('{"offset": -1.0, "slope": 1.0}')
     recogniser.senones.save(folder / "senones")
-    senones = folder / "senones" if extras else None
     config = config or DecodeConfig(0.5, beam=Beam(12.0, 6.0))
     write_network_bundle(
-        NetworkFiles(folder, folder / "normaliser.json", senones),
+        NetworkFiles(folder, folder / "normaliser.json", folder / "senones"),
         TunedSearch(recogniser.graph, config, tuned or folder / "tuned.json", **search),
         recogniser.folder / "lang",
         frontend,
         out,
-        calibration=folder / "calibration.json" if extras else None,
+        calibration=folder / "calibration.json",
     )
     return out
 
 
 @pytest.fixture
 def bundle(recogniser, tmp_path):
-    """A bundle with all that it can hold; `bundle(kind=..., extras=...)` makes others."""
+    """A bundle with all that it can hold; `bundle(kind=...)` makes others."""
     made = []
 
     def make(**options):

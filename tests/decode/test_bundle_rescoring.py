@@ -1,18 +1,15 @@
 """The bundle ends with the words that the recipe's rescoring has found."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.decode.conftest import make_bundle
-from toolkit.decode.bundle.recogniser import Recogniser
-from toolkit.decode.bundle.writing import NeuralFiles
-from toolkit.decode.first_pass import DecodeConfig, Decoder
-from toolkit.decode.rescoring.lists import NeuralRescoringConfig
-from toolkit.decode.rescoring.rescorer import RescoringWeights
-from toolkit.decode.rescoring.system import rescore_system
+from toolkit.decode.bundle import NeuralFiles
+from toolkit.decode.recogniser import NetworkRecogniser
+from toolkit.decode.rescore import NeuralRescoringConfig, RescoringWeights, rescore_system
+from toolkit.decode.search import DecodeConfig, Decoder
 from toolkit.fsa.beam import Beam
 from toolkit.lang.ngram.binary import write_binary
 from toolkit.lang.shortlist import Shortlist
@@ -63,7 +60,7 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
     config = DecodeConfig(0.5, scales=(0.4, 0.6), penalties=(0.5,), beam=Beam(12.0, 6.0))
     tuned, out = tmp_path / "tuned.json", tmp_path / "rescored"
     tuned.write_text('{"acoustic_scale": 0.4, "word_penalty": 0.5}')
-    plain = Recogniser(make_bundle(recogniser, tmp_path / "plain"))
+    plain = NetworkRecogniser(make_bundle(recogniser, tmp_path / "plain"))
     texts = {f"u{n}": "YES NO" for n in range(UTTERANCES)}
     scorer = Heard(recogniser, recogniser.scorer(texts).store, plain.model)
     decoder = Decoder(recogniser.graph, recogniser.words, config, larger)
@@ -94,28 +91,22 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
         neural=files,
     )
     scale = RescoringWeights.load(out / "weights.json").acoustic_scale
-    assert scale == Recogniser(bundle).search.scale
-    found = {name: Recogniser(bundle).recognise_features(features(name)) for name in texts}
+    assert scale == NetworkRecogniser(bundle).search.scale
+    found = {name: NetworkRecogniser(bundle).recognise_features(features(name)) for name in texts}
     assert {name: one.text for name, one in found.items()} == expected
-    detailed = Recogniser(bundle).recognise_features(features("u0"), details=True)
+    detailed = NetworkRecogniser(bundle).recognise_features(features("u0"), details=True)
     assert detailed.text == expected["u0"]
-    assert [word.word for word in detailed.words] == expected["u0"].split()
+    assert [word.token for word in detailed.words] == expected["u0"].split()
     assert all(0 < word.confidence < 1 for word in detailed.words)
-    starts = [word.start for word in detailed.words]
+    starts = [word.start_s for word in detailed.words]
     assert starts == sorted(starts)
-    assert starts[-1] < detailed.words[-1].end <= 0.91
+    assert starts[-1] < detailed.words[-1].end_s <= 0.91
 
-    fast = {name: Recogniser(bundle, fast=True) for name in texts}
+    fast = {name: NetworkRecogniser(bundle, fast=True) for name in texts}
     first = {name: one.recognise_features(features(name)).text for name, one in fast.items()}
     settings = replace(config, acoustic_scale=0.4)
-    alone = Recogniser(make_bundle(recogniser, tmp_path / "alone", config=settings, tuned=tuned))
+    alone = NetworkRecogniser(
+        make_bundle(recogniser, tmp_path / "alone", config=settings, tuned=tuned)
+    )
     assert first == {name: alone.recognise_features(features(name)).text for name in texts}
     assert first != expected
-
-
-def test_bundles_of_earlier_versions_have_no_neural_pass(recogniser, tmp_path):
-    bundle = make_bundle(recogniser, tmp_path / "bundle")
-    settings = json.loads((bundle / "recogniser.json").read_text())
-    assert settings.pop("neural") is None
-    (bundle / "recogniser.json").write_text(json.dumps(settings))
-    assert Recogniser(bundle).recognise_features(features("u1")).text

@@ -12,22 +12,24 @@ from click.testing import CliRunner
 from tests.dummies import dummy_recording
 from tests.fsa.word_lattices import chain
 from toolkit import cli
-from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
+from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import make_cut
-from toolkit.decode.combination import PARTS, Combination, combine, tune_combination
-from toolkit.decode.combination_inputs import CombinationError, read_system
-from toolkit.decode.combined_output import CombinedSplit, combine_decodes
-from toolkit.fsa.word_lattice import united, weighted
-from toolkit.fsa.word_lattice_store import (
-    Decoding,
-    Words,
-    word_lattice_path,
-    write_word_lattices,
+from toolkit.decode.combine import (
+    PARTS,
+    Combination,
+    CombinationError,
+    DecodedSplit,
+    combine,
+    combine_decodes,
+    read_system,
+    tune_combination,
 )
+from toolkit.fsa.lattice_store import WeightsUsed, WordTable, word_lattice_path, write_word_lattices
+from toolkit.fsa.word_lattice import normalise_to_weight, union
 from toolkit.score.results import Result, record_results
 
 SYMBOLS = ["<eps>", "ONE", "TWO", "THREE"]
-DECODING = Decoding(1.0, 0.0, 0.5)
+DECODING = WeightsUsed(1.0, 0.0, 0.5)
 
 
 def write_lattices(folder, found):
@@ -35,12 +37,12 @@ def write_lattices(folder, found):
     lattices = {}
     for utterance, hypotheses in found.items():
         parts = [
-            weighted(
+            normalise_to_weight(
                 chain([*map(SYMBOLS.index, words.split()), 0]), np.zeros(len(words.split()) + 1), p
             )
             for words, p in hypotheses.items()
         ]
-        lattices[utterance] = united(parts) if parts else None
+        lattices[utterance] = union(parts) if parts else None
     write_word_lattices(
         word_lattice_path(folder / "word_lattices", 0), lattices, SYMBOLS.__getitem__, DECODING
     )
@@ -71,7 +73,7 @@ def texts(found):
 
 
 def test_posteriors_are_added_with_their_weights(two):
-    words = Words()
+    words = WordTable()
     systems = [read_system(path, words) for path in two]
     found = combine(systems, Combination((0.5, 0.5)), words)
     assert texts(found) == {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
@@ -90,7 +92,7 @@ def test_the_rules_differ_where_the_best_path_has_few_friends(tmp_path):
     folder = write_lattices(
         tmp_path, {"u-1": {"ONE TWO": 0.4, "THREE TWO": 0.3, "THREE THREE": 0.3}}
     )
-    words = Words()
+    words = WordTable()
     system = read_system(folder, words)
     found = {
         rule: combine([system], Combination((1.0,), rule), words)["u-1"] for rule in ("mbr", "best")
@@ -102,7 +104,7 @@ def test_the_rules_differ_where_the_best_path_has_few_friends(tmp_path):
 
 
 def test_tuning_finds_the_fewest_errors_and_the_most_equal_weights(two):
-    words = Words()
+    words = WordTable()
     systems = [read_system(path, words) for path in two]
     tuning = tune_combination([(systems, REFERENCES)], words)
     assert len(tuning.tried) == 22
@@ -134,15 +136,15 @@ def ctms(tmp_path):
     paths = []
     for number, one in enumerate(said):
         paths.append(tmp_path / f"{number}.ctm")
-        entries = [
-            CtmEntry("u-1", "1", 0.5 * i, 0.4, word, sure) for i, (word, sure) in enumerate(one)
+        tokens = [
+            TimedToken(word, 0.5 * i, 0.5 * i + 0.4, sure) for i, (word, sure) in enumerate(one)
         ]
-        write_ctm(entries, paths[-1])
+        write_ctm([("u-1", "1", tokens)], paths[-1])
     return paths
 
 
 def test_words_with_confidences_vote(ctms):
-    words = Words()
+    words = WordTable()
     systems = [read_system(path, words) for path in ctms]
     (found,) = combine(systems, Combination((1 / 3,) * 3), words).values()
     assert [e.token for e in found] == ["ONE", "TWO"]
@@ -181,7 +183,7 @@ def test_words_of_an_earlier_combination_do_not_stay(ctms, tmp_path):
     assert CliRunner().invoke(cli.main, [*command, *map(str, ctms)]).exit_code == 0
     (tmp_path / "other.txt").write_text("u-1 FIVE\n")
     assert CliRunner().invoke(cli.main, [*command, str(tmp_path / "other.txt")]).exit_code == 0
-    words = Words()
+    words = WordTable()
     found = combine([read_system(out, words)], Combination((1.0,)), words)
     assert texts(found) == {"u-1": "FIVE"}
 
@@ -192,7 +194,7 @@ def test_texts_without_times_count_too(ctms, tmp_path, caplog):
     ctms[0].rename(folder / "words.ctm")
     (folder / "text").write_text("u-1 ONE TWO THREE\nu-2 GOOD MORNING\nu-3\n")
     (tmp_path / "other.txt").write_text("u-2 GOOD EVENING\n")
-    words = Words()
+    words = WordTable()
     systems = [read_system(path, words) for path in (folder, tmp_path / "other.txt")]
     assert "lacks 1 texts" in caplog.text
     assert not systems[0].timed
@@ -203,10 +205,11 @@ def test_texts_without_times_count_too(ctms, tmp_path, caplog):
 
 
 def test_channels_are_not_mixed(tmp_path):
-    entries = [CtmEntry("call", side, 0.5, 0.2, "YES") for side in "AB"]
-    write_ctm(entries, tmp_path / "call.ctm")
+    write_ctm(
+        [("call", side, [TimedToken("YES", 0.5, 0.7)]) for side in "AB"], tmp_path / "call.ctm"
+    )
     with pytest.raises(CombinationError, match="'call' has the channels A and B"):
-        read_system(tmp_path / "call.ctm", Words())
+        read_system(tmp_path / "call.ctm", WordTable())
 
 
 def test_the_command_tunes_scores_and_writes(two, tmp_path):
@@ -258,7 +261,7 @@ def test_faults_are_named(two, tmp_path, options, status, message):
 
 def test_systems_without_common_utterances_and_empty_folders(two, tmp_path):
     (tmp_path / "other.txt").write_text("v-1 ONE\n")
-    words = Words()
+    words = WordTable()
     systems = [read_system(path, words) for path in (two[0], tmp_path / "other.txt")]
     with pytest.raises(CombinationError, match=r"other\.txt have no utterance in common"):
         combine(systems, Combination((0.5, 0.5)), words)
@@ -282,7 +285,7 @@ def test_decodes_of_a_recipe(two, tmp_path):
         for u, text in [*REFERENCES.items(), ("u-9", "ONE")]
     ]
     splits = {
-        name: CombinedSplit(cuts, {path.name: path for path in two}, name == "dev")
+        name: DecodedSplit(cuts, {path.name: path for path in two}, name == "dev")
         for name in ("dev", "test")
     }
     out = tmp_path / "combined"
@@ -318,7 +321,7 @@ def test_decodes_without_words_to_tune_on_are_combined_with_equal_weights(two, t
         "dev": [make_cut(u, dummy_recording(0), "", u) for u in REFERENCES],
         "test": [make_cut(u, dummy_recording(0), text, u) for u, text in REFERENCES.items()],
     }
-    splits = {name: CombinedSplit(mine, systems, name == "dev") for name, mine in cuts.items()}
+    splits = {name: DecodedSplit(mine, systems, name == "dev") for name, mine in cuts.items()}
     (tmp_path / "combined").mkdir()
     found = combine_decodes(splits, rows, tmp_path / "combined", 1, "the command")
     assert found == {"wer test": 0.0, "weight a": 0.5, "weight b": 0.5}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from toolkit.decode.confidence import (
+from toolkit.decode.words import (
     Calibration,
     calibration_error,
     cross_entropy_gain,

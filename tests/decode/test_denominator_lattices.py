@@ -1,31 +1,23 @@
-"""Lattices of a feature store of drawn speech: resuming, failures, processes, references."""
+"""Lattices of a feature store of drawn speech: resuming, failures, processes."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.scorer import GmmScorer
-from toolkit.decode.denominator_lattices import (
-    LatticeConfig,
-    LatticeFailuresError,
-    ReferenceLengthError,
-    make_lattices,
-)
+from toolkit.decode.denominators import LatticeConfig, LatticeFailuresError, make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.store import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.best_scores import forward_scores
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.lattice import acoustic_scores
+from toolkit.fsa.fst import load_fst
+from toolkit.fsa.lattice import acoustic_scores, best_path
 from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.files import write_atomically
@@ -188,34 +180,6 @@ def test_a_beam_too_narrow_is_widened(task, made, tmp_path, monkeypatch):
 def test_too_many_failures_are_an_error(task, tmp_path):
     with pytest.raises(LatticeFailuresError, match=r"1 of 12 .*carl-03 \(no path.*failed\.tsv"):
         task.make(tmp_path, replace(CONFIG, max_failed=0.05))
-
-
-class References:
-    """The drawn pdfs, or too few of them."""
-
-    def __init__(self, task, cut=0):
-        self.task, self.cut = task, cut
-        self.ids = [u for u in task.speech.states if not u.startswith("bert")]
-
-    def load(self, utterance):
-        pdfs = self.task.senones.pdfs(self.task.speech.states[utterance])
-        return pdfs[: len(pdfs) - self.cut]
-
-
-def test_references_are_in_the_lattices(task, made, tmp_path):
-    references = References(task)
-    task.make(tmp_path, replace(CONFIG, density=1.5), references=references)
-    store = LatticeStore(tmp_path, task.graph)
-    for utterance in set(store.ids) & set(references.ids):
-        lattice, pdfs = store.load(utterance), references.load(utterance)
-        right = lattice.labels - 1 == torch.cat([pdfs, pdfs[:1]]).numpy()[lattice.frame]
-        scores = np.where(right | (lattice.labels < 0), 0.0, -1.0).astype(np.float32)
-        assert forward_scores(replace(lattice, scores=scores))[-1] == 0.0
-
-
-def test_a_reference_of_another_length_is_refused(task, tmp_path):
-    with pytest.raises(ReferenceLengthError, match="anna-00: the reference has"):
-        task.make(tmp_path, references=References(task, cut=1))
 
 
 def test_bad_settings_are_refused():

@@ -6,16 +6,15 @@ import pytest
 import soundfile
 import torch
 
-from toolkit.decode.bundle.recogniser import Recogniser
-from toolkit.decode.silence import PENALTY, SilenceGate, silence_pdfs
+from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.sources import Inputs
-from toolkit.decode.streaming import StreamingRecogniser
+from toolkit.decode.stream import StreamingRecogniser
 from toolkit.decode.transcribe import transcribe
+from toolkit.decode.words import PENALTY, SilenceGate, silence_pdfs
 from toolkit.hmm.phone_sets import RootGroup
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.build import TreeConfig, build_tree
-from toolkit.hmm.tree.stats import TreeStatistics
+from toolkit.hmm.tree_growing import TreeConfig, TreeStatistics, build_tree
 
 ZEROS = torch.zeros(16000)
 
@@ -68,8 +67,8 @@ def test_silence_may_share_its_root_with_noise():
 def test_zeros_have_no_words_and_a_note(bundle, kind, seconds, tmp_path, caplog):
     folder = bundle(kind=kind)
     samples = torch.zeros(int(16000 * seconds))
-    assert Recogniser(folder).recognise(samples) == ""
-    stream = StreamingRecogniser(Recogniser(folder))
+    assert NetworkRecogniser(folder).recognise(samples) == ""
+    stream = StreamingRecogniser(NetworkRecogniser(folder))
     texts = [stream.push(piece).text for piece in samples.split(1600)]
     assert set(texts) | {stream.finish().text} == {""}
     assert not stream.has_sound
@@ -83,13 +82,13 @@ def test_zeros_have_no_words_and_a_note(bundle, kind, seconds, tmp_path, caplog)
 
 @pytest.mark.parametrize("kind", ["lstm", "tdnnf"])
 def test_no_word_begins_in_a_span_of_zeros(bundle, babble, kind):
-    recogniser = Recogniser(bundle(kind=kind))
+    recogniser = NetworkRecogniser(bundle(kind=kind))
     in_speech = 0
     for seed in range(6):
         samples = torch.cat([ZEROS, babble(seed, 1.5), ZEROS, babble(seed + 9, 1.5), ZEROS])
         features = recogniser.frontend(samples)
         for word in recogniser.recognise_features(features, details=True).words:
-            middle = (word.start + word.end) / 2
+            middle = (word.start_s + word.end_s) / 2
             assert 0.9 < middle < 2.8 or 3.4 < middle < 5.3, word
             in_speech += 1
     assert in_speech >= 6
@@ -98,7 +97,7 @@ def test_no_word_begins_in_a_span_of_zeros(bundle, babble, kind):
 @pytest.mark.parametrize("kind", ["lstm", "tdnnf"])
 @pytest.mark.parametrize("size", [480, 7000])
 def test_a_stream_with_zeros_has_the_words_of_the_whole(bundle, babble, kind, size):
-    recogniser = Recogniser(bundle(kind=kind))
+    recogniser = NetworkRecogniser(bundle(kind=kind))
     for seed in range(3):
         samples = torch.cat([ZEROS, babble(seed, 1.5), ZEROS, babble(seed + 9, 1.0), ZEROS[:5000]])
         stream = StreamingRecogniser(recogniser)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.search import DecodeConfig
 from toolkit.fsa.beam import Beam
 
 

@@ -5,17 +5,18 @@ import re
 
 import pytest
 
+from toolkit.align.times import TimedToken
+from toolkit.decode.decoded import Transcript, Utterance
 from toolkit.decode.formats import line, plain, written
-from toolkit.decode.transcript import Recognised, Transcript, Utterance, Word
 
 
 def utterance(start, *words):
     """Words of half a second each, (word, seconds behind the one before)."""
     said, at = [], start
     for word, gap in words:
-        said.append(Word(word, round(at + gap, 3), round(at + gap + 0.5, 3), 0.75))
+        said.append(TimedToken(word, round(at + gap, 3), round(at + gap + 0.5, 3), 0.75))
         at += gap + 0.5
-    text = " ".join(word.word for word in said)
+    text = " ".join(word.token for word in said)
     return Utterance(start, round(at + 0.2, 3), text, tuple(said))
 
 
@@ -82,9 +83,3 @@ def test_json_of_good_and_broken_recordings():
     first = found["segments"][0]["words"][0]
     assert first == {"word": "HELLO", "start": 0.12, "end": 0.62, "confidence": 0.75}
     assert plain(Transcript("x", "x", fault="x: broken")) == {"name": "x", "error": "x: broken"}
-
-
-def test_words_move_with_their_utterance():
-    word = Word("A", 0.1, 0.2, 0.5)
-    assert Recognised("A", (word,)).later(2.0).words == (Word("A", 2.1, 2.2, 0.5),)
-    assert Recognised("A").later(2.0) == Recognised("A")

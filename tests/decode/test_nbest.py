@@ -2,16 +2,15 @@
 
 from dataclasses import replace
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 
 TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mumble": "YES"}
 
 
 def test_lists_times_and_confidences(recogniser, tmp_path):
-    from toolkit.decode.first_pass import DecodeConfig, Decoder
-    from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
+    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
-    from toolkit.fsa.lattice_store import LatticeStore
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     out, tuned = tmp_path / "out", tmp_path / "tuned.json"
@@ -24,7 +23,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
         tuned,
         recogniser.folder / "lang",
         recogniser.senones,
-        NbestConfig(count=4, lattices=True),
+        NbestConfig(count=4),
         out,
         1,
     )
@@ -49,9 +48,6 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     table = [line.split("\t") for line in (out / "confidence.tsv").read_text().splitlines()]
     assert [row[:2] for row in table[1:]] == [["dev", "2"], ["test", "7"]]
 
-    store = LatticeStore(out / "test/lattices", recogniser.graph)
-    assert sorted(store.ids) == ["a1", "b1", "doubt1", "hush"]
-    assert store.load("a1").num_arcs > 20
     before = (out / "test/words.ctm").read_bytes()
     (out / "test/words.ctm").unlink()
     for scorer in scorers.values():
@@ -61,9 +57,8 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
 
 
 def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):
-    from toolkit.decode.first_pass import DecodeConfig, Decoder
-    from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
-    from toolkit.decode.system import Pass, decode_passes
+    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.system import NbestConfig, Pass, decode_passes, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
     from toolkit.lang.ngram.binary import write_binary
 

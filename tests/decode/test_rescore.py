@@ -7,7 +7,7 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "mumble": "YES"
 
 
 def decoded(recogniser, out, **changes):
-    from toolkit.decode.first_pass import DecodeConfig, Decoder
+    from toolkit.decode.search import DecodeConfig, Decoder
     from toolkit.decode.system import Pass, decode_passes
     from toolkit.fsa.beam import Beam
     from toolkit.fsa.rescore import RescoreLimits

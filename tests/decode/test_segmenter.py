@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.decode.segmenter import SegmentConfig, Segmenter
+from toolkit.decode.transcribe import SegmentConfig, Segmenter
 
 SHIFT = 0.01
 CONFIG = SegmentConfig(longest=6.0, shortest=1.0)

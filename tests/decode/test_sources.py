@@ -10,7 +10,7 @@ import pytest
 import soundfile
 import torch
 
-from toolkit.align.recordings.inputs import InputError
+from toolkit.align.inputs import InputError
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
 from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys

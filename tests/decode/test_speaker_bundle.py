@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from toolkit.align.gmm.system import GmmSystem
-from toolkit.align.gmm.training import EmConfig
-from toolkit.decode.bundle import speaker
-from toolkit.decode.bundle.speaker import SpeakerRecogniser
-from toolkit.decode.bundle.writing import TunedSearch, write_speaker_bundle
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.align.em import EmConfig
+from toolkit.decode import recogniser as recogniser_module
+from toolkit.decode.bundle import TunedSearch, write_speaker_bundle
+from toolkit.decode.recogniser import SpeakerRecogniser
+from toolkit.decode.search import DecodeConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm_system import GmmSystem
 
 SIZE = 4
 
@@ -74,5 +74,5 @@ def test_a_few_seconds_are_recognised_as_by_adaptation_which_they_are_too_few_fo
     quick = SpeakerRecogniser(bundle)
     found = [quick.recognise(utterances) for utterances in short]
     assert any(result.text for results in found for result in results)
-    monkeypatch.setattr(speaker, "MIN_FRAMES", 0)
+    monkeypatch.setattr(recogniser_module, "MIN_FRAMES", 0)
     assert [SpeakerRecogniser(bundle).recognise(utterances) for utterances in short] == found

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.decode.bundle.recogniser import Recogniser
-from toolkit.decode.bundle.settings import BundleError
-from toolkit.decode.stream_latency import Latency, recognise_stream
-from toolkit.decode.streaming import (
+from toolkit.decode.bundle import BundleError
+from toolkit.decode.decoded import Recognised
+from toolkit.decode.recogniser import NetworkRecogniser
+from toolkit.decode.stream import (
     EndpointConfig,
+    Latency,
     StreamingRecogniser,
     StreamingScorer,
     StreamResult,
+    recognise_stream,
 )
-from toolkit.decode.transcript import Recognised
 from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
@@ -30,7 +31,7 @@ def pieces(x, size):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
 @pytest.mark.parametrize("kind", ["lstm", "tdnnf"])
 def test_scores_are_those_of_the_whole(bundle, kind, size):
-    model = Recogniser(bundle(kind=kind)).model
+    model = NetworkRecogniser(bundle(kind=kind)).model
     generator = torch.Generator().manual_seed(size)
     scorer, mean = StreamingScorer(model), None
     for frames in (1, 2, 5, 9, 100, 101):
@@ -54,7 +55,7 @@ def heard(recogniser, samples, size, **options):
 
 
 def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
-    recogniser = Recogniser(bundle())
+    recogniser = NetworkRecogniser(bundle())
     with torch.no_grad():
         recogniser.model.model.output.bias[0] = math.inf
     stream = StreamingRecogniser(recogniser)
@@ -65,7 +66,7 @@ def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
 @pytest.mark.parametrize("size", [160, 2560, 16000])
 @pytest.mark.parametrize("kind", ["lstm", "tdnnf"])
 def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
-    recogniser = Recogniser(bundle(kind=kind))
+    recogniser = NetworkRecogniser(bundle(kind=kind))
     texts = set()
     for seed in range(7):
         samples = babble(seed, 0.5 + seed / 4)[: -100 - seed]
@@ -80,14 +81,14 @@ def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
 
 
 def test_details_are_those_of_all_samples(bundle, babble):
-    recogniser = Recogniser(bundle())
+    recogniser = NetworkRecogniser(bundle())
     samples = babble(1, 3.0)
     found = heard(recogniser, samples, 1600, details=True)[-1].final
     features = recogniser.frontend(samples)
     assert found == recogniser.recognise_features(features, details=True)
     assert len(found.words) == len(found.text.split()) >= 2
     for word in found.words:
-        assert 0 <= word.start < word.end <= 3.0
+        assert 0 <= word.start_s < word.end_s <= 3.0
         assert 0 < word.confidence < 1
 
 
@@ -103,7 +104,7 @@ class Schedule:
 
 
 def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
-    recogniser = Recogniser(bundle())
+    recogniser = NetworkRecogniser(bundle())
     # Silence alone ends nothing; 20 rows of it behind speech do.
     recogniser.silence = Schedule([1] * 30 + [0] * 20 + [1] * 40 + [0] * 200)
     said = heard(recogniser, babble(2, 4.0), 480, endpoint=EndpointConfig(0.6))
@@ -119,7 +120,7 @@ def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
 
 
 def test_no_utterance_is_longer_than_allowed(bundle, babble):
-    recogniser = Recogniser(bundle())
+    recogniser = NetworkRecogniser(bundle())
     said = heard(recogniser, babble(3, 5.0), 1600, endpoint=EndpointConfig(0.6, longest=1.5))
     spans = [one.end - one.start for one in said if one.final is not None]
     assert len(spans) >= 4
@@ -129,7 +130,7 @@ def test_no_utterance_is_longer_than_allowed(bundle, babble):
 
 def test_words_end_with_their_utterance(bundle, babble):
     """A row of scores is of three frames, of which the last one may lack some."""
-    recogniser, short = Recogniser(bundle()), EndpointConfig(0.6, longest=0.7)
+    recogniser, short = NetworkRecogniser(bundle()), EndpointConfig(0.6, longest=0.7)
     finals = [
         one
         for seed in range(4)
@@ -140,7 +141,7 @@ def test_words_end_with_their_utterance(bundle, babble):
     assert sum(len(one.final.words) for one in finals) > 4
     for one in finals:
         for word in one.final.words:
-            assert one.start - 1e-9 <= word.start <= word.end <= one.end + 1e-9
+            assert one.start - 1e-9 <= word.start_s <= word.end_s <= one.end + 1e-9
 
 
 def test_endpoints_that_never_come_are_refused():
@@ -151,26 +152,13 @@ def test_endpoints_that_never_come_are_refused():
 
 def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
     with pytest.raises(BundleError, match="an LSTM of one direction or a TDNN-F"):
-        StreamingRecogniser(Recogniser(bundle(kind="blstm")))
-    whole = Recogniser(bundle())
+        StreamingRecogniser(NetworkRecogniser(bundle(kind="blstm")))
+    whole = NetworkRecogniser(bundle())
     whole.model.normaliser = replace(whole.model.normaliser, scope="whole")
     with pytest.raises(BundleError, match="normalised with earlier frames alone"):
         StreamingRecogniser(whole)
-    old = Recogniser(bundle(extras=False))
-    assert StreamingRecogniser(old).push(torch.zeros(8000)).onset is None
-    with pytest.raises(BundleError, match="earlier version"):
-        StreamingRecogniser(old, EndpointConfig())
-    with pytest.raises(BundleError, match="earlier version"):
-        StreamingRecogniser(old, details=True)
     with pytest.raises(FrontendError, match="fewer than one window"):
-        heard(old, torch.zeros(100), 50)
-
-
-@pytest.mark.parametrize("extras", [True, False])
-def test_what_finds_times_is_loaded_before_the_first_stream(bundle, extras):
-    recogniser = Recogniser(bundle(extras=extras))
-    StreamingRecogniser.warm_up(recogniser)
-    assert ("word_aligner" in vars(recogniser)) == extras
+        heard(NetworkRecogniser(bundle()), torch.zeros(100), 50)
 
 
 def test_latency_is_counted_as_if_the_pieces_came_while_spoken():

@@ -6,13 +6,22 @@ from dataclasses import replace
 import pytest
 
 from tests.dummies import dummy_recording
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.corpus.manifest import make_cut
-from toolkit.decode.decode_store import decode_store, remove_lattices
-from toolkit.decode.first_pass import DecodeConfig, Decoder, real_time_factor
-from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
-from toolkit.decode.system import Pass, decode_passes
-from toolkit.decode.text_times import write_word_times
+from toolkit.decode.search import (
+    DecodeConfig,
+    Decoder,
+    decode_store,
+    real_time_factor,
+    remove_lattices,
+)
+from toolkit.decode.system import (
+    NbestConfig,
+    Pass,
+    decode_passes,
+    write_nbest_and_ctm,
+    write_word_times,
+)
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.score.split import write_texts
 
 TEXTS = {"a1": "YES NO", "b1": "NO YES YES", "hush": "", "mumble": "YES"}
@@ -18,8 +18,8 @@ def spans(path):
 
 
 def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
-    from toolkit.decode.first_pass import DecodeConfig, Decoder
-    from toolkit.decode.text_times import write_word_times
+    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.system import write_word_times
     from toolkit.fsa.beam import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
@@ -37,8 +37,8 @@ def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
 
 @pytest.mark.parametrize("text", ["A CAT", "CAT A"])
 def test_times_by_a_network_of_characters(tmp_path, text):
-    from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
-    from toolkit.decode.text_times import write_ctc_word_times
+    from toolkit.decode.system import write_ctc_word_times
+    from toolkit.decode.words import CtcWordAligner
     from toolkit.lang.units.characters import Characters
 
     units = Characters()

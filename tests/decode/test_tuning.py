@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decode.first_pass import DecodeConfig
-from toolkit.decode.tuning import MOST_SEARCHES, MOST_WIDENINGS, Count, Grid, Untuned, tune
+from toolkit.decode.search import DecodeConfig, smallest_change, weight_axes
+from toolkit.decode.tune import Axis, ErrorCount, Keep, choose, tune
 from toolkit.fsa.lattice import Weights
 
 SCALES, PENALTIES = (0.2, 0.3, 0.4), (-2.0, -1.0, 0.0)
@@ -20,9 +20,9 @@ class Landscape:
     def __init__(self, errors):
         self.errors, self.scales = errors, []
 
-    def __call__(self, scale, grid):
+    def __call__(self, scale, points):
         self.scales.append(scale)
-        return [Count.of([self.errors(scale, pair)], 1000) for pair in grid.pairs()]
+        return [ErrorCount.of([self.errors(scale, Weights(*point))], 1000) for point in points]
 
 
 def valley(scale, penalty):
@@ -37,7 +37,11 @@ def valley(scale, penalty):
 
 def tuned(errors, start=0.3, scales=SCALES, penalties=PENALTIES):
     searched = Landscape(errors)
-    return tune(searched, start, Grid(scales, penalties)), searched.scales
+    return tuned_on(searched, weight_axes(scales, penalties), start), searched.scales
+
+
+def tuned_on(searched, axes, start=0.3, keep=None):
+    return tune(axes, searched, smallest_change, first_search=start, keep=keep)
 
 
 def test_a_grid_needs_values_above_zero():
@@ -53,7 +57,7 @@ def test_a_grid_needs_values_above_zero():
 
 def test_weights_inside_the_grid_are_found_by_a_search_at_their_scale():
     found, scales = tuned(valley(0.4, -1.0), scales=(0.2, 0.3, 0.4, 0.5))
-    assert found.best == Weights(0.4, -1.0)
+    assert found.best == (0.4, -1.0)
     assert scales == [0.3, 0.4]
     assert found.at_edge == []
 
@@ -61,19 +65,19 @@ def test_weights_inside_the_grid_are_found_by_a_search_at_their_scale():
 def test_weights_beyond_a_side_of_the_grid_are_found():
     """0.05 and 3 lie outside; a grid that is not widened ends with 0.2 and 0."""
     found, _ = tuned(valley(0.0593, 3.0))
-    assert found.best.word_penalty == 3.0
-    assert found.best.acoustic_scale == min(
-        found.grid.scales, key=lambda scale: abs(math.log(scale / 0.0593))
+    assert found.best[1] == 3.0
+    assert found.best[0] == min(
+        found.axes[0].values, key=lambda scale: abs(math.log(scale / 0.0593))
     )
-    assert found.best.acoustic_scale < 0.1
+    assert found.best[0] < 0.1
     assert found.at_edge == []
 
 
 def test_a_side_that_cannot_be_widened_any_more_is_told():
     found, scales = tuned(lambda searched, pair: round(1000 * pair.acoustic_scale))
-    assert len(found.grid.scales) <= len(SCALES) + MOST_WIDENINGS
+    assert len(found.axes[0].values) <= len(SCALES) + 6
     assert found.at_edge == ["lowest scale"]
-    assert len(scales) <= MOST_SEARCHES
+    assert len(scales) <= 10
 
 
 def test_what_only_lattices_promise_does_not_count():
@@ -86,19 +90,19 @@ def test_what_only_lattices_promise_does_not_count():
 
     found, scales = tuned(errors)
     assert 0.2 in scales
-    assert found.best.acoustic_scale == 0.3
-    assert found.tried[Weights(0.2, 0.0)] == (0.2, Count.of([50], 1000))
+    assert found.best[0] == 0.3
+    assert found.tried[0.2, 0.0] == (0.2, ErrorCount.of([50], 1000))
 
 
 def test_a_set_without_differences_leaves_the_scale_where_it_was():
     found, scales = tuned(lambda searched, pair: 3)
-    assert found.best == Weights(0.3, 0.0)
+    assert found.best == (0.3, 0.0)
     assert set(scales) == {0.3}
 
 
 def test_a_single_pair_is_taken_as_it_is():
     found, scales = tuned(lambda searched, pair: 3, scales=(0.1,), penalties=(-1.0,))
-    assert found.best == Weights(0.1, -1.0)
+    assert found.best == (0.1, -1.0)
     assert scales == [0.3, 0.1]
     assert found.at_edge == []
 
@@ -110,11 +114,11 @@ def test_of_all_searched_at_their_own_scale_none_is_better(seed, start):
 
     found, scales = tuned(errors, start)
     own = {pair: count for pair, (scale, count) in found.tried.items()
-           if scale == pair.acoustic_scale}  # fmt: skip
+           if scale == pair[0]}  # fmt: skip
     assert own[found.best] == min(own.values())
-    assert found.best.acoustic_scale in scales
-    assert found.best in found.grid.pairs()
-    assert len(scales) <= MOST_SEARCHES
+    assert found.best[0] in scales
+    assert all(x in axis.values for axis, x in zip(found.axes, found.best, strict=True))
+    assert len(scales) <= 10
 
 
 class Utterances:
@@ -124,11 +128,11 @@ class Utterances:
         self.weights, self.scales = weights, []
         self.better = [0] * saved + [2] * spoiled + [1] * (100 - saved - spoiled)
 
-    def __call__(self, scale, grid):
+    def __call__(self, scale, points):
         self.scales.append(scale)
         return [
-            Count.of(self.better if pair == self.weights else [1] * 100, 1000)
-            for pair in grid.pairs()
+            ErrorCount.of(self.better if point == self.weights else [1] * 100, 1000)
+            for point in points
         ]
 
 
@@ -141,44 +145,69 @@ def test_other_weights_count_where_they_save_more_than_chance_would(saved, spoil
     mean = (saved - spoiled) / 100
     deviation = math.sqrt((saved + spoiled - 100 * mean**2) / 99)
     assert (100 * mean > 2 * 10 * deviation) == significant
-    searched, other = Utterances(Weights(0.4, -1.0), saved, spoiled), Weights(0.4, -1.0)
-    untuned = Untuned(Weights(0.3, 0.0), standard_errors=2.0)
-    found = tune(searched, 0.3, Grid(SCALES, PENALTIES), untuned)
-    assert found.best == (other if significant else untuned.weights)
+    searched, other = Utterances((0.4, -1.0), saved, spoiled), (0.4, -1.0)
+    axes, keep = weight_axes(SCALES, PENALTIES), Keep((0.3, 0.0), standard_errors=2.0)
+    found = tuned_on(searched, axes, keep=keep)
+    assert found.best == (other if significant else keep.point)
     # The search that others would need is not even made.
     assert set(searched.scales) == ({0.3, 0.4} if significant else {0.3})
-    assert tune(searched, 0.3, Grid(SCALES, PENALTIES)).best == other
+    assert tuned_on(searched, axes).best == other
 
 
 def test_without_standard_errors_ties_alone_stay_untuned():
-    untuned = Untuned(Weights(0.3, -1.0), standard_errors=0.0)
-    for saved, best in ((0, untuned.weights), (1, Weights(0.2, 0.0))):
-        searched = Utterances(Weights(0.2, 0.0), saved, 0)
-        assert tune(searched, 0.3, Grid(SCALES, PENALTIES), untuned).best == best
+    axes, keep = weight_axes(SCALES, PENALTIES), Keep((0.3, -1.0), standard_errors=0.0)
+    for saved, best in ((0, keep.point), (1, (0.2, 0.0))):
+        searched = Utterances((0.2, 0.0), saved, 0)
+        assert tuned_on(searched, axes, keep=keep).best == best
 
 
 def test_one_utterance_tells_nothing_of_chance():
-    one, other = Count.of([3], 10), Count.of([0], 10)
+    one, other = ErrorCount.of([3], 10), ErrorCount.of([0], 10)
     assert not other.significantly_below(one, 1.0)
     assert other.significantly_below(one, 0.0)
     assert not one.significantly_below(other, 0.0)
-    assert not Count.of([], 0).significantly_below(Count.of([], 0), 0.0)
+    assert not ErrorCount.of([], 0).significantly_below(ErrorCount.of([], 0), 0.0)
 
 
 def test_settings_name_the_weights_that_are_kept():
     config = DecodeConfig(acoustic_scale=1.0, scales=(0.7, 1.4), penalties=(-2.0, 1.0))
-    assert config.untuned is None
-    assert 1.0 not in config.grid.scales
+    assert config.keep is None
+    assert [axis.values for axis in config.axes] == [(0.7, 1.4), (-2.0, 1.0)]
     kept = replace(config, untuned_within=2.0)
-    assert kept.untuned == Untuned(Weights(1.0, 1.0), 2.0)
-    assert kept.grid == Grid((0.7, 1.0, 1.4), (-2.0, 1.0))
+    assert kept.keep == Keep((1.0, 1.0), 2.0)
+    assert [axis.values for axis in kept.axes] == [(0.7, 1.0, 1.4), (-2.0, 1.0)]
     with pytest.raises(ValueError, match="untuned_within"):
         replace(config, untuned_within=-1.0)
 
 
 def test_a_single_scale_is_kept_though_the_first_search_has_another():
     config = DecodeConfig(acoustic_scale=1.0, scales=(0.8,), untuned_within=2.0)
-    searched = Utterances(Weights(0.8, -1.0), 2, 0)
-    found = tune(searched, config.acoustic_scale, config.grid, config.untuned)
-    assert found.best == Weights(0.8, 0.0)
+    searched = Utterances((0.8, -1.0), 2, 0)
+    found = tuned_on(searched, config.axes, config.acoustic_scale, config.keep)
+    assert found.best == (0.8, 0.0)
     assert searched.scales == [1.0, 0.8]
+
+
+def test_exact_counts_are_made_once_for_each_point():
+    asked = []
+
+    def count_errors(scale, points):
+        assert scale is None
+        asked.extend(points)
+        return [
+            ErrorCount.of([round(100 * abs(a - 0.1)) + round(abs(b - 3))], 50) for a, b in points
+        ]
+
+    halves = Axis("a", (0.4, 0.8), below=lambda v: v[0] / 2, above=lambda v: 2 * v[-1])
+    steps = Axis("b", (0.0, 1.0), below=lambda v: v[0] - 1, above=lambda v: v[-1] + 1)
+    found = tune((halves, steps), count_errors, lambda point, scale: point)
+    assert found.best == (0.1, 3.0)
+    assert found.at_edge == []
+    assert len(asked) == len(set(asked)) == len(found.tried)
+    assert {scale for scale, _ in found.tried.values()} == {None}
+
+
+def test_of_equals_the_first_by_the_tie_break_is_chosen():
+    counts = {name: ErrorCount.of([n], 9) for name, n in (("b", 1), ("a", 1), ("c", 2))}
+    assert choose(counts, lambda name: name) == "a"
+    assert choose(counts, lambda name: name, Keep("c", 1.0)) == "c"

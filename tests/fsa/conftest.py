@@ -109,14 +109,14 @@ class Toy:
 
     def transcript(self, hmms, words, open_end=False):
         """The graph of a transcript, which reads pdf + 1."""
-        from toolkit.fsa.hmm import expand_phones
-        from toolkit.fsa.transcript import transcript_graph
+        from toolkit.fsa.expand import expand_phones_to_pdfs
+        from toolkit.fsa.lexicon import transcript_graph
 
         phones = transcript_graph(words, [self.lexicon[w] for w in words], SIL)
-        return expand_phones(phones, hmms, open_end)
+        return expand_phones_to_pdfs(phones, hmms, open_end)
 
     def training_graph(self, hmms, words, open_end=False):
-        from toolkit.fsa.alignment import TrainingGraph
+        from toolkit.align.force_align import TrainingGraph
 
         return TrainingGraph.of(self.transcript(hmms, words, open_end))
 
@@ -141,9 +141,7 @@ class RandomGraph:
     labels = 4
 
     def __init__(self, folder, seed, states=6, arcs=18) -> None:
-        from toolkit.fsa.connect import arc_sort, connect
-        from toolkit.fsa.files import dump_fst, load_fst
-        from toolkit.fsa.fst import fst_from_arcs
+        from toolkit.fsa.fst import arc_sort, connect, dump_fst, fst_from_arcs, load_fst
 
         generator = torch.Generator().manual_seed(seed)
 
@@ -201,7 +199,7 @@ def random_graph(tmp_path):
 @pytest.fixture(params=SEARCHES)
 def engine(request):
     """Each engine that is installed searches, one after the other."""
-    from toolkit.fsa.engine import searching_with
+    from toolkit.fsa.search import searching_with
 
     if request.param != "native":
         pytest.importorskip(request.param)
@@ -220,6 +218,6 @@ def language():
 @pytest.fixture(scope="session")
 def graph(language, tmp_path_factory):
     """Its decoding graph."""
-    from toolkit.fsa.files import load_fst
+    from toolkit.fsa.fst import load_fst
 
     return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))

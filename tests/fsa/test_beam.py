@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toolkit.fsa.alignment import AlignConfig
+from toolkit.align.force_align import AlignConfig
 from toolkit.fsa.beam import MOST_ACTIVE, Beam
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.fsa.best_scores import backward_scores, forward_scores
 from toolkit.fsa.fst import FINAL, Fst
+from toolkit.fsa.lattice import backward_scores, forward_scores
 
 
 def transducer(arcs):

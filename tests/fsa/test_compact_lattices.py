@@ -8,8 +8,8 @@ import pytest
 from tests.fsa.test_lattice_text import DECODING, expected, read_kaldi, search_lattice
 from tests.fsa.word_lattices import said
 from toolkit.fsa.compact_lattices import read_compact_lattices
+from toolkit.fsa.lattice_store import WordLatticeError
 from toolkit.fsa.lattice_text import kaldi_text
-from toolkit.fsa.word_lattice_store import WordLatticeError
 
 SHIFT = DECODING.frame_shift
 

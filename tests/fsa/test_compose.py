@@ -9,8 +9,7 @@ from hypothesis import given, settings
 
 from tests.fsa.transducers import agree, transducers, transductions
 from toolkit.fsa.compose import CompositionError, compose
-from toolkit.fsa.connect import connect
-from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.fst import connect, fst_from_arcs
 
 
 def joined(a, b):

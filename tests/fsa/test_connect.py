@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from tests.fsa.transducers import transducers, transductions
-from toolkit.fsa.connect import arc_sort, connect
-from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.fst import arc_sort, connect, fst_from_arcs
 
 
 @settings(deadline=None, max_examples=100)

@@ -10,10 +10,8 @@ import pytest
 from safetensors.numpy import load, save
 
 from tests.fsa.transducers import agree, transductions
-from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
-from toolkit.fsa.decoding_graph import compose_words
-from toolkit.fsa.files import GraphError, dump_fst, load_fst
-from toolkit.fsa.fst import FINAL, fst_from_arcs
+from toolkit.fsa.decoding_graph import compile_ctc_graph, compose_words, spelling_transducer
+from toolkit.fsa.fst import FINAL, GraphError, dump_fst, fst_from_arcs, load_fst
 from toolkit.fsa.lexicon import lexicon_transducer
 
 # Words 1 (spoken 2 3), 2 (2, or 3 3) and 3 (3); phone 1 is silence; from 4 on symbols.

@@ -5,10 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolkit.fsa.denominator import Denominator, DenominatorError, make_denominator
+from toolkit.fsa.denominator import (
+    Denominator,
+    DenominatorError,
+    PhoneNgramConfig,
+    make_denominator,
+    phone_ngram,
+)
+from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import FINAL
-from toolkit.fsa.hmm import expand_phones
-from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 
 SENTENCES = [[1, 2, 3, 1], [1, 3, 3, 2, 1], [2, 2, 1, 3], [1, 2, 3, 3, 1]]
 
@@ -21,7 +26,7 @@ def phones():
 @pytest.fixture
 def made(toy, phones):
     senones = toy.senones("onset", variants=2)
-    return make_denominator(phones, senones), expand_phones(phones, senones)
+    return make_denominator(phones, senones), expand_phones_to_pdfs(phones, senones)
 
 
 def weights_of_pdfs(arcs, start, frames):

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.fsa.transducers import agree, transducers, transductions
-from toolkit.fsa.connect import connect
 from toolkit.fsa.determinize import DeterminizationError, determinize
-from toolkit.fsa.fst import FINAL, fst_from_arcs
+from toolkit.fsa.fst import FINAL, connect, fst_from_arcs
 
 
 def written(fst):

@@ -375,7 +375,7 @@ def test_what_does_not_belong_together_is_refused():
         run(fsa, scores[:3], reference)
     with pytest.raises(LatticeMismatchError, match="2 outputs"):
         run(fsa, scores[:, :2], reference)
-    empty = fsa.taken(np.zeros(fsa.num_arcs, bool))
+    empty = fsa.select_arcs(np.zeros(fsa.num_arcs, bool))
     assert lattice_frames(empty) == 0
     with pytest.raises(LatticeMismatchError, match="lattice of 0 frames"):
         run(empty, scores, reference)

@@ -8,16 +8,20 @@ import torch
 
 from tests.fsa.enumeration import arcs
 from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
-from toolkit.fsa import engine as module
+from toolkit.fsa import search as module
 from toolkit.fsa.beam import Beam, GraphMismatchError
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.engine import searching_with
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.fst import fst_from_arcs
-from toolkit.fsa.native_engine import NativeEngine, graph_arrays, rows_of
-from toolkit.fsa.online import OnlineSearch
-from toolkit.fsa.search import search_best_paths, search_lattice
-from toolkit.fsa.search_kernels import FINAL_FRAMES, extended, new_trellis
+from toolkit.fsa.fst import fst_from_arcs, load_fst
+from toolkit.fsa.lattice import best_path
+from toolkit.fsa.online_search import OnlineSearch
+from toolkit.fsa.search import (
+    NativeEngine,
+    graph_arrays,
+    rows_of,
+    search_best_paths,
+    search_lattice,
+    searching_with,
+)
+from toolkit.fsa.search_kernels import FINAL_FRAMES, advance_frame, empty_trellis
 
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 # Ones that meet the bounds on the states too, and a lattice wider than the search.
@@ -94,7 +98,7 @@ def test_no_path_to_the_end_is_none(engine):
 
 
 def test_a_graph_without_arcs_has_no_paths(engine):
-    empty = fst_from_arcs([], finals=[0]).taken(np.zeros(1, bool))
+    empty = fst_from_arcs([], finals=[0]).select_arcs(np.zeros(1, bool))
     assert search_lattice(torch.zeros(3, 2), empty, WIDE) is None
     assert search_best_paths([torch.zeros(3, 2)], [empty], WIDE) == [None]
     with pytest.raises(GraphMismatchError, match="no arcs"):
@@ -134,12 +138,12 @@ def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, bea
     arrays, limits = graph_arrays(graph), (beam.search, beam.min_active, beam.max_active)
     rows = rows_of(language.sentence(0, 1.0).scores * 0.3)
     place = np.full(graph.num_states, -1, np.int32)
-    trellis, below = new_trellis(beam.search), 0
+    trellis, below = empty_trellis(beam.search), 0
     for t, row in enumerate(rows):
         begin, end = trellis.states_at[t : t + 2]
         states, forward = trellis.state[begin:end], trellis.forward[begin:end]
         left = len(rows) - 1 - t
-        trellis = extended(trellis, arrays, row, left, limits, beam.output, place)
+        trellis = advance_frame(trellis, arrays, row, left, limits, beam.output, place)
         found = slice(*trellis.arcs_at[t : t + 2])
         source, arc = trellis.source[found], trellis.arc[found]
         assert (place == -1).all()

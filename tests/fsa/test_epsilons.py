@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.fsa.transducers import agree, silent, transducers, transductions
-from toolkit.fsa.epsilons import EpsilonError, remove_epsilon
 from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.remove_epsilon import EpsilonError, remove_epsilon
 
 
 def by_input(found):

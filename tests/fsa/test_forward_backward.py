@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.lattices import lattice_from_arcs
-from toolkit.fsa import recursions
-from toolkit.fsa.forward_backward import expected_sums, pdf_posteriors, total_scores
-from toolkit.fsa.packed import pack
+from toolkit.fsa import forward_backward
+from toolkit.fsa.forward_backward import expected_sums, pack, pdf_posteriors, total_scores
 
 CPU = torch.device("cpu")
 
@@ -64,7 +63,7 @@ def enumerated(lattices, scores, values):
 @pytest.fixture(params=["compiled", "by_frame"])
 def recursion(request, monkeypatch):
     """Both recursions: the CPU's, and the one of other devices, here with tensors of the CPU."""
-    monkeypatch.setattr(recursions, "runs_compiled", lambda _: request.param == "compiled")
+    monkeypatch.setattr(forward_backward, "runs_compiled", lambda _: request.param == "compiled")
 
 
 def with_gradients(function, scores):
@@ -114,7 +113,7 @@ def test_both_recursions_agree(seed, sizes, spread):
 
     def run(compiled):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recursions, "runs_compiled", lambda _: compiled)
+            patch.setattr(forward_backward, "runs_compiled", lambda _: compiled)
             return with_gradients(
                 lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), scores
             )
@@ -143,7 +142,7 @@ def test_scores_that_are_no_numbers(recursion, bad):
     packed, values = pack(lattices, CPU), drawn_values(3, lattices)
     scores = packed.scores.clone()
     scores[0] = bad
-    kept = [lattices[0].taken(lattices[0].graph_arc > 0), lattices[1]]
+    kept = [lattices[0].select_arcs(lattices[0].graph_arc > 0), lattices[1]]
     left = pack(kept, CPU)
     right = expected_sums(left, left.scores, values[1:])
     found = expected_sums(packed, scores.requires_grad_(), values)

@@ -6,12 +6,10 @@ import torch
 from numba import njit
 
 from toolkit.fsa.beam import Beam, GraphMismatchError
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.frame_rows import frame_row, kernel_scores, num_frames
-from toolkit.fsa.native_engine import graph_arrays
-from toolkit.fsa.search import search_best_paths
-from toolkit.hmm.demand import DemandedScores
-from toolkit.hmm.gmm import Gmm
+from toolkit.fsa.fst import load_fst
+from toolkit.fsa.search import graph_arrays, search_best_paths
+from toolkit.fsa.search_kernels import frame_row, kernel_scores, num_frames
+from toolkit.hmm.gmm import Gmm, LazyGmmScores
 
 BEAMS = [Beam(1000.0, 1000.0, 1, 10**6), Beam(4.0, 4.0), Beam(3.0, 3.0, min_active=2, max_active=4)]
 
@@ -27,7 +25,7 @@ def demanded(seed, frames, columns):
         torch.full_like(means, 0.5),
     )
     x = torch.randn(frames, 5, generator=generator)
-    return DemandedScores(gmm, x, torch.randperm(columns, generator=generator)) * 0.3
+    return LazyGmmScores(gmm, x, torch.randperm(columns, generator=generator)) * 0.3
 
 
 @pytest.mark.parametrize("beam", BEAMS)

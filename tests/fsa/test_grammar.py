@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.fsa.transducers import agree, silent, transductions
-from toolkit.fsa.epsilons import remove_epsilon
 from toolkit.fsa.fst import FINAL
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor
+from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
 from toolkit.lang.ngram.kneser_ney import estimate

@@ -6,12 +6,11 @@ import math
 import pytest
 import torch
 
-from toolkit.fsa.alignment import AlignConfig, force_align_batch
+from toolkit.align.force_align import AlignConfig, force_align_batch
 from toolkit.fsa.beam import Beam, GraphMismatchError
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.files import dump_fst, load_fst
+from toolkit.fsa.fst import dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
-from toolkit.fsa.lattice import ScoredLattice, Weights, acoustic_scores
+from toolkit.fsa.lattice import ScoredLattice, Weights, acoustic_scores, best_path
 from toolkit.fsa.search import search_lattice
 
 pytestmark = pytest.mark.usefixtures("engine")  # each test with each engine

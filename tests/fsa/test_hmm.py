@@ -9,13 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.fsa.connect import connect
-from toolkit.fsa.fst import FINAL, fst_from_arcs
-from toolkit.fsa.hmm import expand_phones
-from toolkit.fsa.transcript import unpack_label
+from toolkit.fsa.expand import expand_phones_to_pdfs
+from toolkit.fsa.fst import FINAL, connect, fst_from_arcs
+from toolkit.fsa.lexicon import unpack_label
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree
+from toolkit.hmm.tree import Leaf, Root, Split, Tree
 
 FORMS = ("plain", "onset", "kaldi")
 
@@ -101,7 +100,7 @@ def test_an_open_end_accepts_the_beginnings_of_all_paths(toy, form, variants):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
-    from toolkit.fsa.alignment import AlignConfig, force_align
+    from toolkit.align.force_align import AlignConfig, force_align
 
     hmms = toy.senones(form, 2)
     graph = toy.training_graph(hmms, [2, 3], open_end=True)
@@ -186,6 +185,6 @@ def test_context_reaches_across_words_and_silences():
     )
     hmms = Senones(topology, tree)
     arcs = [(0, 1, 2, 2, 0.0), (1, 2, 1, 0, 0.0), (1, 3, 3, 3, 0.0), (2, 3, 3, 3, 0.0)]
-    graph = expand_phones(fst_from_arcs(arcs, [3]), hmms)
+    graph = expand_phones_to_pdfs(fst_from_arcs(arcs, [3]), hmms)
     assert {*read_by_training(graph, 2)} == {(1, 2)}  # A B
     assert {*read_by_training(graph, 3)} == {(1, 1, 2), (1, 2, 2), (1, 0, 3)}  # A SIL B

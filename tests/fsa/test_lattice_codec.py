@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs, LatticeBlock, LatticeError, encode
+from toolkit.fsa.lattice import LatticeArcs
+from toolkit.fsa.lattice_store import GraphIndex, LatticeBlock, LatticeError, encode
 
 
 class Graph:

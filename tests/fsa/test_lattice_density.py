@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.files import dump_fst, load_fst
-from toolkit.fsa.lattice_density import prune_to_density, reference_path
+from toolkit.fsa.fst import dump_fst, load_fst
+from toolkit.fsa.lattice import prune_to_density
 from toolkit.fsa.search import search_lattice
 
 FRAMES = 5
@@ -79,46 +79,3 @@ def test_paths_of_equal_score_are_kept_together(random_graph):
     everything = set(losses_of(graph, scores))
     found = prune_to_density(searched(graph, scores), FRAMES, 2.0, beam=8.0)
     assert places(found) == everything  # more than asked for: none is better than another
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_reference_is_kept_whether_found_or_not(random_graph, seed):
-    graph, scores = random_graph(seed), drawn_scores(seed)
-    ranked = sorted(graph.paths(FRAMES), key=lambda path: graph.score(path, scores))
-    labels = torch.from_numpy(graph.fst.labels)
-    pdfs = labels[list(ranked[0][:-1])] - 1  # of the worst path of all
-    reference = reference_path(pdfs, graph.fst)
-    lattice = searched(graph, scores, Beam(1000.0, 1.0, 1, 10**6))
-    found = prune_to_density(lattice, FRAMES, 3.0, beam=1.0, reference=reference)
-    assert places(reference) <= places(found)
-    assert set(enumerate(ranked[-1])) <= places(found)
-    # What is left are paths: each state that is entered is left, and the other way round.
-    source, target = graph.fst.source.tolist(), graph.fst.target.tolist()
-    final = graph.fst.num_states - 1
-    entered = {(f + 1, target[a]) for f, a in places(found)} - {(FRAMES + 1, final)}
-    assert entered | {(0, 0)} == {(f, source[a]) for f, a in places(found)}
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_reference_path_is_the_best_of_those_that_read_it(random_graph, seed):
-    graph = random_graph(seed)
-    labels = graph.fst.labels.tolist()
-    silent = torch.zeros(FRAMES, 4)
-    readings = {}
-    for path in graph.paths(FRAMES):
-        readings.setdefault(tuple(labels[a] - 1 for a in path[:-1]), []).append(path)
-    assert max(map(len, readings.values())) > 1
-    for reading, paths in readings.items():
-        best = max(paths, key=lambda path: graph.score(path, silent))
-        found = reference_path(torch.tensor(reading), graph.fst)
-        assert tuple(found.arc.tolist()) in paths
-        score = graph.score(found.arc.tolist(), silent)
-        assert score == pytest.approx(graph.score(best, silent), abs=1e-5)
-        assert found.frame.tolist() == list(range(FRAMES + 1))
-    missing = next(
-        pdfs
-        for n in range(4**FRAMES)
-        if (pdfs := np.unravel_index(n, (4,) * FRAMES)) not in readings
-    )
-    assert reference_path(torch.tensor(missing), graph.fst) is None
-    assert reference_path(torch.tensor([7] * FRAMES), graph.fst) is None  # no such pdf

@@ -14,12 +14,9 @@ from safetensors.torch import load_file, save_file
 from tests.fsa.enumeration import words_of
 from toolkit.fsa import lattice_store
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import best_arcs
-from toolkit.fsa.files import dump_fst, load_fst
-from toolkit.fsa.forward_backward import total_scores
-from toolkit.fsa.fst import FINAL
-from toolkit.fsa.lattice import acoustic_scores
-from toolkit.fsa.lattice_density import prune_to_density
+from toolkit.fsa.forward_backward import pack, total_scores
+from toolkit.fsa.fst import FINAL, dump_fst, load_fst
+from toolkit.fsa.lattice import acoustic_scores, best_arcs, prune_to_density
 from toolkit.fsa.lattice_store import (
     LatticeStore,
     LatticeStoreError,
@@ -29,7 +26,6 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
-from toolkit.fsa.packed import pack
 from toolkit.fsa.search import search_lattice
 from toolkit.storage.digests import digest_bytes
 
@@ -79,7 +75,9 @@ def test_with_acoustic_scores_a_whole_lattice_is_the_one_searched(written):
         assert float(total_scores(packed, packed.scores)) == pytest.approx(
             float(torch.tensor([*paths.values()]).logsumexp(0)), abs=1e-4
         )
-        best = heard.taken(best_arcs(heard.source, heard.target, heard.scores, heard.num_states))
+        best = heard.select_arcs(
+            best_arcs(heard.source, heard.target, heard.scores, heard.num_states)
+        )
         assert float(best.scores.sum()) == pytest.approx(max(paths.values()), abs=1e-4)
         own = written.graph.fst
         arcs = list(max(paths, key=paths.get))

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.fsa.word_lattices import random_lattice, said
+from toolkit.fsa.lattice_store import WeightsUsed
 from toolkit.fsa.lattice_text import kaldi_text, openfst_text, slf
-from toolkit.fsa.word_lattice_store import Decoding
 
 SYMBOLS = ["<eps>", "ONE", "'TIS", "A\\B"]
 SCALE, PENALTY = 0.3, -1.0
-DECODING = Decoding(SCALE, PENALTY, 0.25)
+DECODING = WeightsUsed(SCALE, PENALTY, 0.25)
 
 
 def search_lattice(seed):

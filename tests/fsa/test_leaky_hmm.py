@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.chains import drawn_denominator, enumerated
-from toolkit.fsa.leaky_hmm import leaky_forward_backward
+from toolkit.fsa.lfmmi import leaky_forward_backward
 
 
 def drawn_scores(seed, rows, frames, pdfs=3):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.word_lattices import chain, distance, random_lattice, said
-from toolkit.fsa.minimum_bayes_risk import best_path_in_bins, expected_errors, minimum_risk
-from toolkit.fsa.word_lattice import united, weighted
+from toolkit.fsa.minimum_bayes_risk import best_path_in_bins, minimum_risk
+from toolkit.fsa.word_lattice import normalise_to_weight, union
 
 
 def posteriors(lattice, scores):
@@ -30,19 +30,12 @@ def lists(seed, count=4, words=3):
     generator = np.random.default_rng(seed)
     hypotheses = [generator.integers(1, words + 1, generator.integers(1, 5)) for _ in range(count)]
     weights = generator.dirichlet(np.ones(count))
-    return united(
-        [weighted(chain(h), np.zeros(len(h)), w) for h, w in zip(hypotheses, weights, strict=True)]
+    return union(
+        [
+            normalise_to_weight(chain(h), np.zeros(len(h)), w)
+            for h, w in zip(hypotheses, weights, strict=True)
+        ]
     )
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_on_lists_the_expected_errors_are_exact(seed):
-    lattice = lists(seed)
-    scores = lattice.scores(1.0)
-    found = posteriors(lattice, scores)
-    for words in [*found, (), (1, 2, 3, 1, 2)]:
-        risk = expected_errors(lattice, scores, list(words))
-        assert risk == pytest.approx(expectation(found, words), abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -67,7 +60,6 @@ def test_on_lattices_the_risk_is_an_upper_bound_and_falls(seed):
     found, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
     words = tuple(word.word for word in outcome.words)
     assert expectation(found, words) <= outcome.risk + 1e-3
-    assert outcome.risk <= expected_errors(lattice, scores, lattice.best_words(scores)) + 1e-3
     # The bins hold every word of every path once, but for those that are in none.
     for candidates in outcome.bins:
         assert sum(c.posterior for c in candidates) == pytest.approx(1.0)
@@ -82,7 +74,7 @@ def test_on_lattices_the_risk_is_an_upper_bound_and_falls(seed):
 def test_words_that_few_paths_agree_on_lose_against_those_that_many_have():
     """The best path is A B; most of the others say C D, in one place each."""
     weights = {(1, 2): 0.4, (3, 2): 0.3, (3, 4): 0.3}
-    lattice = united([weighted(chain(w), np.zeros(2), p) for w, p in weights.items()])
+    lattice = union([normalise_to_weight(chain(w), np.zeros(2), p) for w, p in weights.items()])
     scores = lattice.scores(1.0)
     outcome = minimum_risk(lattice, scores)
     assert lattice.best_words(scores) == [1, 2]
@@ -95,8 +87,10 @@ def test_words_that_few_paths_agree_on_lose_against_those_that_many_have():
 
 def test_words_below_zero_are_counted_and_never_chosen():
     weights = {(-1,): 0.6, (2,): 0.3, (): 0.1}
-    parts = [weighted(chain([*w, 0]), np.zeros(len(w) + 1), p) for w, p in weights.items()]
-    lattice = united(parts)
+    parts = [
+        normalise_to_weight(chain([*w, 0]), np.zeros(len(w) + 1), p) for w, p in weights.items()
+    ]
+    lattice = union(parts)
     outcome = minimum_risk(lattice, lattice.scores(1.0))
     assert [w.word for w in outcome.words] == [2]
     assert outcome.words[0].posterior == pytest.approx(0.3)

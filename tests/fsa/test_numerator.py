@@ -8,13 +8,10 @@ import torch
 
 from tests.fsa.test_denominator import weights_of_pdfs
 from toolkit.features.low_frame_rate import centre
-from toolkit.fsa.denominator import make_denominator
-from toolkit.fsa.forward_backward import total_scores
-from toolkit.fsa.leaky_hmm import leaky_forward_backward
-from toolkit.fsa.lfmmi import lfmmi
+from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.forward_backward import pack, total_scores
+from toolkit.fsa.lfmmi import leaky_forward_backward, lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneAlternatives, PhoneTimes, Piece
-from toolkit.fsa.packed import pack
-from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 
 SENTENCES = [[1, 2, 3, 1], [1, 3, 3, 2, 1], [2, 2, 1, 3], [1, 2, 3, 3, 1]]
 TIMES = PhoneTimes(np.array([1, 3, 3, 2, 1], np.int32), np.array([0, 4, 9, 12, 20], np.int32), 24)

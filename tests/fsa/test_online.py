@@ -6,9 +6,9 @@ import torch
 
 from tests.fsa.enumeration import arcs
 from toolkit.fsa.beam import Beam, GraphMismatchError
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.fst import FINAL, Fst, fst_from_arcs, taken_words
-from toolkit.fsa.online import OnlineSearch
+from toolkit.fsa.fst import FINAL, Fst, fst_from_arcs, select_words
+from toolkit.fsa.lattice import best_path
+from toolkit.fsa.online_search import OnlineSearch
 from toolkit.fsa.search import search_lattice
 
 SCALE = 0.3
@@ -57,7 +57,7 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
     last = graph.num_states - 1
     ends = np.arange(last, dtype=np.int32)
     order = np.argsort(np.append(graph.source[inner], ends), kind="stable")
-    splits, words = taken_words(graph.splits, graph.words, inner)
+    splits, words = select_words(graph.splits, graph.words, inner)
     counts = np.append(np.diff(splits), 0 * ends)
     begins = np.append(splits[:-1], 0 * ends)
     again = np.concatenate([begins[i] + np.arange(counts[i]) for i in order])

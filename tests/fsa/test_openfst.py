@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from tests.fsa.openfst import fst_of, read_openfst
 from tests.fsa.transducers import agree, silent, transducers, transductions
-from toolkit.fsa.connect import connect
-from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.fst import connect, fst_from_arcs
 from toolkit.fsa.openfst import dump_openfst
 
 
@@ -44,11 +43,11 @@ def test_arcs_are_sorted_by_the_labels_of_one_side(random_graph, by_output):
 
 def test_of_several_ends_of_a_state_the_best_counts():
     fst = fst_from_arcs([(0, 1, 1, 0, -1.0)], {1: -2.0})
-    twice = fst.taken(np.array([0, 1, 1]))
+    twice = fst.select_arcs(np.array([0, 1, 1]))
     twice.scores[2] = -0.5
     assert read_openfst(dump_openfst(twice)) == (2, [(0, 1, 1, 0, 1.0)], {1: 0.5})
 
 
 def test_nothing_is_a_file_without_states():
-    nothing = connect(fst_from_arcs([(0, 1, 1, 0, 0.0)], [0]).taken(np.array([0])))
+    nothing = connect(fst_from_arcs([(0, 1, 1, 0, 0.0)], [0]).select_arcs(np.array([0])))
     assert read_openfst(dump_openfst(nothing)) == (0, [], {})

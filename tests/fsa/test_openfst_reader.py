@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.fsa.openfst import read_openfst
 from tests.fsa.transducers import agree, transducers, transductions
-from toolkit.fsa.epsilons import remove_epsilon
-from toolkit.fsa.files import GraphError
-from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.fst import GraphError, fst_from_arcs
 from toolkit.fsa.openfst import dump_openfst
 from toolkit.fsa.openfst_reader import load_openfst
+from toolkit.fsa.remove_epsilon import remove_epsilon
 
 GRAPH = fst_from_arcs([(0, 1, 2, 7, -0.5), (1, 1, 3, 0, -1.0), (1, 2, 0, 4, 0.0)], {2: -2.0})
 

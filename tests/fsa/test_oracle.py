@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.fsa.word_lattices import chain, distance, random_lattice, said
-from toolkit.fsa.oracle import oracle_words
+from toolkit.fsa.minimum_bayes_risk import oracle_words
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.lattices import lattice_from_arcs
-from toolkit.fsa.packed import pack
+from toolkit.fsa.forward_backward import pack
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.fsa.denominator import PhoneNgramConfig, phone_ngram
 from toolkit.fsa.fst import FINAL
-from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 
 SENTENCES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=8)
 

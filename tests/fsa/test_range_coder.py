@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from toolkit.fsa.range_coder import code, reader, writer, written
+from toolkit.fsa.lattice_codec_kernels import code_decision, make_reader, make_writer, written_bytes
 
 CONTEXTS = 3
 
@@ -14,18 +14,18 @@ CONTEXTS = 3
 @njit
 def each(coder, contexts, decisions, reading):
     for n in range(len(contexts)):
-        decisions[n] = code(coder, contexts[n], decisions[n], reading)
+        decisions[n] = code_decision(coder, contexts[n], decisions[n], reading)
 
 
 def coded(contexts, decisions):
-    coder = writer(len(decisions), CONTEXTS)
+    coder = make_writer(len(decisions), CONTEXTS)
     each(coder, contexts, decisions.copy(), False)
-    return written(coder)
+    return written_bytes(coder)
 
 
 def decoded(data, contexts):
     decisions = np.zeros(len(contexts), bool)
-    each(reader(data, CONTEXTS), contexts, decisions, True)
+    each(make_reader(data, CONTEXTS), contexts, decisions, True)
     return decisions
 
 

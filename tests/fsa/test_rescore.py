@@ -11,7 +11,7 @@ from tests.fsa.enumeration import words_of
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Lattice, fst_from_arcs
 from toolkit.fsa.grammar import grammar_acceptor
-from toolkit.fsa.pruning import prune
+from toolkit.fsa.lattice import prune
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_lattice
 from toolkit.lang.ngram.arpa import write_arpa

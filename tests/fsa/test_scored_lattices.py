@@ -8,12 +8,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import best_path
 from toolkit.fsa.grammar import grammar_acceptor
-from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice import ScoredLattice, Weights, best_path, prune
+from toolkit.fsa.lattice_store import ScoredLatticesError, read_scored, write_scored
 from toolkit.fsa.nbest import n_best, sampled_words
-from toolkit.fsa.pruning import prune
-from toolkit.fsa.scored_lattices import ScoredLatticesError, read_scored, write_scored
 from toolkit.fsa.search import search_lattice
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
@@ -87,7 +85,7 @@ def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
 def test_a_lattice_without_arcs_has_no_path(lattices, tmp_path):
     whole = lattices[0]
     none = np.zeros(whole.lattice.num_arcs, dtype=bool)
-    empty = ScoredLattice(whole.lattice.taken(none), whole.acoustic[none], whole.graph[none])
+    empty = ScoredLattice(whole.lattice.select_arcs(none), whole.acoustic[none], whole.graph[none])
     assert best_path(empty.lattice).words == []
     assert empty.best_words(WEIGHTS[0]) == []
     assert n_best(empty, WEIGHTS[0], 5) == []

@@ -1,17 +1,17 @@
 import pytest
 
-from toolkit.fsa import selftest
+from toolkit.fsa import search
 from toolkit.fsa.fst import fst_from_arcs
 
 
 def test_the_search_finds_the_path_worked_out_by_hand():
-    assert selftest.intersect_two_frames() == "dense pruned intersection (native)"
+    assert search.intersect_two_frames() == "dense pruned intersection (native)"
 
 
 def test_a_wrong_answer_is_an_error(monkeypatch):
     def other(arcs, finals):
         return fst_from_arcs([(*arc[:4], 9 * arc[4]) for arc in arcs], finals)
 
-    monkeypatch.setattr(selftest, "fst_from_arcs", other)
+    monkeypatch.setattr(search, "fst_from_arcs", other)
     with pytest.raises(RuntimeError, match="the search found"):
-        selftest.intersect_two_frames()
+        search.intersect_two_frames()

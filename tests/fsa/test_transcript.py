@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fsa.transducers import agree, transductions
 from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
-from toolkit.fsa.transcript import (
+from toolkit.fsa.lexicon import (
     MAX_PHONES,
     MAX_WORDS,
     LexiconSizeError,

@@ -7,8 +7,7 @@ from toolkit.hmm.kaldi.topology import transitions_of
 from toolkit.hmm.kaldi.transitions import Transitions
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.nodes import Leaf, Root, Split
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Leaf, Root, Split, Tree
 
 PHONES = ("SIL", "A", "B")
 # Any words, by a unigram; words are 1 to 3, of two phones, one or two, and one.

@@ -12,7 +12,7 @@ from toolkit.fsa.beam import Beam
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_lattice
-from toolkit.fsa.word_determinize import word_lattice
+from toolkit.fsa.word_lattice import word_lattice
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 
@@ -122,7 +122,7 @@ def test_a_beam_keeps_the_word_sequences_within_it(scored, beam):
 
 def test_the_worst_arcs_go_where_there_are_too_many(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
-    monkeypatch.setattr("toolkit.fsa.word_determinize.MOST_ARCS", full.num_arcs // 2)
+    monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", full.num_arcs // 2)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
     assert part.num_arcs < full.num_arcs
     best = full.best_words(full.scores(SCALE))
@@ -132,7 +132,7 @@ def test_the_worst_arcs_go_where_there_are_too_many(scored, monkeypatch):
 
 def test_the_best_path_stays_however_few_arcs_there_may_be(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
-    monkeypatch.setattr("toolkit.fsa.word_determinize.MOST_ARCS", 1)
+    monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", 1)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
     assert part.num_arcs < full.num_arcs
     best = full.best_words(full.scores(SCALE))
@@ -142,7 +142,7 @@ def test_the_best_path_stays_however_few_arcs_there_may_be(scored, monkeypatch):
 def test_arcs_of_several_words_and_words_at_the_end():
     arcs = [(0, 1, 1, 2, -1.0), (1, 2, 1, 0, -0.5), (0, 2, 2, 3, -2.0)]
     lattice = lattice_from_arcs(arcs, [2], [0, 1, 2, 2])
-    lattice = lattice.taken(np.arange(lattice.num_arcs))
+    lattice = lattice.select_arcs(np.arange(lattice.num_arcs))
     fields = vars(lattice) | {
         "splits": np.int32([0, 2, 3, 3, 4]),
         "words": np.int32([2, 5, 3, 7]),
@@ -159,7 +159,7 @@ def test_words_on_the_way_to_the_end_hide_no_other_path():
     """A, then B at the very end, is better than A B before it."""
     arcs = [(0, 1, 1, 2, 0.0), (0, 2, 2, 2, -5.0), (1, 3, 1, 3, 0.0), (2, 3, 1, 0, 0.0)]
     lattice = lattice_from_arcs(arcs, [3], [0, 1, 1, 2])
-    lattice = lattice.taken(np.arange(lattice.num_arcs))
+    lattice = lattice.select_arcs(np.arange(lattice.num_arcs))
     final = np.flatnonzero(lattice.target == lattice.num_states - 1)
     assert len(final) == 1
     fields = vars(lattice) | {

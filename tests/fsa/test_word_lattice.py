@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fsa.word_lattices import random_lattice, said
-from toolkit.fsa.word_lattice import united, weighted
+from toolkit.fsa.word_lattice import normalise_to_weight, union
 
 SEEDS = range(20)
 
@@ -21,7 +21,9 @@ def test_best_path_total_and_shares(seed):
     assert tuple(lattice.best_words(scores)) == words
     assert scores[lattice.best_path(scores)].sum() == pytest.approx(best)
     assert lattice.total(scores) == pytest.approx(math.log(sum(math.exp(s) for _, s in every)))
-    shares = np.bincount(lattice.target, lattice.shares(scores), lattice.num_states)
+    shares = np.bincount(
+        lattice.target, lattice.incoming_arc_posteriors(scores), lattice.num_states
+    )
     assert shares[1:] == pytest.approx(np.ones(lattice.num_states - 1))
 
 
@@ -36,17 +38,19 @@ def test_a_union_says_what_its_parts_say_with_their_weights(seed):
     parts = [random_lattice(3 * seed + i, states=3 + i, arcs=8) for i in range(3)]
     scores = [part.scores(0.3) for part in parts]
     weights = (0.5, 0.2, 0.3)
-    union = united([weighted(p, s, w) for p, s, w in zip(parts, scores, weights, strict=True)])
-    assert (np.diff(union.source) >= 0).all()
-    assert (union.target > union.source).all()
-    assert union.times[0] == min(part.times[0] for part in parts)
-    assert union.times[-1] == max(part.times[-1] for part in parts)
+    joined = union(
+        [normalise_to_weight(p, s, w) for p, s, w in zip(parts, scores, weights, strict=True)]
+    )
+    assert (np.diff(joined.source) >= 0).all()
+    assert (joined.target > joined.source).all()
+    assert joined.times[0] == min(part.times[0] for part in parts)
+    assert joined.times[-1] == max(part.times[-1] for part in parts)
     expected, found = {}, {}
     for part, score, weight in zip(parts, scores, weights, strict=True):
         total = part.total(score)
         for words, one in said(part, score):
             expected[words] = expected.get(words, 0) + weight * math.exp(one - total)
-    for words, one in said(union, union.scores(1.0)):
+    for words, one in said(joined, joined.scores(1.0)):
         found[words] = found.get(words, 0) + math.exp(one)
     assert found == pytest.approx(expected)
     assert sum(found.values()) == pytest.approx(1.0)

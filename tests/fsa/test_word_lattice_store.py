@@ -5,17 +5,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.fsa.word_lattices import random_lattice
-from toolkit.fsa.word_lattice_store import (
-    Decoding,
+from toolkit.fsa.lattice_store import (
+    WeightsUsed,
     WordLatticeError,
     WordLatticeStore,
-    Words,
+    WordTable,
     word_lattice_path,
     write_word_lattices,
 )
 
 SYMBOLS = ["<eps>", "ONE", "TWO", "THREE"]
-DECODING = Decoding(0.3, -1.0, 0.25)
+DECODING = WeightsUsed(0.3, -1.0, 0.25)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_what_is_read_is_what_was_written(folder):
-    words = Words()
+    words = WordTable()
     words.id_of("THREE")  # known from another store
     store = WordLatticeStore(folder, words)
     assert list(store) == ["a", "c"]
@@ -44,12 +44,12 @@ def test_what_is_read_is_what_was_written(folder):
 
 def test_faults_name_the_file(folder, tmp_path):
     with pytest.raises(WordLatticeError, match="no word lattices"):
-        WordLatticeStore(tmp_path / "elsewhere", Words())
+        WordLatticeStore(tmp_path / "elsewhere", WordTable())
     path = word_lattice_path(folder, 0)
     good = path.read_bytes()
     path.write_bytes(good[:-5])
     with pytest.raises(WordLatticeError, match=path.name):
-        WordLatticeStore(folder, Words())
+        WordLatticeStore(folder, WordTable())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_no_lattice_is_read_beyond_its_arrays(folder, column, place, value):
     tensors[column][place] = value
     save_file(tensors, path, metadata)
     with pytest.raises(WordLatticeError, match=path.name):
-        WordLatticeStore(folder, Words())
+        WordLatticeStore(folder, WordTable())
 
 
 @pytest.mark.parametrize("columns", [("graph", "acoustic"), ("words", "arc_splits")])
@@ -87,5 +87,5 @@ def test_lattices_with_scores_that_are_no_numbers_or_too_few_are_refused(folder,
         good = path.read_bytes()
         path.write_bytes((folder / "bad").read_bytes())
         with pytest.raises(WordLatticeError, match=path.name):
-            WordLatticeStore(folder, Words())
+            WordLatticeStore(folder, WordTable())
         path.write_bytes(good)

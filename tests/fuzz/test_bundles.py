@@ -8,24 +8,23 @@ import torch
 from tests.decode.bundle.test_ctc_bundle import write
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.align.gmm.training import EmConfig
-from toolkit.decode.bundle.card import Card, write_card
-from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-from toolkit.decode.bundle.folder import (
-    BundledSystem,
-    describe,
-    find_system,
-    read_systems,
-    write_systems,
-)
-from toolkit.decode.bundle.settings import (
+from toolkit.align.em import EmConfig
+from toolkit.decode.bundle import (
     SETTINGS,
+    BundledSystem,
+    Card,
     FirstPass,
     NeuralRescoring,
     RecogniserSettings,
     Rescoring,
+    find_system,
+    read_card,
     read_settings,
+    read_systems,
+    write_card,
+    write_systems,
 )
+from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
@@ -66,7 +65,7 @@ def card(folder):
 
 
 READERS = {
-    "card": Reader(card, describe),
+    "card": Reader(card, read_card),
     "settings": Reader(settings, read_settings),
     "systems": Reader(systems, use_systems),
     "ctc": Reader(

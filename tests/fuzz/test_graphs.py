@@ -7,9 +7,8 @@ import torch
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.files import dump_fst, load_fst
-from toolkit.fsa.fst import fst_from_arcs
-from toolkit.fsa.lattice_density import prune_to_density
+from toolkit.fsa.fst import dump_fst, fst_from_arcs, load_fst
+from toolkit.fsa.lattice import prune_to_density
 from toolkit.fsa.lattice_store import (
     LatticeStore,
     graph_digest,

@@ -12,7 +12,6 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.stats import TreeStatistics
 from toolkit.lang.g2p import G2p
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
@@ -57,13 +56,6 @@ def gaussians(folder):
 
 def gmm_frontend(folder):
     GmmFrontend(splice=1, projection=torch.eye(2, 18)).save(folder)
-
-
-def tree_statistics(folder):
-    statistics = TreeStatistics(2)
-    ids = [torch.arange(4) for _ in range(3)]
-    statistics.accumulate(*ids, torch.randn(4, 2))
-    statistics.save(folder / "stats.safetensors")
 
 
 def pronunciations(folder):
@@ -123,9 +115,6 @@ READERS = {
     "senones": Reader(
         lambda folder: Senones.monophone(TOPOLOGY).save(folder),
         lambda folder: Senones.load(folder).num_pdfs,
-    ),
-    "tree-statistics": Reader(
-        tree_statistics, lambda f: TreeStatistics.load(f / "stats.safetensors").contexts()
     ),
     "language": Reader(lambda folder: Lang.of(Lexicon(WORDS)).save(folder), Lang.load),
     "pronunciations": Reader(pronunciations, Lang.load),

@@ -8,8 +8,8 @@ import soundfile
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.align.ctm import read_ctm
-from toolkit.align.recordings.inputs import read_inputs
+from toolkit.align.inputs import read_inputs
+from toolkit.align.times import read_ctm
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cut_files import read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
@@ -18,7 +18,7 @@ from toolkit.corpus.table import read_table
 from toolkit.decode.sources import Inputs
 from toolkit.hmm.phone_sets import read_roots
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.questions import read_extra_questions, read_questions
+from toolkit.hmm.tree_growing import read_extra_questions, read_questions
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.kaldi.lang_dir import read_lang, write_lang
 from toolkit.lang.lang import Lang

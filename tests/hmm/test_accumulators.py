@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toolkit.hmm.accumulators import Accumulators
+from toolkit.hmm.gmm import Accumulators
 
 
 @dataclass

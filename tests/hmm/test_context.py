@@ -4,8 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.hmm.context import phone_contexts
-from toolkit.hmm.topology import Topology
+from toolkit.hmm.topology import Topology, phone_contexts
 
 TOPOLOGY = Topology(("SIL", "SPN", "A", "B"))
 SIL = 1

@@ -3,8 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.hmm.demand import DemandedScores
-from toolkit.hmm.gmm import Gmm, GmmError
+from toolkit.hmm.gmm import Gmm, GmmError, LazyGmmScores
 from toolkit.hmm.gmm_kernels import demanded_score
 
 
@@ -38,7 +37,7 @@ def test_scores_are_log_densities_of_float64(sizes, dimension, seed, spread):
     generator = torch.Generator().manual_seed(seed + 1)
     x = (1 + spread) * torch.randn(6, dimension, generator=generator)
     pdfs = torch.randint(len(sizes), (4,), generator=generator)
-    arrays = DemandedScores(gmm, x, pdfs).arrays()
+    arrays = LazyGmmScores(gmm, x, pdfs).arrays()
     for frame in range(6):
         for column, pdf in enumerate(pdfs.tolist()):
             found, wanted = demanded_score(arrays, frame, column), by_definition(gmm, x[frame], pdf)
@@ -48,7 +47,7 @@ def test_scores_are_log_densities_of_float64(sizes, dimension, seed, spread):
 def test_it_stands_for_a_tensor():
     gmm = mixtures([2, 1, 3], 5, 0)
     x, pdfs = torch.randn(7, 5, generator=torch.Generator().manual_seed(1)), torch.tensor([2, 0])
-    scores = DemandedScores(gmm, x, pdfs)
+    scores = LazyGmmScores(gmm, x, pdfs)
     tensor = gmm.log_likelihoods(x, pdfs)
     assert (len(scores), scores.shape) == (len(tensor), tensor.shape)
     torch.testing.assert_close((scores * 0.5 * 0.2).dense(), tensor * 0.1)
@@ -61,7 +60,7 @@ def test_gaussians_without_weight_and_pdfs_without_any_score_nothing():
     gmm = mixtures([2, 1], 3, 2)
     gmm = Gmm(gmm.owner, torch.tensor([0.0, 1.0, 0.0]), gmm.means, gmm.variances)
     x = torch.zeros(1, 3)
-    arrays = DemandedScores(gmm, x, torch.tensor([0, 1])).arrays()
+    arrays = LazyGmmScores(gmm, x, torch.tensor([0, 1])).arrays()
     assert demanded_score(arrays, 0, 0) == pytest.approx(float(gmm.log_likelihoods(x)[0, 0]))
     assert demanded_score(arrays, 0, 1) == -float("inf")
 
@@ -69,8 +68,8 @@ def test_gaussians_without_weight_and_pdfs_without_any_score_nothing():
 def test_frames_and_pdfs_of_another_model_are_refused():
     gmm = mixtures([2, 3], 5, 0)
     with pytest.raises(GmmError, match=r"frames of 6 values .* of 5 dimensions"):
-        DemandedScores(gmm, torch.zeros(4, 6), torch.arange(2))
+        LazyGmmScores(gmm, torch.zeros(4, 6), torch.arange(2))
     for pdfs in ([0, 2], [-1, 1]):
         with pytest.raises(GmmError, match="of 2: senones and mixtures"):
-            DemandedScores(gmm, torch.zeros(4, 5), torch.tensor(pdfs))
-    assert len(DemandedScores(gmm, torch.zeros(4, 5), torch.zeros(0, dtype=torch.int64))) == 4
+            LazyGmmScores(gmm, torch.zeros(4, 5), torch.tensor(pdfs))
+    assert len(LazyGmmScores(gmm, torch.zeros(4, 5), torch.zeros(0, dtype=torch.int64))) == 4

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from toolkit.features.gmm_features import apply_affine
-from toolkit.hmm.fmllr import (
+from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.transforms import (
     FmllrStatistics,
     estimate_fmllr,
     fmllr_objective,
-    update_row,
+    update_fmllr_row,
 )
-from toolkit.hmm.gmm import Gmm
 
 
 def single(pdfs=12, dimension=3, seed=1):
@@ -103,7 +103,7 @@ def test_no_row_update_lowers_the_objective_and_none_can_be_bettered():
     generator = torch.Generator().manual_seed(0)
     for step in range(12):
         d = step % 3
-        update_row(transform.numpy(), square, d, inverses[d], linear[d], statistics.beta)
+        update_fmllr_row(transform.numpy(), square, d, inverses[d], linear[d], statistics.beta)
         np.testing.assert_allclose(square @ transform.numpy()[:, :-1], np.eye(3), atol=1e-12)
         previous, objective = objective, fmllr_objective(statistics, transform)
         assert objective >= previous - 1e-9

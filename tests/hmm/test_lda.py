@@ -4,7 +4,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from toolkit.hmm.lda import LdaError, LdaStatistics, estimate_lda
+from toolkit.hmm.transforms import LdaError, LdaStatistics, estimate_lda
 
 
 @pytest.fixture

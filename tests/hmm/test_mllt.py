@@ -5,7 +5,13 @@ import scipy.optimize
 import torch
 
 from toolkit.hmm.gmm import Gmm
-from toolkit.hmm.mllt import MlltError, MlltStatistics, estimate_mllt, mllt_objective, update_row
+from toolkit.hmm.transforms import (
+    MlltError,
+    MlltStatistics,
+    estimate_mllt,
+    mllt_objective,
+    update_mllt_row,
+)
 
 
 def model(dimension=3, seed=1):
@@ -61,7 +67,7 @@ def test_no_row_update_lowers_the_objective_and_none_can_be_bettered():
     generator = torch.Generator().manual_seed(0)
     for step in range(12):
         d = step % 3
-        update_row(matrix, d, inverses[d], statistics.beta)
+        update_mllt_row(matrix, d, inverses[d], statistics.beta)
         previous, objective = objective, mllt_objective(statistics, matrix)
         assert objective >= previous - 1e-9
         for _ in range(10):

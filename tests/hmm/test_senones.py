@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree
+from toolkit.hmm.tree import Leaf, Root, Split, Tree
 
 PHONES = ("SIL", "SPN", "A", "B", "C")
 PLAIN = Topology(PHONES, states=2, silence_states=3)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.align.ctm import CtmEntry
 from toolkit.align.kaldi.integers import read_int_vectors
-from toolkit.align.textgrid import write_textgrid
+from toolkit.align.times import TimedToken, write_textgrid
 from toolkit.features.kaldi.tables import entries, read_matrix, read_vector
 
 MATRICES = {
@@ -48,10 +47,10 @@ def test_archives_of_kaldi_native_io_are_read_by_kaldiio_and_here(tmp_path, mode
 def test_textgrids_are_read_by_praatio(tmp_path):
     textgrid = pytest.importorskip("praatio.textgrid")
     words = [
-        CtmEntry("u", "1", 0.1, 0.2, "SAY"),
-        CtmEntry("u", "1", 0.5, 0.25, '"é"'),
+        TimedToken("SAY", 0.1, 0.3),
+        TimedToken('"é"', 0.5, 0.75),
     ]
-    write_textgrid(tmp_path / "x.TextGrid", {"words": words}, 1.0)
+    write_textgrid({"words": words}, 1.0, tmp_path / "x.TextGrid")
     grid = textgrid.openTextgrid(str(tmp_path / "x.TextGrid"), includeEmptyIntervals=False)
     assert grid.maxTimestamp == 1.0
     assert [tuple(entry) for entry in grid.getTier("words").entries] == [

@@ -22,9 +22,9 @@ from toolkit.decode.kaldi.graph import export_graph
 from toolkit.decode.kaldi.likelihoods import export_likelihoods
 from toolkit.decode.kaldi.search import load_graph
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.lattice import best_path
 from toolkit.fsa.openfst_reader import load_openfst
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.kaldi.model import KaldiTransitions
@@ -33,7 +33,7 @@ from toolkit.hmm.kaldi.transitions import Transitions
 from toolkit.hmm.kaldi.tree import tree_text
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Tree
 
 WORKER = Path(__file__).with_name("kaldi_worker.py")
 SCALE = 0.125

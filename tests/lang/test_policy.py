@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.recordings.inputs import Recording
+from toolkit.align.inputs import Recording
 from toolkit.corpus.tags import is_tag, tags_in
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.kaldi.dict_dir import read_dict

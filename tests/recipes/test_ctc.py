@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.environment import machine
 from toolkit.score.wer import score
@@ -94,8 +94,8 @@ def test_the_page_names_the_search_behind_the_curves(exp):
 
 
 def test_the_bundle_chooses_as_the_recipe_did(exp):
-    from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-    from toolkit.decode.ctc.posteriors import Posteriors
+    from toolkit.decode.ctc.recogniser import CtcRecogniser
+    from toolkit.decode.ctc.system import Posteriors
 
     recogniser = CtcRecogniser(exp / "final" / "ctc")
     assert recogniser.settings.rescored
@@ -114,8 +114,8 @@ def test_the_bundle_chooses_as_the_recipe_did(exp):
 def test_without_the_lstm_language_model_the_bundle_searches_as_the_recipe_did(
     commands, exp, tmp_path
 ):
-    from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-    from toolkit.decode.ctc.posteriors import Posteriors
+    from toolkit.decode.ctc.recogniser import CtcRecogniser
+    from toolkit.decode.ctc.system import Posteriors
 
     copy = shutil.copytree(exp, tmp_path / "copy")
     result = commands.run_ctc("--exp", copy, "--set", "neural=false")

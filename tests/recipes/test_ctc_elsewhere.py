@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tests.recipes.tiny_ctc import tiny_recipe
 from toolkit.cli import main
-from toolkit.decode.ctc.greedy import GreedyDecoder
+from toolkit.decode.ctc.search import GreedyDecoder
 from toolkit.train.runlog import Evaluated, read_run_log
 
 

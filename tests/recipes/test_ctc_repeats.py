@@ -11,7 +11,7 @@ from tests.recipes.tiny_ctc import tiny_recipe
 from toolkit.bench.tta import repeats
 from toolkit.bench.tta.repeats import TrainingPlan, layers_of
 from toolkit.cli import main
-from toolkit.decode.ctc.greedy import GreedyDecoder
+from toolkit.decode.ctc.search import GreedyDecoder
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.train.runlog import Created, read_run_log

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from tests.dummies import dummy_recording
-from toolkit.align.gmm.adaptation import adapt_speakers
-from toolkit.align.gmm.monophone import MonophoneConfig
-from toolkit.align.gmm.system import GmmSystem
-from toolkit.align.gmm.training import EmConfig
+from toolkit.align.adapt import adapt_speakers
+from toolkit.align.em import EmConfig
+from toolkit.align.train_gmm import MonophoneConfig
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
-from toolkit.decode.ctc.posteriors import POSTERIORS
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.ctc.system import POSTERIORS
+from toolkit.decode.search import DecodeConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
 from toolkit.features.store import FeatureStore
+from toolkit.hmm.gmm_system import GmmSystem
 
 
 class Prepared:

@@ -11,7 +11,6 @@ from toolkit.config.settings import ConfigError, apply_overrides
     [
         "tri.em.gaussians=0",
         "sat.em.min_occupancy=-1",
-        "mono.em.variance_floor=0",
         "lda_mllt.em.max_failed=1.5",
         "lda_mllt.splice=-1",
         "lda_mllt.dimension=0",

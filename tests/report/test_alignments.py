@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.report.conftest import HOSTILE
-from toolkit.align.ctm import CtmEntry
 from toolkit.align.store import Outcome, write_shard, write_table
+from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.report.alignments import word_times, worst_alignments
 from toolkit.report.budget import Budget
@@ -28,13 +28,13 @@ def topology():
 
 def spoken(*phones):
     """Phones of 0.1 s each."""
-    return [CtmEntry("u", "1", n / 10, 0.1, phone) for n, phone in enumerate(phones)]
+    return [TimedToken(phone, n / 10, n / 10 + 0.1) for n, phone in enumerate(phones)]
 
 
 def test_phones_are_joined_to_words_across_no_pause(topology):
     phones = spoken("SIL", "AH_S", "K_B", "AE_I", "T_E", "SIL", "SPN", "SIL")
     found = word_times(phones, ["A", "CAT", "XYZ"], topology)
-    times = [(e.token, round(e.start, 3), round(e.end, 3)) for e in found]
+    times = [(e.token, round(e.start_s, 3), round(e.end_s, 3)) for e in found]
     assert times == [("A", 0.1, 0.2), ("CAT", 0.2, 0.5), ("XYZ", 0.6, 0.7)]
     assert word_times(phones, ["A", "CAT"], topology) == []
 

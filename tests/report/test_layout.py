@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser import needs_browser, shown
 from tests.report.conftest import marker
-from toolkit.align.ctm import CtmEntry
+from toolkit.align.times import TimedToken
 from toolkit.report.media import Clip
 from toolkit.report.page import Page
 from toolkit.report.player import aligned_player
@@ -95,7 +95,7 @@ def test_nothing_of_a_stage_is_printed_over_something_else(made_up, tmp_path, wi
 @needs_browser
 @pytest.mark.parametrize("width", [400, 1200])
 def test_the_axis_of_an_alignment_is_not_cut_off(tmp_path, width):
-    sound = aligned_player(CLIP, "u", [CtmEntry("u", "1", 0.1, 0.3, "the")], [])
+    sound = aligned_player(CLIP, "u", [TimedToken("the", 0.1, 0.4)], [])
     card = f'<article class="box"><div class="scroll aligned">{sound}</div></article>'
     page = Page("One", "", style=STYLE.read_text(encoding="utf-8"))
     html = page.html().replace("<main>", f"<main>{card}")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser import needs_browser, shown
 from tests.report.conftest import HOSTILE
-from toolkit.align.ctm import CtmEntry, write_ctm
+from toolkit.align.times import TimedToken, write_ctm
 from toolkit.report.decodes import Decode
 from toolkit.report.errors import alignment
 from toolkit.report.folder import RunFolder
@@ -25,7 +25,7 @@ def scored(said, recognised):
 
 
 def entries(*words):
-    return [CtmEntry("u", "1", start, end - start, word) for word, start, end in words]
+    return [TimedToken(*word) for word in words]
 
 
 def test_words_stand_at_their_times_with_boundaries_and_axes():
@@ -68,7 +68,7 @@ def test_times_are_those_of_the_decode_and_damaged_ones_are_noted(tmp_path):
     decode = Decode("lstm", "dev", score({"u": "a"}, {"u": "a"}), own)
     assert word_times(run, decode) == {}
     own.mkdir(parents=True)
-    write_ctm(entries(("a", 0.0, 0.5)), own / "words.ctm")
+    write_ctm([("u", "1", entries(("a", 0.0, 0.5)))], own / "words.ctm")
     assert [entry.token for entry in word_times(run, decode)["u"]] == ["a"]
     assert run.problems == []
     (own / "words.ctm").write_text("u 1 now a\n")

@@ -14,10 +14,11 @@ pytest.importorskip("websockets", minversion="16")
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from toolkit.decode.streaming import StreamResult
-from toolkit.decode.transcript import Recognised, Word
+from toolkit.align.times import TimedToken
+from toolkit.decode.decoded import Recognised
+from toolkit.decode.stream import StreamResult
+from toolkit.serve.client import Limits, ServeConfig
 from toolkit.serve.server import Server
-from toolkit.serve.settings import Limits, ServeConfig
 
 RATE = 16000
 BEGIN = {"type": "begin", "rate": RATE, "format": "s16le", "channels": 1}
@@ -61,7 +62,7 @@ class ToneStream:
             spectrum = torch.fft.rfft(self.heard).abs()
             pitch = RATE * int(spectrum.argmax()) / len(self.heard)
             text = str(100 * round(pitch / 100))
-            words = (Word(text, self.begin, self.end, 0.9),)
+            words = (TimedToken(text, self.begin, self.end, 0.9),)
         result = StreamResult(text, Recognised(text, words), self.begin, self.end, None)
         self.begin, self.heard = self.end, torch.zeros(0)
         return result

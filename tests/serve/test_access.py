@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.serve.access import is_loopback, refusal
+from toolkit.serve.server import is_loopback, refusal
 
 
 @pytest.mark.parametrize(

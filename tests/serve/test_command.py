@@ -17,10 +17,9 @@ from tests.decode.conftest import Recogniser as Words
 from tests.decode.conftest import make_bundle
 from tests.serve.talking import Tones
 from toolkit.cli import main
-from toolkit.decode.bundle.card import Card, write_card
-from toolkit.decode.bundle.folder import BundledSystem, write_systems
+from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
+from toolkit.serve.client import ServeConfig
 from toolkit.serve.server import Server, run
-from toolkit.serve.settings import ServeConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 START = "from toolkit.cli import main; main()"
@@ -35,11 +34,9 @@ def final(tmp_path_factory):
     words = Words(folder)
     make_bundle(words, folder / "final/lstm")
     make_bundle(words, folder / "final/blstm", kind="blstm")
-    make_bundle(words, folder / "final/old", extras=False)
     systems = [
-        BundledSystem("blstm", "2gram", False, {"dev": 1.0}),
-        BundledSystem("lstm", "2gram", True, {"dev": 2.0}),
-        BundledSystem("old", "2gram", True, {"dev": 3.0}),
+        BundledSystem("blstm", "2gram", False, {"dev": 1.0}, ("speaker_known", "speaker_unknown")),
+        BundledSystem("lstm", "2gram", True, {"dev": 2.0}, ("stream",)),
     ]
     write_systems(folder / "final", systems)
     write_card(folder / "final/lstm", CARD)
@@ -86,8 +83,7 @@ def test_it_ends_cleanly_by_ctrl_c():
     ("system", "told"),
     [
         ("blstm", "no LSTM of one direction and no TDNN-F on log-mel features"),
-        ("old", "has no senones/"),
-        ("gmm", "has no system 'gmm', but blstm, lstm, old"),
+        ("gmm", "has no system 'gmm', but blstm, lstm"),
     ],
 )
 def test_systems_that_cannot_stream_are_refused(final, system, told):

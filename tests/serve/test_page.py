@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from tests.browser import COMMAND, needs_browser
 from tests.serve.talking import Tones, serving, tones
-from toolkit.serve.files import FOLDER, TYPES
+from toolkit.serve.server import FOLDER, TYPES
 
 
 def test_the_page_loads_nothing_from_elsewhere():

@@ -22,10 +22,8 @@ from tests.decode.conftest import Recogniser as Words
 from tests.decode.conftest import make_bundle
 from tests.serve.talking import BEGIN, END, Tones, ToneStream, frames, serving, talk, tones
 from toolkit.cli import main
-from toolkit.decode.streaming import EndpointConfig
-from toolkit.decode.streaming_bundle import StreamingBundle
+from toolkit.decode.stream import EndpointConfig, EndpointedBundle, StreamingBundle
 from toolkit.processes.devices import one_thread
-from toolkit.serve.model import EndpointedBundle
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decode.streaming import StreamResult
-from toolkit.decode.transcript import Recognised
-from toolkit.serve.stream import ClientStream
+from toolkit.decode.decoded import Recognised
+from toolkit.decode.stream import StreamResult
+from toolkit.serve.client import ClientStream
 
 
 class Recorder:

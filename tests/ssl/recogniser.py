@@ -1,8 +1,8 @@
 """A small recogniser of drawn speech."""
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
-from toolkit.decode.first_pass import DecodeConfig, Decoder
 from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.search import DecodeConfig, Decoder
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.beam import Beam

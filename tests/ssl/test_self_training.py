@@ -9,7 +9,7 @@ from tests.ssl.recogniser import CE
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.confidence import Calibration
+from toolkit.decode.words import Calibration
 from toolkit.score.wer import score
 from toolkit.ssl.recognition import (
     Recognised,

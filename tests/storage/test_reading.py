@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.config.settings import read_yaml
 from toolkit.corpus.kaldi.data_dir import read_scp
 from toolkit.corpus.manifest import read_cuts, recording_or_fault

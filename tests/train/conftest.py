@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.decode.ctc.greedy import GreedyDecoder
+from toolkit.decode.ctc.search import GreedyDecoder
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from toolkit.decode.bundle.ctc.scorer import WINDOW
+from toolkit.decode.ctc.recogniser import WINDOW
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models import store
 from toolkit.models.ctc import ctc_log_probs
@@ -100,8 +100,8 @@ def test_the_profiles_of_the_page_fit_the_recipes(conv):
 
 
 def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path):
-    from toolkit.decode.bundle.ctc.scorer import CtcScorer
-    from toolkit.decode.bundle.settings import MODEL, NORMALISER
+    from toolkit.decode.bundle import MODEL, NORMALISER
+    from toolkit.decode.ctc.recogniser import CtcScorer
     from toolkit.features.normalise import GlobalStats, Normaliser
     from toolkit.lang.units.characters import Characters
 

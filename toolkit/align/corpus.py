@@ -8,15 +8,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.align.batched import align_batched
-from toolkit.align.graphs import TrainingGraphCompiler
-from toolkit.align.scored import Scored, map_scored, map_scored_shards, on_gpu
-from toolkit.align.scorer import Scorer
+from toolkit.align.force_align import (
+    AlignConfig,
+    TranscriptGraphs,
+    UtteranceAlignment,
+    align_batched,
+)
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances, on_gpu
 from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
 from toolkit.errors import ToolkitError
-from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment
-from toolkit.fsa.frame_rows import FrameScores
+from toolkit.fsa.search_kernels import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.storage.words import split_words
@@ -154,7 +156,7 @@ def _align_shard(
     table = path.with_suffix(".tsv")
     if path.exists() and table.exists():
         return table
-    compiler = TrainingGraphCompiler(Lang.load(lang), senones)
+    compiler = TranscriptGraphs(Lang.load(lang), senones)
     words = {u: tuple(split_words(text_of(scorer.store.cut(u)))) for u in ids}
     frames: dict[str, int] = {}
 
@@ -163,14 +165,14 @@ def _align_shard(
         frames[utterance] = len(scores)
         return scores
 
-    def align(scored: Scored) -> tuple[str, UtteranceAlignment | None]:
+    def align(scored: ScoredUtterance) -> tuple[str, UtteranceAlignment | None]:
         frames[scored.utterance] = len(scored.log_likelihoods)
         alone = [(scored.utterance, words[scored.utterance])]
         columns = lambda _, pdfs: scored.log_likelihoods[:, pdfs]  # noqa: E731
         return next(align_batched(alone, columns, compiler, search))
 
     aligned = (
-        map_scored(align, scorer, ids, threads)
+        map_utterances(align, scorer, ids, threads)
         if on_gpu(scorer)
         else align_batched(words.items(), score, compiler, search)
     )

@@ -1,17 +1,24 @@
-"""Scorers: the interface of acoustic models to alignment and decoding."""
+"""Acoustic models over a feature store, and utterances with their scores.
 
+Scores are computed one by one on the CPU, and in batches ahead of the searches on a GPU.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.gmm_features import GmmFeaturesError, load_transforms
-from toolkit.features.store import FeatureStore
-from toolkit.fsa.frame_rows import FrameScores
-from toolkit.hmm.demand import DemandedScores
+from toolkit.features.store import FeatureStore, map_shards
+from toolkit.fsa.search_kernels import FrameScores
+from toolkit.hmm.gmm import LazyGmmScores
+from toolkit.hmm.gmm_system import GmmSystem
+from toolkit.processes.workers import map_in_threads
 
 
 class Scorer(Protocol):
@@ -76,10 +83,149 @@ class GmmScorer:
         """Log-densities of every pdf: [T, P]."""
         return self._system.gmm.log_likelihoods(self._system.features.load(utterance))
 
-    def scores_of(self, utterance: str, pdfs: Tensor) -> DemandedScores:
+    def scores_of(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
         """Log-densities of these pdfs, computed where they are read: [T, len(pdfs)]."""
-        return DemandedScores(self._system.gmm, self._system.features.load(utterance), pdfs)
+        return LazyGmmScores(self._system.gmm, self._system.features.load(utterance), pdfs)
 
     def __getstate__(self) -> dict:
         """Pickle the paths, without what was loaded from them."""
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
+
+
+Result = TypeVar("Result")
+Work = Callable[[Scorer, int, tuple[int, Sequence[str]]], Result]
+"""Takes a scorer, the number of threads to search with, and a shard: its number and its ids."""
+BATCH = 32
+"""Most utterances per batch on a GPU."""
+BATCH_FRAMES = 24_000
+"""Most raw frames (10 ms) per batch there, padding included: 100 MB of scores of 3,183 pdfs. A
+longer utterance is a batch of its own."""
+BATCHES_AHEAD = 2
+
+
+class BatchScorer(Scorer, Protocol):
+    """A scorer that can compute on a GPU."""
+
+    device: str
+    """Where it computes."""
+
+    def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
+        """`log_likelihoods` of several utterances, on the CPU."""
+
+
+@dataclass(frozen=True)
+class ScoredUtterance:
+    """An utterance and its scores."""
+
+    utterance: str
+    """Its id."""
+    log_likelihoods: Tensor
+    """[T, P], see `Scorer.log_likelihoods`; on the CPU."""
+    seconds: float
+    """Seconds that the scores took: of the processor, or the utterance's share of the GPU's."""
+    clock: Callable[[], float]
+    """Processor time in seconds, by which to measure what is done with the scores: that of the
+    process, or of the thread where several search."""
+
+
+def on_gpu(scorer: Scorer) -> bool:
+    """Whether a scorer computes on a device other than the CPU."""
+    return getattr(scorer, "device", "cpu") != "cpu"
+
+
+def map_scored_shards(
+    work: Work,
+    scorer: Scorer,
+    jobs: int,
+    title: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Result]:
+    """Apply a function to every shard of a scorer's store and yield the results in order.
+
+    On the CPU in `jobs` processes, each with one thread. A scorer on a GPU stays in this process,
+    which works on one shard after the other, with `jobs` threads.
+
+    Args:
+      work: picklable; uses `map_scored`.
+      scorer: the acoustic model.
+      jobs: worker processes or threads.
+      title: title of the progress bar.
+      progress: called with (shards done, shards).
+    """
+    threads, processes = (jobs, 1) if on_gpu(scorer) else (1, jobs)
+    function = _OnShard(work, scorer, threads)
+    return map_shards(function, scorer.store, processes, title, progress)
+
+
+@dataclass(frozen=True)
+class _OnShard:
+    """A shard's work; picklable where `work` is."""
+
+    work: Work
+    scorer: Scorer
+    threads: int
+
+    def __call__(self, shard: tuple[int, Sequence[str]]) -> Result:
+        return self.work(self.scorer, self.threads, shard)
+
+
+def map_utterances(
+    function: Callable[[ScoredUtterance], Result], scorer: Scorer, ids: Sequence[str], threads: int
+) -> Iterator[Result]:
+    """Score utterances, apply a function to each and yield the results in order.
+
+    On a GPU, batches are scored in a thread ahead of `threads` others that apply the function.
+
+    Args:
+      function: such as a search; called from several threads at a time if the scorer is on a GPU.
+      scorer: the acoustic model.
+      ids: the utterances.
+      threads: of the function; the CPU's scorers have one.
+    """
+    if on_gpu(scorer):
+        yield from map_in_threads(function, _ahead(scorer, ids), threads, 2 * threads)
+    else:
+        yield from map(function, (_alone(scorer, utterance) for utterance in ids))
+
+
+def _alone(scorer: Scorer, utterance: str) -> ScoredUtterance:
+    start = time.process_time()
+    scores = scorer.log_likelihoods(utterance)
+    return ScoredUtterance(utterance, scores, time.process_time() - start, time.process_time)
+
+
+def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]:
+    lengths = [scorer.store.num_frames(utterance) for utterance in ids]
+
+    def score(rows: slice) -> list[ScoredUtterance]:
+        start = time.perf_counter()
+        found = scorer.batch_log_likelihoods(ids[rows])
+        share = (time.perf_counter() - start) / max(1, sum(lengths[rows]))
+        return [
+            ScoredUtterance(utterance, scores, share * frames, time.thread_time)
+            for utterance, scores, frames in zip(ids[rows], found, lengths[rows], strict=True)
+        ]
+
+    batches = map_in_threads(score, batches_in_order(lengths), 1, BATCHES_AHEAD)
+    return chain.from_iterable(batches)
+
+
+def batches_in_order(lengths: Sequence[int]) -> list[slice]:
+    """Divide utterances into batches of neighbours.
+
+    Args:
+      lengths: raw frames of each.
+
+    Returns:
+      The rows of each batch, see `BATCH` and `BATCH_FRAMES`.
+    """
+    made: list[slice] = []
+    longest = 0
+    for row, length in enumerate(lengths):
+        longest = max(longest, length)
+        size = 1 + row - made[-1].start if made else BATCH + 1
+        if size > BATCH or size * longest > BATCH_FRAMES:
+            made.append(slice(row, row))
+            longest = length
+        made[-1] = slice(made[-1].start, row + 1)
+    return made

@@ -14,18 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.align.batched import SEARCH_FRAMES, align_batched
-from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.force_align import (
+    SEARCH_FRAMES,
+    AlignConfig,
+    TranscriptGraphs,
+    UtteranceAlignment,
+    align_batched,
+    force_align_batch,
+)
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.long_recording import LongRecordingResult, align_long_recording
 from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
 from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiHmmGmm
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.features.gmm_features import GmmFrontend
-from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align_batch
-from toolkit.fsa.frame_rows import FrameScores
-from toolkit.hmm.demand import DemandedScores
-from toolkit.hmm.gmm import GmmStatistics
+from toolkit.fsa.search_kernels import FrameScores
+from toolkit.hmm.gmm import GmmStatistics, LazyGmmScores
 from toolkit.processes.devices import one_thread
 
 # Targets: processor seconds per second of speech, and peak memory in bytes for an hour of speech.
@@ -108,7 +112,7 @@ class _Task:
         self.true_pdfs = [self.speech.senones.pdfs(states) for states in self.true_states]
         self.seconds = sum(map(len, self.features)) / 100
         self._transcripts = [(str(i), utterance.words) for i, utterance in enumerate(spoken)]
-        self._compiler = TrainingGraphCompiler(self.speech.lang, self.speech.senones)
+        self._compiler = TranscriptGraphs(self.speech.lang, self.speech.senones)
         self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
         self._scores = self._score()
         size = max(1, round(SEARCH_FRAMES / (100 * sizes.seconds)))
@@ -150,12 +154,12 @@ class _Task:
         )
         self.found = [path for _, path in found]
 
-    def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> DemandedScores:
-        return DemandedScores(self.speech.gmm, self.features[int(utterance)], pdfs)
+    def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
+        return LazyGmmScores(self.speech.gmm, self.features[int(utterance)], pdfs)
 
-    def _demanded(self) -> list[DemandedScores]:
+    def _demanded(self) -> list[LazyGmmScores]:
         pairs = zip(self.features, self.graphs, strict=True)
-        return [DemandedScores(self.speech.gmm, x, graph.pdfs) for x, graph in pairs]
+        return [LazyGmmScores(self.speech.gmm, x, graph.pdfs) for x, graph in pairs]
 
     def _score(self) -> list[Tensor]:
         pairs = zip(self.features, self.graphs, strict=True)

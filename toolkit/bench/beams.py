@@ -18,11 +18,13 @@ from torch import Tensor
 
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.config.click_types import FILE, JSON_OUT
-from toolkit.decode.bundle.ctc.settings import is_ctc
-from toolkit.decode.bundle.folder import find_system, load_recogniser
-from toolkit.decode.bundle.recogniser import Recogniser
-from toolkit.decode.bundle.search import BundleSearch
-from toolkit.decode.bundle.speaker import SpeakerRecogniser
+from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.recogniser import (
+    BundleSearch,
+    NetworkRecogniser,
+    SpeakerRecogniser,
+    load_recogniser,
+)
 from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, TooShortError
@@ -185,7 +187,7 @@ class _Scored:
 
 
 def _scored(
-    recogniser: Recogniser | SpeakerRecogniser, sources: Sequence[Source]
+    recogniser: NetworkRecogniser | SpeakerRecogniser, sources: Sequence[Source]
 ) -> Iterator[_Scored]:
     """Score the utterances of each speaker, as `toolkit.decode.transcribe` does."""
     config, front = recogniser.frontend_config, recogniser.frontend

@@ -18,13 +18,12 @@ from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, Syn
 from toolkit.bench.peers.faster_decoder import FasterDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.search import DecodeConfig
 from toolkit.engines import EngineError
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.engine import engine, searching_with
-from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.search import search_best_paths, search_with_retries
+from toolkit.fsa.search import engine, search_best_paths, search_with_retries, searching_with
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.processes.devices import one_thread

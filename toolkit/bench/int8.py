@@ -13,9 +13,8 @@ import torch
 from toolkit.bench.beams import BLOCK
 from toolkit.bench.instruments.harness import BenchmarkError, Case, compare
 from toolkit.config.click_types import FILE
-from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-from toolkit.decode.bundle.ctc.settings import is_ctc
-from toolkit.decode.bundle.folder import find_system
+from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.sources import Inputs, Source
 from toolkit.models.store import serialized_bytes
 from toolkit.processes.devices import one_thread

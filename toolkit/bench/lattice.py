@@ -16,20 +16,19 @@ from torch.nn.utils.rnn import pad_sequence
 from toolkit.bench.gpu import lattice as gpu_lattice
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
-from toolkit.decode.denominator_lattices import LatticeConfig, search
+from toolkit.decode.denominators import LatticeConfig, search
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.forward_backward import total_scores
-from toolkit.fsa.fst import Lattice
-from toolkit.fsa.lattice_codec import LatticeArcs, encode
+from toolkit.fsa.forward_backward import pack, total_scores
+from toolkit.fsa.fst import Lattice, load_fst
+from toolkit.fsa.lattice import LatticeArcs
 from toolkit.fsa.lattice_store import (
     LatticeStore,
+    encode,
     graph_digest,
     graph_index,
     shard_path,
     write_shard,
 )
-from toolkit.fsa.packed import pack
 from toolkit.fsa.search import search_lattice
 from toolkit.processes.devices import one_thread
 

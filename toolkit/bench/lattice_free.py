@@ -7,10 +7,9 @@ from torch import Tensor
 
 from toolkit.align.store import LowRateAlignments
 from toolkit.bench.instruments.noise_features import NoiseFeatures
-from toolkit.fsa.denominator import make_denominator
+from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
-from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel

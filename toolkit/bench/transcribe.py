@@ -37,7 +37,7 @@ def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
 
 def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
-    from toolkit.decode.bundle.folder import find_system
+    from toolkit.decode.bundle import find_system
     from toolkit.features.audio import load_audio
     from toolkit.processes.devices import one_thread
 
@@ -81,24 +81,24 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
 
 def _loaded(bundle: Path) -> tuple:
     """Return a bundle's recogniser and the class of its streams."""
-    from toolkit.decode.bundle.ctc.settings import is_ctc
+    from toolkit.decode.bundle import is_ctc
 
     if is_ctc(bundle):
-        from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-        from toolkit.decode.bundle.ctc.streaming import CtcStreamingRecogniser
+        from toolkit.decode.ctc.recogniser import CtcRecogniser
+        from toolkit.decode.stream import CtcStreamingRecogniser
 
         return CtcRecogniser(bundle), CtcStreamingRecogniser
-    from toolkit.decode.bundle.recogniser import Recogniser
-    from toolkit.decode.streaming import StreamingRecogniser
+    from toolkit.decode.recogniser import NetworkRecogniser
+    from toolkit.decode.stream import StreamingRecogniser
 
-    return Recogniser(bundle), StreamingRecogniser
+    return NetworkRecogniser(bundle), StreamingRecogniser
 
 
 def _streamed(
     streaming: type, recogniser: Any, samples: Iterable[Any], size: int
 ) -> tuple[list[str], str]:
     """Return the final text of each recording, and a note on the latency."""
-    from toolkit.decode.stream_latency import Latency, recognise_stream
+    from toolkit.decode.stream import Latency, recognise_stream
 
     texts, firsts, finals = [], [], []
     for x in samples:

@@ -63,19 +63,18 @@ def align(
     Example:
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
     """
-    from toolkit.align.ctm import read_ctm
-    from toolkit.align.recordings.bundle import find_bundle
-    from toolkit.align.recordings.folder import align_folder
-    from toolkit.align.recordings.outcomes import summary
-    from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
-    from toolkit.decode.bundle.folder import describe, find_ctc
+    from toolkit.align.aligner import find_bundle
+    from toolkit.align.folder import align_folder, summary
+    from toolkit.align.times import read_ctm
+    from toolkit.decode.bundle import find_ctc, read_card
+    from toolkit.decode.ctc.align_folder import align_folder_by_ctc
     from toolkit.score.boundaries import compare_boundaries
 
     # Read first: a fault of it is better told of before the alignment than after.
     truth = None if reference is None else read_ctm(reference)
     ctc, index = find_ctc(model), None if channel is None else channel - 1
-    if description := describe(ctc or find_bundle(model)):
-        click.echo(description, err=True)
+    if card := read_card(ctc or find_bundle(model)):
+        click.echo(card, err=True)
     if ctc is not None:
         if speakers is not None:
             note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."

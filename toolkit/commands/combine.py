@@ -8,7 +8,7 @@ import click
 from toolkit.config.click_types import AS_JSON, FOLDER, TEXT_IN, Number, print_json
 
 if TYPE_CHECKING:
-    from toolkit.decode.combination import Rule
+    from toolkit.decode.combine import Rule
 
 
 @click.command()
@@ -60,10 +60,14 @@ def combine(
       toolkit combine --out dev --ref dev.txt --tune exp/demo/decode/sat/dev a/words.ctm
       toolkit combine --out test --weight 0.6 --weight 0.4 exp/demo/decode/sat/test b/words.ctm
     """
-    from toolkit.decode.combination import RULES, Combination, tune_combination
-    from toolkit.decode.combination_inputs import read_system
-    from toolkit.decode.combined_output import write_combined
-    from toolkit.fsa.word_lattice_store import Words
+    from toolkit.decode.combine import (
+        RULES,
+        Combination,
+        read_system,
+        tune_combination,
+        write_combined,
+    )
+    from toolkit.fsa.lattice_store import WordTable
     from toolkit.score.read import read_transcripts
     from toolkit.score.tables import numbers
     from toolkit.score.wer import score
@@ -71,7 +75,7 @@ def combine(
     if tune and (ref is None or weights):
         raise click.UsageError("--tune needs --ref, and no --weight")
     how = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
-    words = Words()
+    words = WordTable()
     read = [read_system(system, words) for system in systems]
     if not any(system.ids for system in read):
         raise click.ClickException(f"no utterance in {', '.join(map(str, systems))}")

@@ -38,7 +38,7 @@ def export(model: Path, form: str, out: Path) -> None:
     Example:
       toolkit export --model exp/demo/final --format onnx --out exported
     """
-    from toolkit.decode.bundle.folder import find_network
+    from toolkit.decode.bundle import find_network
     from toolkit.models.export import export_model, find_export_source
 
     source = find_export_source(find_network(model))

@@ -40,9 +40,8 @@ def show_tree(
     Example:
       toolkit hmm show-tree exp/demo/tri --phone AH --state 1 --dot ah.dot
     """
-    from toolkit.hmm.tree.drawing import dot, draw, roots_of
-    from toolkit.hmm.tree.nodes import to_json
-    from toolkit.hmm.tree.tree import Tree
+    from toolkit.hmm.tree import Tree, to_json
+    from toolkit.hmm.tree_drawing import dot, draw, roots_of
     from toolkit.storage.files import write_atomically
 
     tree = Tree.load(model / "tree.json" if model.is_dir() else model)

@@ -336,7 +336,7 @@ def import_alignments(
         if not number:
             raise click.ClickException(f"{table} holds no alignment")
         return
-    from toolkit.align.ctm import read_ctm
+    from toolkit.align.times import read_ctm
     from toolkit.features.store import FeatureStore
 
     if features is None:

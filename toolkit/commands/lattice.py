@@ -114,9 +114,9 @@ def import_(
       toolkit lattice import decode_dev/lat.*.gz --words graph/words.txt --out lattices
     """
     from toolkit.decode.lattice_import import import_lattices
-    from toolkit.fsa.word_lattice_store import Decoding
+    from toolkit.fsa.lattice_store import WeightsUsed
 
-    decoding = Decoding(acoustic_scale, word_penalty, frame_shift / 1000)
+    decoding = WeightsUsed(acoustic_scale, word_penalty, frame_shift / 1000)
     done, failed = import_lattices(archives, words, decoding, out)
     click.echo(f"{out}: {done} lattices")
     for utterance in failed:

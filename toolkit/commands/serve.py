@@ -56,15 +56,12 @@ def serve(
     Example:
       toolkit serve --port 8000 exp/demo/final
     """
-    from toolkit.decode.bundle.folder import describe, find_system
-    from toolkit.decode.streaming import EndpointConfig
-    from toolkit.decode.streaming_bundle import StreamingBundle
+    from toolkit.decode.bundle import find_system, read_card
+    from toolkit.decode.stream import EndpointConfig, EndpointedBundle, StreamingBundle
     from toolkit.environment import usable_cpus
     from toolkit.processes.devices import one_thread
-    from toolkit.serve.access import is_loopback
-    from toolkit.serve.model import EndpointedBundle
-    from toolkit.serve.server import Server, run
-    from toolkit.serve.settings import Limits, ServeConfig
+    from toolkit.serve.client import Limits, ServeConfig
+    from toolkit.serve.server import Server, is_loopback, run
 
     def report(line: str) -> None:
         click.echo(line, err=True)
@@ -77,10 +74,10 @@ def serve(
             " needs no --host"
         )
     bundle = find_system(model, system, role="stream")
-    description = describe(bundle)
-    if description:
-        report(description)
+    card = read_card(bundle)
+    if card:
+        report(str(card))
     config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
     with one_thread():
         shared = EndpointedBundle(StreamingBundle(bundle, fast), EndpointConfig(endpoint))
-        run(Server(shared, description or bundle.name, config, report), report)
+        run(Server(shared, str(card or bundle.name), config, report), report)

@@ -12,9 +12,9 @@ import click
 from toolkit.config.click_types import FILE, TEXT_IN, Number
 
 if TYPE_CHECKING:
+    from toolkit.decode.decoded import Transcript
     from toolkit.decode.sources import Ids, Source
-    from toolkit.decode.streaming import StreamResult
-    from toolkit.decode.transcript import Transcript
+    from toolkit.decode.stream import StreamResult
 
 ON_A_GPU = 16
 """Utterances that a GPU computes at a time."""
@@ -151,7 +151,7 @@ def transcribe(
       arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
-    from toolkit.decode.bundle.folder import describe, find_system
+    from toolkit.decode.bundle import find_system, read_card
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
     from toolkit.decode.transcribe import transcribe as transcribe_sources
@@ -193,9 +193,9 @@ def transcribe(
         _check_number(len(sources), form, apart)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         bundle = find_system(model, system, "stream" if stream else role_of(sources))
-        if description := describe(bundle):
+        if card := read_card(bundle):
             without = "rescoring, and so its error rates, left out: " if fast else ""
-            click.echo(f"{without}{description}", err=True)
+            click.echo(f"{without}{card}", err=True)
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
@@ -204,7 +204,7 @@ def transcribe(
             words, place = form in WITH_WORDS, choose_device(device)
             together = batch or (1 if place == "cpu" else ON_A_GPU)
             if jobs > 1:
-                from toolkit.decode.transcribe_jobs import transcribe_in_processes
+                from toolkit.decode.transcribe import transcribe_in_processes
 
                 recognised = transcribe_in_processes(
                     bundle, sources, jobs, words, place, fast, int8, together
@@ -235,11 +235,11 @@ def _check_number(recordings: int, form: str, apart: bool) -> None:
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
     """Say what follows for recordings whose speakers are not named; None if all are."""
-    from toolkit.decode.bundle.folder import adapts_to_speakers, describe, find_system
+    from toolkit.decode.bundle import adapts_to_speakers, find_system, read_card
 
     unnamed = [source for source in sources if source.speaker is None]
     adapts = adapts_to_speakers(bundle)
-    if not unnamed or not (adapts or describe(bundle)):
+    if not unnamed or not (adapts or read_card(bundle)):
         return None
     if len(unnamed) == len(sources):
         note = "no speaker is named: every recording counts as a speaker of its own"
@@ -306,17 +306,15 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
-    from toolkit.decode.speakers import NO_SOUND
-    from toolkit.decode.stream_latency import Latency, recognise_stream
-    from toolkit.decode.streaming import EndpointConfig
-    from toolkit.decode.streaming_bundle import StreamingBundle
+    from toolkit.decode.stream import EndpointConfig, Latency, StreamingBundle, recognise_stream
+    from toolkit.decode.transcribe import NO_SOUND
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
 
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
     shared = StreamingBundle(bundle, fast)
-    details = form == "json" and shared.has_times
+    details = form == "json"
     for source in sources:
         stream, latency = shared.stream(ends, details), Latency()
         blocks = source.blocks(shared.sampling_rate, piece)

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from toolkit.decode.transcript import Transcript, Word
+from toolkit.align.times import TimedToken, ctm_lines
+from toolkit.decode.decoded import Transcript
 from toolkit.storage.paths import printable
 
 if TYPE_CHECKING:
-    from toolkit.decode.streaming import StreamResult
+    from toolkit.decode.stream import StreamResult
 
 FORMATS = ("text", "ctm", "srt", "vtt", "json")
 SUFFIXES = {name: ".txt" if name == "text" else f".{name}" for name in FORMATS}
@@ -35,7 +35,8 @@ def written(transcript: Transcript, form: str, channel: int | str = 1) -> str:
     if form == "text":
         return transcript.text + "\n"
     if form == "ctm":
-        return "".join(_ctm_lines(transcript, channel))
+        name = "_".join(transcript.name.split())
+        return "".join(ctm_lines(name, str(channel), _words(transcript)))
     if form == "json":
         return json.dumps(plain(transcript), ensure_ascii=False, indent=1) + "\n"
     return _vtt(transcript) if form == "vtt" else _srt(transcript)
@@ -63,7 +64,7 @@ def plain(transcript: Transcript) -> dict:
                 "start": one.start,
                 "end": one.end,
                 "text": one.text,
-                "words": [_plain_word(word) for word in one.words or ()],
+                "words": [plain_word(word) for word in one.words or ()],
             }
             for one in transcript.utterances
         ],
@@ -80,43 +81,40 @@ def stream_result_line(name: str, result: "StreamResult") -> str:
         "text": result.text,
     }
     if result.final is not None and result.final.words is not None:
-        data["words"] = [_plain_word(word) for word in result.final.words]
+        data["words"] = [plain_word(word) for word in result.final.words]
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 
-def _plain_word(word: Word) -> dict:
-    return {**asdict(word), "confidence": round(word.confidence, 4)}
+def plain_word(word: TimedToken) -> dict:
+    """Return a recognised word as data for JSON."""
+    return {
+        "word": word.token,
+        "start": word.start_s,
+        "end": word.end_s,
+        "confidence": round(word.confidence, 4),
+    }
 
 
-def _words(transcript: Transcript) -> Iterator[Word]:
+def _words(transcript: Transcript) -> Iterator[TimedToken]:
     for utterance in transcript.utterances:
         yield from utterance.words or ()
 
 
-def _ctm_lines(transcript: Transcript, channel: int | str) -> Iterator[str]:
-    name = "_".join(transcript.name.split())
-    for word in _words(transcript):
-        duration = word.end - word.start
-        yield (
-            f"{name} {channel} {word.start:.3f} {duration:.3f} {word.word} {word.confidence:.4f}\n"
-        )
-
-
 def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
     """Yield the subtitles: (start, end, text of one or two lines)."""
-    cue: list[Word] = []
+    cue: list[TimedToken] = []
     for word in [*_words(transcript), None]:
         if cue and (word is None or _is_full(cue, word)):
-            text = " ".join(one.word for one in cue)
-            yield cue[0].start, cue[-1].end, _two_lines(text)
+            text = " ".join(cued.token for cued in cue)
+            yield cue[0].start_s, cue[-1].end_s, _two_lines(text)
             cue = []
         if word is not None:
             cue.append(word)
 
 
-def _is_full(cue: list[Word], word: Word) -> bool:
-    letters = sum(len(one.word) + 1 for one in cue) + len(word.word)
-    late = word.end - cue[0].start > LONGEST or word.start - cue[-1].end > PAUSE
+def _is_full(cue: list[TimedToken], word: TimedToken) -> bool:
+    letters = sum(len(cued.token) + 1 for cued in cue) + len(word.token)
+    late = word.end_s - cue[0].start_s > LONGEST or word.start_s - cue[-1].end_s > PAUSE
     return late or letters > LETTERS
 
 

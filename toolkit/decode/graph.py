@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from toolkit.fsa.decoding_graph import compile_decoding_graph
-from toolkit.fsa.files import dump_fst
-from toolkit.fsa.fst import Fst
+from toolkit.fsa.fst import Fst, dump_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lexicon import lexicon_transducer, weighted_lexicon_transducer
 from toolkit.hmm.senones import Senones
@@ -13,9 +12,7 @@ from toolkit.lang.tables import SILENCE, UNKNOWN
 from toolkit.storage.files import write_atomically
 
 
-def make_decoding_graph(
-    lang: Path, arpa: Path, senones: Senones, out: Path, max_order: int | None = None
-) -> dict[str, float]:
+def make_decoding_graph(lang: Path, arpa: Path, senones: Senones, out: Path) -> dict[str, float]:
     """Compose H, C, L and G and write the graph to `out`.
 
     Args:
@@ -23,23 +20,22 @@ def make_decoding_graph(
       arpa: the language model.
       senones: the HMMs of the acoustic model.
       out: the file to write.
-      max_order: read only n-grams up to this order.
 
     Returns:
       The numbers of states and arcs.
     """
-    graph = compile_graph(lang, arpa, senones, max_order)
+    graph = compile_graph(lang, arpa, senones)
     write_atomically(out, dump_fst(graph))
     return {"states": graph.num_states, "arcs": graph.num_arcs}
 
 
-def compile_graph(lang: Path, arpa: Path, senones: Senones, max_order: int | None = None) -> Fst:
+def compile_graph(lang: Path, arpa: Path, senones: Senones) -> Fst:
     """Compose H, C, L and G; see `make_decoding_graph`."""
     words = Lang.load(lang)
     return compile_decoding_graph(
         senones,
         make_lexicon(words),
-        grammar_acceptor(arpa, lang / "words.txt", max_order),
+        grammar_acceptor(arpa, lang / "words.txt"),
         first_phone_disambig=words.phones["#0"],
         first_word_disambig=words.words["#0"],
     )

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit.decode.combination_inputs import LATTICES
+from toolkit.decode.combine import LATTICES
+from toolkit.fsa.lattice_store import WordLatticeError, WordLatticeStore, WordTable
 from toolkit.fsa.lattice_text import kaldi_text, openfst_text, slf
-from toolkit.fsa.oracle import oracle_words
-from toolkit.fsa.word_lattice_store import WordLatticeError, WordLatticeStore, Words
+from toolkit.fsa.minimum_bayes_risk import oracle_words
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.paths import first_clash, path_below, safe_name
 
@@ -14,7 +14,7 @@ SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
 """Of the files of formats that have a file per utterance."""
 
 
-def open_lattices(folder: Path, words: Words) -> WordLatticeStore:
+def open_lattices(folder: Path, words: WordTable) -> WordLatticeStore:
     """Read the word lattices of a decoded split, of its folder or that of the lattices."""
     inner = folder / LATTICES
     return WordLatticeStore(inner if inner.is_dir() else folder, words)
@@ -31,7 +31,7 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
     Raises:
       WordLatticeError: no lattices there, or two utterances would have one file.
     """
-    words = Words()
+    words = WordTable()
     store = open_lattices(folder, words)
     symbol, ids = words.symbols.__getitem__, list(store)
     names = [f"{safe_name(name)}{SUFFIXES.get(form, '')}" for name in ids]
@@ -61,7 +61,7 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
 
 def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str, str], int, float]:
     """Return the texts of the paths nearest to the references, the lattices' arcs and seconds."""
-    words = Words()
+    words = WordTable()
     store = open_lattices(folder, words)
     texts, arcs, seconds = {}, 0, 0.0
     for name in store:

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.fsa.compact_lattices import read_compact_lattices
-from toolkit.fsa.word_lattice import WordLattice
-from toolkit.fsa.word_lattice_store import (
-    Decoding,
+from toolkit.fsa.lattice_store import (
+    WeightsUsed,
     WordLatticeError,
     remove_word_lattices,
     word_lattice_path,
     write_word_lattices,
 )
+from toolkit.fsa.word_lattice import WordLattice
 from toolkit.lang.tables import SymbolTable
 
 
 def import_lattices(
-    archives: Sequence[Path], words: Path, decoding: Decoding, out: Path
+    archives: Sequence[Path], words: Path, decoding: WeightsUsed, out: Path
 ) -> tuple[int, list[str]]:
     """Write the word lattices of Kaldi's archives.
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from torch import Tensor
 
-from toolkit.align.recordings.inputs import audio_files, read_speakers
+from toolkit.align.inputs import audio_files, read_speakers
 from toolkit.corpus.audio_file import begins_as_audio, count_channels
-from toolkit.decode.transcript import Transcript
+from toolkit.decode.decoded import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
@@ -25,7 +25,7 @@ from toolkit.storage.reading import regular, validated
 
 if TYPE_CHECKING:
     from toolkit.corpus.pairing import Audio
-    from toolkit.decode.bundle.folder import Role
+    from toolkit.decode.bundle import Role
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""

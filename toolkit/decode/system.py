@@ -1,23 +1,54 @@
-"""Decoding of a system: weights tuned on the development splits, all splits scored."""
+"""Decoding of a system: weights tuned on the development splits, all splits scored, words timed."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lhotse import MonoCut
 
-from toolkit.align.scorer import Scorer
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.align.times import TimedToken, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.decode.decode_store import decode_store, remove_lattices, search_folder
-from toolkit.decode.first_pass import (
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import LogProbs
+from toolkit.decode.search import (
+    WEIGHTS,
     Decoded,
     Decoder,
+    Searched,
+    decode_store,
     real_time_factor,
+    remove_lattices,
+    search_folder,
+    searched_shard,
+    smallest_change,
+    weight_axes,
 )
-from toolkit.decode.tuning import Count, Grid, Tuning, percent, tune
+from toolkit.decode.tune import (
+    ErrorCount,
+    Point,
+    enough_words_to_tune,
+    tune,
+    write_tuning,
+)
+from toolkit.decode.words import (
+    Calibration,
+    CtcWordAligner,
+    WordAligner,
+    calibration_error,
+    cross_entropy_gain,
+)
 from toolkit.fsa.lattice import Weights
+from toolkit.fsa.lattice_store import WeightsUsed, word_lattice_path, write_word_lattices
+from toolkit.fsa.nbest import n_best
+from toolkit.fsa.word_lattice import WordLattice, word_lattice
+from toolkit.hmm.senones import Senones
+from toolkit.lang.units.units import UnitsError
+from toolkit.score.align import align
+from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result, record_results
 from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.score.wer import score
@@ -35,6 +66,45 @@ class Pass:
     """Name of its language model in the results."""
     out: Path
     """The folder that gets `tuned.json`, `grid.tsv` and, by split, hypotheses and reports."""
+
+
+def decode_system(
+    system: str,
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    passes: Sequence[Pass],
+    lang: Path,
+    senones: Senones,
+    nbest: "NbestConfig | None",
+    jobs: int,
+    command: str,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, float]:
+    """Tune and decode a system, score it, and write the times of its words.
+
+    Args:
+      system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model, to align the words.
+      nbest: write n-best lists, calibrated confidences and word lattices too, see
+        `write_nbest_and_ctm`; None: the times alone, see `write_word_times`.
+
+    Returns:
+      What `decode_passes` and `write_nbest_and_ctm` return.
+    """
+    out, listed = passes[-1].out, nbest is not None
+    headline = decode_passes(
+        system, scorers, tune_on, decoder, passes, out, jobs, command, progress, listed
+    )
+    tuned = out / "tuned.json"
+    if nbest is not None:
+        return headline | write_nbest_and_ctm(
+            scorers, tune_on, decoder, tuned, lang, senones, nbest, out, jobs
+        )
+    decoder = decoder.at(Weights.load(tuned).acoustic_scale)
+    write_word_times(scorers, decoder, lang, senones, out, jobs)
+    return headline
 
 
 def decode_passes(
@@ -62,7 +132,7 @@ def decode_passes(
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits decoded, splits).
-      keep_lattices: for `toolkit.decode.nbest.write_nbest_and_ctm`, which removes them.
+      keep_lattices: for `toolkit.decode.system.write_nbest_and_ctm`, which removes them.
 
     Returns:
       WER of the last pass in percent by split, and the numbers of utterances without a path
@@ -72,20 +142,25 @@ def decode_passes(
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
     searches = _Searches(decoder, scorers, out, jobs)
-    grid = config.grid.if_tunable(words_of(references, tune_on), config.first_weights)
+    axes, keep, first = config.axes, config.keep, config.first_weights
+    consequence = (
+        f"acoustic scale {first.acoustic_scale:g} and word penalty {first.word_penalty:g} stay"
+    )
+    if not enough_words_to_tune(words_of(references, tune_on), consequence):
+        axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
         errors = partial(_errors, searches, number, {s: references[s] for s in tune_on})
-        tuning = tune(errors, config.acoustic_scale, grid, config.untuned)
-        _write_tuning(tuning, decoding_pass.out)
+        tuning = tune(axes, errors, smallest_change, first_search=config.acoustic_scale, keep=keep)
+        write_tuning(tuning, WEIGHTS, decoding_pass.out)
         tunings.append(tuning)
 
     rows: dict[str, list[Result]] = {decoding_pass.lm: [] for decoding_pass in passes}
     decoded: dict[str, list[list[Decoded]]] = {}
     for split in scorers:
         decoded[split] = [
-            searches.best(split, number, tunings, tuned=split in tune_on)
+            searches.best(split, number, [Weights(*t.best) for t in tunings])
             for number in range(len(passes))
         ]
         scored = can_be_scored(references[split], split)
@@ -169,25 +244,20 @@ class _Searches:
             self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
         return self._found[key]
 
-    def best(
-        self, split: str, number: int, tunings: Sequence[Tuning], tuned: bool
-    ) -> list[Decoded]:
+    def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[Decoded]:
         """A split decoded by one pass with its weights, searched at their scale.
 
         Args:
           split: the split.
           number: of the pass.
-          tunings: of all passes: those with the same scale share a search.
-          tuned: whether the weights were tuned on this split, which was searched then.
+          weights: of all passes: those with the same scale share a search.
         """
-        tuning = tunings[number]
-        scale = tuning.best.acoustic_scale
-        weights = [t.best for t in tunings if t.best.acoustic_scale == scale]
-        if tuned:
-            weights = tuning.grid.pairs()
-        chosen = list(dict.fromkeys(weights)).index(tuning.best)
-        found = self.decoded(split, scale, list(dict.fromkeys(weights)))[number]
-        return [replace(d, hypotheses=(d.hypotheses[chosen],)) for d in found]
+        chosen = weights[number]
+        scale = chosen.acoustic_scale
+        shared = list(dict.fromkeys(w for w in weights if w.acoustic_scale == scale))
+        decoded = self.decoded(split, scale, shared)[number]
+        i = shared.index(chosen)
+        return [replace(d, hypotheses=(d.hypotheses[i],)) for d in decoded]
 
 
 def _errors(
@@ -195,14 +265,14 @@ def _errors(
     number: int,
     references: Mapping[str, Mapping[str, str]],
     scale: float,
-    grid: Grid,
-) -> list[Count]:
-    """Word errors of a pass on all splits of `references`, for each pair of the grid."""
-    pairs = grid.pairs()
+    points: Sequence[Point],
+) -> list[ErrorCount]:
+    """Word errors of a pass on all splits of `references`, for each point of a grid."""
+    pairs = [Weights(*point) for point in points]
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
     pooled = {f"{s}/{u}": text for s, found in references.items() for u, text in found.items()}
     if not any(text.split() for text in pooled.values()):
-        return [Count.of([], 0)] * len(pairs)
+        return [ErrorCount.of([], 0)] * len(pairs)
     counts = []
     for i in range(len(pairs)):
         texts = {
@@ -210,15 +280,327 @@ def _errors(
         }
         counted = score(pooled, texts)
         errors = [utterance.errors for utterance in counted.utterances]
-        counts.append(Count.of(errors, counted.ref_units))
+        counts.append(ErrorCount.of(errors, counted.ref_units))
     return counts
 
 
-def _write_tuning(tuning: Tuning, out: Path) -> None:
-    lines = ["acoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
-    lines += [
-        f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{percent(e, n):.2f}\t{scale:g}"
-        for w, (scale, (e, n, _)) in sorted(tuning.tried.items())
+@dataclass(frozen=True)
+class LatticeSummary:
+    """N-best list and word posteriors of one utterance."""
+
+    utterance: str
+    """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    seconds: float
+    """Processor time of network, search and n-best list."""
+    nbest: tuple[tuple[float, float, float, str], ...]
+    """(total score, acoustic and LM log-probability, words) of each hypothesis, best first."""
+    words: tuple[TimedToken, ...]
+    """The best hypothesis, word by word; confidences are lattice posteriors, not calibrated."""
+
+
+def read_summaries(path: Path) -> list[LatticeSummary]:
+    """Read the file that a worker wrote for one feature shard."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        plain = json.loads(line)
+        nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
+        words = tuple(TimedToken(*fields) for fields in plain["words"])
+        times = plain["audio_seconds"], plain["seconds"]
+        found.append(LatticeSummary(plain["utterance"], *times, nbest, words))
+    return found
+
+
+def write_confidences(
+    found: Mapping[str, Sequence[LatticeSummary]],
+    references: Mapping[str, Mapping[str, str]],
+    tune_on: Sequence[str],
+    out: Path,
+) -> dict[str, float]:
+    """Calibrate the posteriors on some splits; write CTM files and a table of calibration errors.
+
+    Args:
+      found: the utterances of each split.
+      references: transcripts by split and utterance.
+      tune_on: the splits on which the calibration is fitted.
+      out: the folder to write, see `write_nbest_and_ctm`.
+
+    Returns:
+      The expected calibration error by split.
+    """
+    scored = {split: _correctness(found[split], references[split]) for split in found}
+    posteriors = [p for split in tune_on for p in scored[split][0]]
+    correct = [right for split in tune_on for right in scored[split][1]]
+    calibration = Calibration.fit(posteriors, correct)
+    calibration.save(out / "calibration.json")
+    lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
+    errors = {}
+    for split, (raw, right) in scored.items():
+        calibrated = calibration(raw)
+        errors[f"ece {split}"] = calibration_error(calibrated, right)
+        numbers = [sum(right) / max(len(right), 1)]
+        for values in (raw, calibrated):
+            numbers += [calibration_error(values, right), cross_entropy_gain(values, right)]
+        columns = [split, str(len(right)), *(f"{number:.4f}" for number in numbers)]
+        lines.append("\t".join([*columns, "+".join(tune_on)]))
+        rows = ((one.utterance, "1", _calibrated(one.words, calibration)) for one in found[split])
+        write_ctm(rows, out / split / "words.ctm")
+    write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
+    return errors
+
+
+def _calibrated(words: Sequence[TimedToken], calibration: Calibration) -> list[TimedToken]:
+    confidences = calibration([word.confidence for word in words])
+    return [
+        word._replace(confidence=confidence)
+        for word, confidence in zip(words, confidences, strict=True)
     ]
-    write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    write_atomically(out / "tuned.json", json.dumps(asdict(tuning.best), indent=1))
+
+
+def _correctness(
+    found: Sequence[LatticeSummary], references: Mapping[str, str]
+) -> tuple[list[float], list[bool]]:
+    """Return the posterior of every recognised word, and whether each word is right."""
+    posteriors, correct = [], []
+    for one in found:
+        posteriors += [word.confidence for word in one.words]
+        correct += correct_words(references[one.utterance], [word.token for word in one.words])
+    return posteriors, correct
+
+
+def correct_words(reference: str, words: Sequence[str]) -> list[bool]:
+    """Whether each of the recognised words is right, aligned with the reference."""
+    pairs = align(reference.split(), list(words))
+    return [ref == hyp for ref, hyp in pairs if hyp is not None]
+
+
+@dataclass(frozen=True)
+class NbestConfig:
+    """What is extracted from each lattice."""
+
+    count: int = 10
+    """Length of the n-best lists."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}, needs to be at least 1")
+
+
+def write_nbest_and_ctm(
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    tuned: Path,
+    lang: Path,
+    senones: Senones,
+    config: NbestConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Write n-best lists, word times, confidences and word lattices of every split.
+
+    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale;
+    lattices that it has left in `out` are removed.
+
+    Args:
+      scorers: the acoustic model on each split.
+      tune_on: the splits on which the confidences are calibrated.
+      decoder: graph and search; the lattices of its last pass are used.
+      tuned: `tuned.json` of that pass.
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model, to align the words.
+      config: what is extracted.
+      out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
+        `words.ctm` and `word_lattices/`.
+      jobs: worker processes; threads beside a network on a GPU.
+      progress: called with (splits done, splits).
+
+    Returns:
+      The expected calibration error of each split's confidences.
+    """
+    weights = Weights.load(tuned)
+    decoder = decoder.at(weights.acoustic_scale)
+    found: dict[str, list[LatticeSummary]] = {}
+    for split, scorer in scorers.items():
+        folder = out / split / "explored"
+        folder.mkdir(parents=True, exist_ok=True)
+        searched = search_folder(out, split, weights.acoustic_scale)
+        extract = _Extractor(decoder, weights, lang, senones, config, searched, folder)
+        paths = map_scored_shards(extract, scorer, jobs, "n-best")
+        found[split] = [summary for path in paths for summary in read_summaries(path)]
+        write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
+        progress(len(found), len(scorers))
+    references = {split: references_of(scorer) for split, scorer in scorers.items()}
+    errors = write_confidences(found, references, tune_on, out)
+    remove_lattices(out)
+    return errors
+
+
+def _nbest_table(found: Sequence[LatticeSummary]) -> str:
+    lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
+    for one in found:
+        lines += [
+            f"{one.utterance}\t{rank}\t{score:.3f}\t{acoustic:.3f}\t{lm:.3f}\t{words}\n"
+            for rank, (score, acoustic, lm, words) in enumerate(one.nbest, 1)
+        ]
+    return "".join(lines)
+
+
+@dataclass(frozen=True)
+class _Explored:
+    """What is extracted from the lattice of an utterance."""
+
+    summary: dict[str, Any]
+    """The fields of `LatticeSummary`, but for the utterance."""
+    words: WordLattice | None
+    """None where no path survived."""
+
+
+@dataclass(frozen=True)
+class _Extractor:
+    """Extracts n-best lists, words and word lattices from the lattices of a feature shard.
+
+    It is passed to worker processes.
+    """
+
+    decoder: Decoder
+    weights: Weights
+    lang: Path
+    senones: Senones
+    config: NbestConfig
+    searched: Path
+    """The folder of the lattices."""
+    out: Path
+
+    def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
+        """Write a line per utterance of a shard; the file of an earlier run is kept."""
+        number, ids = shard
+        path = self.out / f"listed.{number:06d}.jsonl"
+        words = word_lattice_path(self.out.parent / "word_lattices", number)
+        if path.exists() and words.exists():
+            return path
+        aligner = WordAligner(
+            self.lang,
+            self.senones,
+            calibration=None,
+            frame_shift=scorer.frame_shift,
+            beam=self.decoder.config.beam.search,
+        )
+        shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
+        searched = {one.utterance: one for one in shard_found}
+        explore = partial(self._explore, searched, aligner, scorer.frame_shift)
+        explored = dict(zip(ids, map_utterances(explore, scorer, ids, threads), strict=True))
+        words.parent.mkdir(exist_ok=True)
+        lattices = {u: x.words for u, x in explored.items()}
+        weights = self.weights
+        decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
+        write_word_lattices(words, lattices, aligner.symbol, decoding)
+        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in explored.items()]
+        write_atomically(path, "".join(lines))
+        return path
+
+    def _explore(
+        self,
+        searched: Mapping[str, Searched],
+        aligner: WordAligner,
+        frame_shift: float,
+        scored: ScoredUtterance,
+    ) -> _Explored:
+        one = searched[scored.utterance]
+        found, start = one.lattices, scored.clock()
+        nbest = found and n_best(found[-1], self.weights, self.config.count)
+        summary = {
+            "audio_seconds": one.audio_seconds,
+            "seconds": round(one.seconds[-1] + scored.clock() - start, 6),
+            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
+            "words": [],
+        }
+        if not found:
+            return _Explored(summary, None)
+        scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
+        words = aligner(found[-1], self.weights, scored.log_likelihoods * scale, scale)
+        return _Explored(
+            summary | {"words": words}, word_lattice(found[-1], scale, beam, frame_shift)
+        )
+
+
+TEXT, WORDS = "text", "words.ctm"
+
+
+def write_word_times(
+    scorers: Scorers, decoder: Decoder, lang: Path, senones: Senones, out: Path, jobs: int
+) -> None:
+    """Write `words.ctm`, without confidences, beside the `text` of every split.
+
+    Utterances whose alignment the beam loses are left out.
+
+    Args:
+      scorers: the acoustic model on each split.
+      decoder: the search that has found the texts, for its acoustic scale and beam.
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model.
+      out: the folder with a folder for each split.
+      jobs: worker processes; threads beside a network on a GPU.
+    """
+    scale, beam = decoder.config.acoustic_scale, decoder.config.beam.search
+    for split, scorer in scorers.items():
+        texts = read_transcripts(out / split / TEXT, "text").texts
+        work = _Shard(texts, lang, senones, scale, beam)
+        found = map_scored_shards(work, scorer, jobs, "word times")
+        write_ctm((row for shard in found for row in shard), out / split / WORDS)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Aligns the texts of a feature shard; picklable."""
+
+    texts: Mapping[str, str]
+    lang: Path
+    senones: Senones
+    scale: float
+    beam: float
+
+    def __call__(
+        self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
+    ) -> list[tuple[str, str, list[TimedToken]]]:
+        shift = scorer.frame_shift
+        aligner = WordAligner(self.lang, self.senones, None, shift, self.beam)
+
+        def align(scored: ScoredUtterance) -> tuple[str, str, list[TimedToken]]:
+            words, scores = self.texts[scored.utterance].split(), scored.log_likelihoods
+            spans = aligner.spans(words, scores * self.scale, self.scale) or []
+            tokens = [
+                TimedToken(word, start * shift, end * shift)
+                for word, (start, end) in zip(words, spans, strict=bool(spans))
+            ]
+            return scored.utterance, "1", tokens
+
+        ids = [utterance for utterance in shard[1] if self.texts.get(utterance)]
+        return list(map_utterances(align, scorer, ids, threads))
+
+
+def write_ctc_word_times(
+    posteriors: Mapping[str, LogProbs], aligner: CtcWordAligner, folder: Path
+) -> None:
+    """Write `words.ctm` beside the `text` of a split that a CTC search has decoded.
+
+    Texts that the units cannot write, or that are too long for the posteriors, are left out.
+
+    Args:
+      posteriors: [T, C] log-probabilities by utterance.
+      aligner: of the network's units.
+      folder: that of the split.
+    """
+    texts = read_transcripts(folder / TEXT, "text").texts
+    rows = []
+    for utterance, log_probs in posteriors.items():
+        try:
+            words = aligner(texts.get(utterance, "").split(), log_probs).words
+        except (CtcDecodeError, UnitsError):
+            continue
+        # A stack of frames may begin before the audio.
+        times = [TimedToken(w.token, max(0.0, w.start_s), w.end_s) for w in words]
+        rows.append((utterance, "1", times))
+    write_ctm(rows, folder / WORDS)

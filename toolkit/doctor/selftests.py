@@ -44,14 +44,14 @@ def torch_matmul() -> str:
 
 def search() -> str:
     """Search a graph with the engine that recipes use here."""
-    from toolkit.fsa.selftest import intersect_two_frames
+    from toolkit.fsa.search import intersect_two_frames
 
     return intersect_two_frames()
 
 
 def k2_search() -> str:
     """Search a graph with k2."""
-    from toolkit.fsa.engine import searching_with
+    from toolkit.fsa.search import searching_with
 
     with searching_with("k2"):
         return search()

@@ -4,7 +4,7 @@ A copy is a cut of its own, with transforms in its recording, from which `extrac
 as from any other. Its id is the original's with a suffix: `_sp0.9` for the speed (as lhotse has
 it), then `_aug` where noise or rooms are configured. The speaker has the same suffix, so that the
 causal mean is that of the speaker at one speed. Copies need no alignment of their own, see
-`toolkit.align.augmented_copies`.
+`toolkit.align.store`.
 """
 
 import random

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toolkit.fsa.lattice_store import WordLatticeError
 from toolkit.fsa.openfst import MAGIC
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
-from toolkit.fsa.word_lattice_store import WordLatticeError
 from toolkit.storage.reading import reading
 
 ADVICE = (

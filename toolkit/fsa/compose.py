@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.fst import EPSILON, FINAL, Fst, taken_words
-from toolkit.fsa.tables import grown, roomy, slot_of
+from toolkit.fsa.arrays import find_slot, rehash_if_full, with_capacity
+from toolkit.fsa.fst import EPSILON, FINAL, Fst, select_words
 
 _END = np.iinfo(np.int32).max
 """Stands for the label to the final state, so that epsilons come first."""
@@ -57,7 +57,7 @@ def compose(a: Fst, b: Fst) -> Fst:
         number[final] = states - 1
         source, target = number[source], number[target]
     # Row 0 is empty: it serves the arcs of `a` alone.
-    splits, words = taken_words(np.append(np.int32(0), b.splits), b.words, of_b + 1)
+    splits, words = select_words(np.append(np.int32(0), b.splits), b.words, of_b + 1)
     lm_scores = b.scores if b.lm_scores is None else b.lm_scores
     return Fst(
         source=source,
@@ -90,24 +90,24 @@ def _pairs(
     source, target = np.empty(4096, np.int32), np.empty(4096, np.int32)
     of_a, of_b = np.empty(4096, np.int32), np.empty(4096, np.int32)
     pairs[0], size, done, arcs, final = 0, np.int64(1), 0, 0, -1
-    slots[slot_of(pairs[0], pairs, slots)] = 0
+    slots[find_slot(pairs[0], pairs, slots)] = 0
     while done < size:
         at_a, at_b = pairs[done] // width, pairs[done] % width
         matched_a, matched_b = _matches(a, at_a, b, at_b)
         more = arcs + len(matched_a)
-        source, target = grown(source, more), grown(target, more)
-        of_a, of_b = grown(of_a, more), grown(of_b, more)
+        source, target = with_capacity(source, more), with_capacity(target, more)
+        of_a, of_b = with_capacity(of_a, more), with_capacity(of_b, more)
         for k in range(len(matched_a)):
             i, j = matched_a[k], matched_b[k]
             pair = np.int64(a.target[i]) * width + (at_b if j < 0 else b.target[j])
-            slot = slot_of(pair, pairs, slots)
+            slot = find_slot(pair, pairs, slots)
             number = slots[slot]
             if number < 0:
                 number, slots[slot] = size, size
-                pairs = grown(pairs, size + 1)
+                pairs = with_capacity(pairs, size + 1)
                 pairs[size] = pair
                 size += 1
-                slots = roomy(slots, pairs, size, size)
+                slots = rehash_if_full(slots, pairs, size, size)
             if a.label[i] == _END:
                 final = number
             source[arcs], target[arcs] = done, number
@@ -131,14 +131,14 @@ def _matches(a: _Side, at_a: int, b: _Side, at_b: int) -> tuple[np.ndarray, np.n
         for i in range(middle, end):
             j = low + np.searchsorted(b.label[low:high], a.label[i])
             while j < high and b.label[j] == a.label[i]:
-                of_a, of_b = grown(of_a, count + 1), grown(of_b, count + 1)
+                of_a, of_b = with_capacity(of_a, count + 1), with_capacity(of_b, count + 1)
                 of_a[count], of_b[count] = i, j
                 count, j = count + 1, j + 1
     else:
         for j in range(low, high):
             i = middle + np.searchsorted(a.label[middle:end], b.label[j])
             while i < end and a.label[i] == b.label[j]:
-                of_a, of_b = grown(of_a, count + 1), grown(of_b, count + 1)
+                of_a, of_b = with_capacity(of_a, count + 1), with_capacity(of_b, count + 1)
                 of_a[count], of_b[count] = i, j
                 count, i = count + 1, i + 1
     return of_a[:count], of_b[:count]

@@ -3,9 +3,9 @@
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.determinize_kernels import Machine, determinized
+from toolkit.fsa.arrays import from_fixed_point, to_fixed_point
+from toolkit.fsa.determinize_kernels import InputFst, determinized
 from toolkit.fsa.fst import Fst
-from toolkit.fsa.tables import exact, inexact
 
 _FACTOR, _LEAST = 10, 10**6
 
@@ -26,23 +26,23 @@ def determinize(fst: Fst) -> Fst:
     As OpenFst's and Kaldi's fstdeterminizestar; k2's keeps whole sequences of arcs apart, and so
     has a copy of the next state for every word that leads there. Label 0 is a label like others.
     An input string with several outputs keeps them all, in several arcs to the final state.
-    Scores are added in integers (see `toolkit.fsa.tables.exact`), so that equal sets are found
-    equal.
+    Scores are added in integers (see `toolkit.fsa.arrays.to_fixed_point`), so that equal sets are
+    found equal.
 
     Args:
-      fst: connected (see `toolkit.fsa.connect`).
+      fst: connected (see `toolkit.fsa.fst`).
 
     Raises:
       DeterminizationError: the result has more than ten times the arcs, and a million, or a
         thousand words wait to be written: the scores or words of two cycles that read the same
         differ (no twins).
     """
-    machine = Machine(
+    machine = InputFst(
         fst.first,
         fst.target,
         fst.labels,
-        exact(fst.scores),
-        exact(fst.scores if fst.lm_scores is None else fst.lm_scores),
+        to_fixed_point(fst.scores),
+        to_fixed_point(fst.scores if fst.lm_scores is None else fst.lm_scores),
         fst.splits,
         fst.words,
     )
@@ -57,8 +57,8 @@ def determinize(fst: Fst) -> Fst:
         source=arcs.source,
         target=np.where(final, np.int32(states), arcs.target),
         labels=arcs.label,
-        scores=inexact(arcs.score),
+        scores=from_fixed_point(arcs.score),
         splits=arcs.splits,
         words=arcs.words,
-        lm_scores=None if fst.lm_scores is None else inexact(arcs.lm),
+        lm_scores=None if fst.lm_scores is None else from_fixed_point(arcs.lm),
     )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from toolkit.fsa.tables import grown, mixed, roomy, slot_of
+from toolkit.fsa.arrays import find_slot, hash_int64, rehash_if_full, with_capacity
 
 Array = np.ndarray
 _LOW = 32
@@ -14,7 +14,7 @@ LONGEST = 1000
 """The most words that may wait to be written."""
 
 
-class Machine(NamedTuple):
+class InputFst(NamedTuple):
     """The transducer."""
 
     first: Array
@@ -27,7 +27,7 @@ class Machine(NamedTuple):
     words: Array
 
 
-class Elements(NamedTuple):
+class SubsetElements(NamedTuple):
     """States that are reached together, each with what it lags behind by."""
 
     state: Array
@@ -40,7 +40,7 @@ class Elements(NamedTuple):
     """int32, the words not yet written: see `Strings`."""
 
 
-class Sets(NamedTuple):
+class SubsetTable(NamedTuple):
     """The sets found so far, each a range of elements sorted by state and string."""
 
     begin: Array
@@ -50,7 +50,7 @@ class Sets(NamedTuple):
     slots: Array
 
 
-class Strings(NamedTuple):
+class OutputStrings(NamedTuple):
     """Lists of words, each stored once: first word << 32 | number of the rest; 0 is empty."""
 
     key: Array
@@ -70,7 +70,7 @@ class Arcs(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
+def determinized(machine: InputFst, limit: int) -> tuple[bool, int, Arcs]:
     """Determinize, breadth first.
 
     Args:
@@ -85,14 +85,16 @@ def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
     # the constant.
     zero, one, every = np.int64(0), np.int64(1), np.int64(-1)
     elements = _elements(np.int64(1024))
-    sets = Sets(np.zeros(1024, np.int64), np.zeros(1024, np.int64), np.full(4096, -1, np.int32))
-    strings = Strings(np.full(1024, -1, np.int64), np.full(4096, -1, np.int32))
+    sets = SubsetTable(
+        np.zeros(1024, np.int64), np.zeros(1024, np.int64), np.full(4096, -1, np.int32)
+    )
+    strings = OutputStrings(np.full(1024, -1, np.int64), np.full(4096, -1, np.int32))
     arcs = _arcs(1024)
     # The set of the start state.
     elements.state[0], elements.score[0], elements.lm[0], elements.string[0] = 0, 0, 0, 0
     sets.begin[1] = 1
     sets.key[0] = _set_key(elements, zero, one)
-    sets.slots[slot_of(sets.key[0], sets.key, sets.slots)] = 0
+    sets.slots[find_slot(sets.key[0], sets.key, sets.slots)] = 0
     num_sets, num_strings, num_arcs, done = one, one, zero, zero
     while done < num_sets:
         end = sets.begin[num_sets]
@@ -141,8 +143,13 @@ def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
 
 @njit(cache=True, nogil=True)
 def _ways(
-    machine: Machine, elements: Elements, begin: int, end: int, strings: Strings, num_strings: int
-) -> tuple[Array, Elements, Strings, int]:
+    machine: InputFst,
+    elements: SubsetElements,
+    begin: int,
+    end: int,
+    strings: OutputStrings,
+    num_strings: int,
+) -> tuple[Array, SubsetElements, OutputStrings, int]:
     """The arcs that leave a set: labels, and the elements they lead to (see `_appended`)."""
     total = np.int64(0)
     for at in range(begin, end):
@@ -168,7 +175,7 @@ def _ways(
 
 
 @njit(cache=True, nogil=True)
-def _sorted(label: Array, way: Elements) -> Array:
+def _sorted(label: Array, way: SubsetElements) -> Array:
     """The order of ways by label, state and string; the better of equals first."""
     key = ((label.astype(np.int64) + 1) << _LOW) | way.state
     tidy = True
@@ -191,7 +198,7 @@ def _sorted(label: Array, way: Elements) -> Array:
 
 
 @njit(cache=True, nogil=True)
-def _before(way: Elements, one: int, other: int) -> bool:
+def _before(way: SubsetElements, one: int, other: int) -> bool:
     if way.string[one] != way.string[other]:
         return way.string[one] < way.string[other]
     if way.score[one] != way.score[other]:
@@ -200,7 +207,7 @@ def _before(way: Elements, one: int, other: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _add(way: Elements, k: int, elements: Elements, begin: int, size: int) -> int:
+def _add(way: SubsetElements, k: int, elements: SubsetElements, begin: int, size: int) -> int:
     """Append a way to the set that begins there, unless its state and string are there."""
     at = begin + size
     if size and elements.state[at - 1] == way.state[k] and elements.string[at - 1] == way.string[k]:
@@ -211,7 +218,7 @@ def _add(way: Elements, k: int, elements: Elements, begin: int, size: int) -> in
 
 
 @njit(cache=True, nogil=True)
-def _sort_strings(elements: Elements, begin: int, end: int) -> None:
+def _sort_strings(elements: SubsetElements, begin: int, end: int) -> None:
     """Sort elements of the same state by string: without their prefix they are others."""
     for at in range(begin + 1, end):
         j = at
@@ -228,20 +235,20 @@ def _sort_strings(elements: Elements, begin: int, end: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _set_key(elements: Elements, begin: int, end: int) -> int:
+def _set_key(elements: SubsetElements, begin: int, end: int) -> int:
     key = np.int64(end - begin)
     for at in range(begin, end):
-        key = mixed(key ^ ((np.int64(elements.string[at]) << _LOW) | elements.state[at]))
-        key = mixed(key ^ (elements.score[at] * np.int64(31) + elements.lm[at]))
+        key = hash_int64(key ^ ((np.int64(elements.string[at]) << _LOW) | elements.state[at]))
+        key = hash_int64(key ^ (elements.score[at] * np.int64(31) + elements.lm[at]))
     return key
 
 
 @njit(cache=True, nogil=True)
-def _number(elements: Elements, sets: Sets, count: int, end: int) -> int:
+def _number(elements: SubsetElements, sets: SubsetTable, count: int, end: int) -> int:
     """The number of the set of the newest elements, which becomes `count` if it is new."""
     begin = sets.begin[count]
     key = _set_key(elements, begin, end)
-    slot = mixed(key) & (len(sets.slots) - 1)
+    slot = hash_int64(key) & (len(sets.slots) - 1)
     while sets.slots[slot] >= 0:
         number = sets.slots[slot]
         if sets.key[number] == key and _same(elements, sets, number, begin, end):
@@ -252,7 +259,7 @@ def _number(elements: Elements, sets: Sets, count: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _same(elements: Elements, sets: Sets, number: int, begin: int, end: int) -> bool:
+def _same(elements: SubsetElements, sets: SubsetTable, number: int, begin: int, end: int) -> bool:
     shift = begin - sets.begin[number]
     if sets.begin[number + 1] + shift != end:
         return False
@@ -268,7 +275,9 @@ def _same(elements: Elements, sets: Sets, number: int, begin: int, end: int) -> 
 
 
 @njit(cache=True, nogil=True)
-def _appended(string: int, words: Array, strings: Strings, count: int) -> tuple[int, Strings, int]:
+def _appended(
+    string: int, words: Array, strings: OutputStrings, count: int
+) -> tuple[int, OutputStrings, int]:
     """The string with words appended, the strings, and their number; -1 if it is too long."""
     length, rest = 0, string
     while rest:
@@ -283,21 +292,21 @@ def _appended(string: int, words: Array, strings: Strings, count: int) -> tuple[
     for k in range(length + len(words) - 1, -1, -1):
         head = before[k] if k < length else words[k - length]
         key = (np.int64(head) << _LOW) | number
-        slot = slot_of(key, strings.key, strings.slots)
+        slot = find_slot(key, strings.key, strings.slots)
         number = np.int64(strings.slots[slot])
         if number < 0:
             number = np.int64(count)
             strings.slots[slot] = count
-            keys = grown(strings.key, count + 1)
+            keys = with_capacity(strings.key, count + 1)
             keys[count] = key
             count += 1
             # Key 0, that of the empty string, is never looked up: what precedes it is no word.
-            strings = Strings(keys, roomy(strings.slots, keys, count, count))
+            strings = OutputStrings(keys, rehash_if_full(strings.slots, keys, count, count))
     return number, strings, count
 
 
 @njit(cache=True, nogil=True)
-def _common(string: Array, strings: Strings) -> int:
+def _common(string: Array, strings: OutputStrings) -> int:
     """The number of words with which all of the strings begin."""
     rests, length = string.copy(), 0
     while True:
@@ -313,11 +322,11 @@ def _common(string: Array, strings: Strings) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _written(arcs: Arcs, number: int, string: int, strings: Strings, length: int) -> Arcs:
+def _written(arcs: Arcs, number: int, string: int, strings: OutputStrings, length: int) -> Arcs:
     """The arcs, number `number` writing the first words of the string (-1: all)."""
     words, end = arcs.words, arcs.splits[number]
     while string and length:
-        words = grown(words, end + 1)
+        words = with_capacity(words, end + 1)
         words[end] = strings.key[string] >> _LOW
         string, length, end = strings.key[string] & _MASK, length - 1, end + 1
     arcs.splits[number + 1] = end
@@ -333,8 +342,8 @@ def _set_arc(
 
 
 @njit(cache=True, nogil=True)
-def _elements(size: int) -> Elements:
-    return Elements(
+def _elements(size: int) -> SubsetElements:
+    return SubsetElements(
         np.empty(size, np.int32),
         np.empty(size, np.int64),
         np.empty(size, np.int64),
@@ -343,19 +352,21 @@ def _elements(size: int) -> Elements:
 
 
 @njit(cache=True, nogil=True)
-def _roomy_elements(elements: Elements, size: int) -> Elements:
-    return Elements(
-        grown(elements.state, size),
-        grown(elements.score, size),
-        grown(elements.lm, size),
-        grown(elements.string, size),
+def _roomy_elements(elements: SubsetElements, size: int) -> SubsetElements:
+    return SubsetElements(
+        with_capacity(elements.state, size),
+        with_capacity(elements.score, size),
+        with_capacity(elements.lm, size),
+        with_capacity(elements.string, size),
     )
 
 
 @njit(cache=True, nogil=True)
-def _roomy_sets(sets: Sets, count: int, size: int) -> Sets:
-    key = grown(sets.key, size)
-    return Sets(grown(sets.begin, size + 1), key, roomy(sets.slots, key, count, size))
+def _roomy_sets(sets: SubsetTable, count: int, size: int) -> SubsetTable:
+    key = with_capacity(sets.key, size)
+    return SubsetTable(
+        with_capacity(sets.begin, size + 1), key, rehash_if_full(sets.slots, key, count, size)
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -374,12 +385,12 @@ def _arcs(size: int) -> Arcs:
 @njit(cache=True, nogil=True)
 def _roomy_arcs(arcs: Arcs, size: int) -> Arcs:
     return Arcs(
-        grown(arcs.source, size),
-        grown(arcs.target, size),
-        grown(arcs.label, size),
-        grown(arcs.score, size),
-        grown(arcs.lm, size),
-        grown(arcs.splits, size + 1),
+        with_capacity(arcs.source, size),
+        with_capacity(arcs.target, size),
+        with_capacity(arcs.label, size),
+        with_capacity(arcs.score, size),
+        with_capacity(arcs.lm, size),
+        with_capacity(arcs.splits, size + 1),
         arcs.words,
     )
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.forward_backward import expected_sums, total_scores
+from toolkit.fsa.forward_backward import expected_sums, pack, total_scores
 from toolkit.fsa.fst import FINAL, Lattice
-from toolkit.fsa.packed import pack
 from toolkit.hmm.senones import Senones
 
 

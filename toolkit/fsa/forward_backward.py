@@ -1,15 +1,227 @@
-"""Forward-backward over packed lattices: total scores, and expected sums over paths."""
+"""Forward-backward over lattices of a batch packed into one: total scores, and expected sums.
 
+Recursions go over the steps of all lattices at once, in float64: step by step in a compiled loop
+(numba) on a CPU; on a GPU torch takes all steps of a frame at once, those of all utterances and of
+both directions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from toolkit.fsa.fst import Lattice
-from toolkit.fsa.packed import PackedLattices, pack
-from toolkit.fsa.recursions import Steps, log_sums, mean_sums
+from toolkit.processes.devices import to_device
+
+
+@dataclass(frozen=True, eq=False)
+class PackedLattices:
+    """N lattices, A arcs and S states in all, utterance after utterance, on one device.
+
+    A recursion takes 2A steps: every arc from its source to its target, and from a copy of its
+    target to a copy of its source, where the copy of state s is s + S. So what is before each
+    state and what is behind it are computed together.
+    """
+
+    scores: Tensor
+    """[A] float64, the lattices' own scores."""
+    utterance: Tensor
+    """[A] int64, 0 ... N - 1."""
+    source: Tensor
+    """[A] int64, 0 ... S - 1."""
+    target: Tensor
+    """[A] int64, 0 ... S - 1."""
+    order: Tensor
+    """[2A] int64, the steps in an order in which those into a state precede those out of it: arcs,
+    and A + arcs taken backward."""
+    sizes: tuple[int, ...]
+    """Steps of which none depends on another, for each frame of the longest utterance and its end;
+    they add up to 2A."""
+    starts: Tensor
+    """[N] int64, the first state of each lattice."""
+    ends: Tensor
+    """[N] int64, the final state of each lattice."""
+    emitting: Tensor
+    """[E] int64, the arcs that read a frame."""
+    frame: Tensor
+    """[E] int64, the row of the scores that each of these reads."""
+    pdf: Tensor
+    """[E] int64, the column."""
+    frames: Tensor
+    """[N] int64, T of each lattice."""
+    num_states: int
+    """S."""
+
+
+def pack(lattices: Sequence[Lattice], device: torch.device) -> PackedLattices:
+    """Pack the lattices of a batch and move them to a device, all in one transfer.
+
+    Args:
+      lattices: at least one, each with an arc to its final state.
+      device: of the result.
+    """
+    states = np.cumsum([0, *(x.num_states for x in lattices)])
+    arcs = np.array([x.num_arcs for x in lattices])
+    frames = np.array([x.frame.max() for x in lattices])
+    utterance = np.repeat(np.arange(len(lattices)), arcs)
+    frame = np.concatenate([x.frame for x in lattices])
+    labels = np.concatenate([x.labels for x in lattices])
+    offset = states[utterance]
+    emitting = np.flatnonzero(labels > 0)
+    # An arc of frame t is the t-th step from the start, and the (T - t)-th from the end.
+    distance = np.concatenate([frame, frames[utterance] - frame])
+    host = {
+        "scores": np.concatenate([x.scores for x in lattices]).astype(np.float64).view(np.int64),
+        "utterance": utterance,
+        "source": np.concatenate([x.source for x in lattices]) + offset,
+        "target": np.concatenate([x.target for x in lattices]) + offset,
+        "order": np.argsort(distance, kind="stable"),
+        "starts": states[:-1],
+        "ends": states[1:] - 1,
+        "emitting": emitting,
+        "frame": frame[emitting],
+        "pdf": labels[emitting] - 1,
+        "frames": frames,
+    }
+    parts = to_device(torch.from_numpy(np.concatenate(list(host.values()))), device).split(
+        [len(part) for part in host.values()]
+    )
+    tensors = dict(zip(host, parts, strict=True))
+    return PackedLattices(
+        **{**tensors, "scores": tensors["scores"].view(torch.float64)},
+        sizes=tuple(np.bincount(distance).tolist()),
+        num_states=int(states[-1]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The 2A steps of packed lattices, in their order, between 2S states."""
+
+    source: Tensor
+    """[2A] int64, the state that each step leaves."""
+    target: Tensor
+    """[2A] int64, the state that it enters."""
+    begin: Tensor
+    """[2N] int64, the states where paths begin."""
+    sizes: tuple[int, ...]
+    """See `PackedLattices`."""
+    num_states: int
+    """2S."""
+
+    @classmethod
+    def of(cls, lattices: PackedLattices) -> "Steps":
+        """The steps of packed lattices."""
+        source, target, s = lattices.source, lattices.target, lattices.num_states
+        return cls(
+            torch.cat([source, target + s])[lattices.order],
+            torch.cat([target, source + s])[lattices.order],
+            torch.cat([lattices.starts, lattices.ends + s]),
+            lattices.sizes,
+            2 * s,
+        )
+
+    def groups(self, *of_steps: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Source, target and the given tensors [2A] of the steps of one frame after the other."""
+        parts = (x.split(self.sizes) for x in (self.source, self.target, *of_steps))
+        return zip(*parts, strict=True)
+
+
+def runs_compiled(tensor: Tensor) -> bool:
+    """Whether a recursion over a tensor is the compiled loop, step by step; on the CPU alone."""
+    return tensor.device.type == "cpu"
+
+
+def log_sums(steps: Steps, scores: Tensor) -> Tensor:
+    """[2S] the log of the summed exponentials of the scores of the paths into each state.
+
+    Args:
+      steps: 2A of them.
+      scores: [2A] float64.
+
+    Returns:
+      float64; -inf where no path leads.
+    """
+    # The best path into each state, and all of them in multiples of it.
+    best = scores.new_full((steps.num_states,), -torch.inf)
+    multiple = torch.zeros_like(best)
+    best.index_fill_(0, steps.begin, 0.0)
+    multiple.index_fill_(0, steps.begin, 1.0)
+    if runs_compiled(scores):
+        tensors = (steps.source, steps.target, scores, best, multiple)
+        _log_sums(*(x.numpy() for x in tensors))
+    else:
+        _log_sums_by_frame(steps, scores, best, multiple)
+    return best + multiple.log()
+
+
+def _log_sums_by_frame(steps: Steps, scores: Tensor, best: Tensor, multiple: Tensor) -> None:
+    lowest = torch.finfo(best.dtype).min  # in place of -inf, which cannot be subtracted
+    for source, target, score in steps.groups(scores):
+        into = best[source] + multiple[source].log() + score
+        best.scatter_reduce_(0, target, into, "amax")
+        multiple.index_add_(0, target, (into - best[target].clamp(min=lowest)).exp())
+
+
+def mean_sums(steps: Steps, shares: Tensor, values: Tensor) -> Tensor:
+    """[2S] what the values on a path into each state add up to, expected over these paths.
+
+    Args:
+      steps: 2A of them.
+      shares: [2A] float64, the share of the paths into a state that comes by each step.
+      values: [2A] float64.
+    """
+    means = shares.new_zeros(steps.num_states)
+    if runs_compiled(shares):
+        _mean_sums(*(x.numpy() for x in (steps.source, steps.target, shares, values, means)))
+    else:
+        _mean_sums_by_frame(steps, shares, values, means)
+    return means
+
+
+def _mean_sums_by_frame(steps: Steps, shares: Tensor, values: Tensor, means: Tensor) -> None:
+    means.index_add_(0, steps.target, shares * values)
+    for source, target, share in steps.groups(shares):
+        means.index_add_(0, target, share * means[source])
+
+
+@njit(cache=True, nogil=True)
+def _log_sums(
+    source: np.ndarray,
+    target: np.ndarray,
+    scores: np.ndarray,
+    best: np.ndarray,
+    multiple: np.ndarray,
+) -> None:
+    total = 0.0
+    for a in range(len(source)):
+        if a == 0 or source[a] != source[a - 1]:
+            total = best[source[a]] + np.log(multiple[source[a]])
+        into, at = total + scores[a], target[a]
+        if into == -np.inf:
+            continue
+        if into <= best[at]:
+            multiple[at] += np.exp(into - best[at])
+        else:
+            multiple[at] = 1.0 + multiple[at] * np.exp(best[at] - into)
+            best[at] = into
+
+
+@njit(cache=True, nogil=True)
+def _mean_sums(
+    source: np.ndarray,
+    target: np.ndarray,
+    shares: np.ndarray,
+    values: np.ndarray,
+    means: np.ndarray,
+) -> None:
+    for a in range(len(source)):
+        means[target[a]] += shares[a] * (means[source[a]] + values[a])
 
 
 def total_scores(lattices: PackedLattices, scores: Tensor) -> Tensor:

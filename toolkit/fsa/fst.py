@@ -1,17 +1,23 @@
-"""Weighted transducers as plain arrays: graphs and the lattices searched in them."""
+"""Weighted transducers as plain arrays: graphs, the lattices searched in them, and their files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numba import njit
+from safetensors.numpy import save
+
+from toolkit.errors import ToolkitError
+from toolkit.storage.reading import read_tensors, reading
 
 # (source state, destination state, input label, output label, score)
 Arc = tuple[int, int, int, int, float]
 EPSILON = 0
 FINAL = -1
-Self = TypeVar("Self", bound="Fst")
+AnyFst = TypeVar("AnyFst", bound="Fst")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,7 +72,7 @@ class Fst:
         """[A] bool: whether the arc writes a word."""
         return self.word_counts > 0
 
-    def taken(self: Self, arcs: np.ndarray, **changes: Any) -> Self:
+    def select_arcs(self: AnyFst, arcs: np.ndarray, **changes: Any) -> AnyFst:
         """The transducer of some of the arcs, in their order (which must be that of sources).
 
         Args:
@@ -79,7 +85,7 @@ class Fst:
             for name, value in vars(self).items()
             if name in _columns(type(self)) and name not in changes and value is not None
         }
-        splits, words = taken_words(self.splits, self.words, arcs)
+        splits, words = select_words(self.splits, self.words, arcs)
         return replace(self, **columns, splits=splits, words=words, **changes)
 
 
@@ -115,7 +121,7 @@ class Lattice(Fst):
           target: [A] likewise.
           scores: [A] float32.
         """
-        splits, words = taken_words(graph.splits, graph.words, graph_arc)
+        splits, words = select_words(graph.splits, graph.words, graph_arc)
         return cls(
             source=source.astype(np.int32),
             target=target.astype(np.int32),
@@ -139,7 +145,7 @@ def _columns(kind: type) -> set[str]:
     return set(kind.__dataclass_fields__) - {"splits", "words"}
 
 
-def taken_words(
+def select_words(
     splits: np.ndarray, words: np.ndarray, arcs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits and words of some of the arcs, in their order."""
@@ -176,3 +182,126 @@ def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, floa
         splits=np.append(0, writes.cumsum()).astype(np.int32),
         words=table[writes, 3],
     )
+
+
+def connect(fst: AnyFst) -> AnyFst:
+    """The states and arcs that are on a path from the start to the end, in their order.
+
+    Returns:
+      The transducer; without arcs if there is no path.
+    """
+    if not (fst.labels == FINAL).any():
+        return fst.select_arcs(np.zeros(fst.num_arcs, bool))
+    last = fst.num_states - 1
+    forward = _reachable(fst.first, fst.target, 0)
+    order = np.argsort(fst.target, kind="stable").astype(np.int32)
+    before = np.searchsorted(fst.target[order], np.arange(fst.num_states + 1)).astype(np.int32)
+    alive = forward & _reachable(before, fst.source[order], last)
+    number = (np.cumsum(alive) - 1).astype(np.int32)
+    kept = np.flatnonzero(alive[fst.source] & alive[fst.target])
+    return fst.select_arcs(kept, source=number[fst.source[kept]], target=number[fst.target[kept]])
+
+
+def arc_sort(fst: AnyFst) -> AnyFst:
+    """The same transducer, the arcs of each state sorted by label and target."""
+    order = np.lexsort((fst.target, fst.labels, fst.source))
+    return fst.select_arcs(order)
+
+
+@njit(cache=True, nogil=True)
+def _reachable(first: np.ndarray, target: np.ndarray, state: int) -> np.ndarray:
+    """[states] bool: whether arcs lead there from `state`."""
+    seen = np.zeros(len(first) - 1, np.bool_)
+    stack = np.empty(len(first), np.int32)
+    stack[0], size = state, 1
+    seen[state] = True
+    while size:
+        size -= 1
+        here = stack[size]
+        for arc in range(first[here], first[here + 1]):
+            there = target[arc]
+            if not seen[there]:
+                seen[there] = True
+                stack[size] = there
+                size += 1
+    return seen
+
+
+_SHAPES = {
+    "arcs": ("I32", 2),
+    "scores": ("F32", 1),
+    "aux_labels": ("I32", 1),
+    "aux_splits": ("I32", 1),
+}
+_OPTIONAL = {"lm_scores": ("F32", 1)}
+
+
+class GraphError(ToolkitError):
+    """A file that does not hold a graph."""
+
+
+def dump_fst(fst: Fst) -> bytes:
+    """One transducer as a safetensors file: arcs, output labels, LM scores.
+
+    `arcs` is k2's table: source, destination, label and the bits of the float32 score. Arc a writes
+    `aux_labels[aux_splits[a] : aux_splits[a + 1]]`.
+    """
+    columns = (fst.source, fst.target, fst.labels, fst.scores.view(np.int32))
+    tensors = {
+        "arcs": np.stack(columns, axis=1),
+        "scores": fst.scores,
+        "aux_labels": fst.words,
+        "aux_splits": fst.splits,
+    }
+    if fst.lm_scores is not None:
+        tensors["lm_scores"] = fst.lm_scores
+    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()})
+
+
+def load_fst(path: Path) -> Fst:
+    """Read a file that `dump_fst` made.
+
+    Raises:
+      GraphError: naming the file.
+    """
+    with reading(path, GraphError, "make the graph again", "no graph"):
+        tensors, _ = read_tensors(path, _SHAPES, "np", _OPTIONAL)
+        _check_arcs(tensors)
+        arcs = tensors["arcs"]
+        return Fst(
+            source=arcs[:, 0].copy(),
+            target=arcs[:, 1].copy(),
+            labels=arcs[:, 2].copy(),
+            scores=tensors["scores"],
+            splits=tensors["aux_splits"],
+            words=tensors["aux_labels"],
+            lm_scores=tensors.get("lm_scores"),
+        )
+
+
+def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
+    """Check what a search relies on: given an ill-formed transducer it reads out of bounds.
+
+    Raises:
+      ValueError: the tensors do not form a transducer.
+    """
+    arcs, words, splits = tensors["arcs"], tensors["aux_labels"], tensors["aux_splits"]
+    lengths = {len(tensors[name]) for name in ("scores", "lm_scores") if name in tensors}
+    if arcs.shape[1] != 4 or lengths != {len(arcs)} or len(splits) != len(arcs) + 1:
+        raise ValueError("its tensors do not belong together")
+    if splits[0] != 0 or splits[-1] != len(words) or (np.diff(splits) < 0).any():
+        raise ValueError("output labels that belong to no arc")
+    if (words <= EPSILON).any():
+        raise ValueError("output labels below 1")
+    if not len(arcs):
+        raise ValueError("no arcs")
+    source, target, labels = arcs[:, 0], arcs[:, 1], arcs[:, 2]
+    final = int(arcs[:, :2].max())
+    if final > len(arcs) or (arcs[:, :2] < 0).any():
+        raise ValueError("states that no arc leads to or from")
+    if (np.diff(source) < 0).any() or (source == final).any():
+        raise ValueError("arcs that are not sorted by their source states")
+    if not np.array_equal(labels == FINAL, target == final) or (labels < FINAL).any():
+        raise ValueError("arcs to the final state without label -1, or other arcs with it")
+    if (labels == EPSILON).any():
+        raise ValueError("arcs that read nothing")

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.connect import connect
-from toolkit.fsa.fst import EPSILON, FINAL, Fst
+from toolkit.fsa.fst import EPSILON, FINAL, Fst, connect
 from toolkit.lang.ngram.arpa import ArpaError, read_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable
@@ -17,9 +16,7 @@ class GrammarError(ToolkitError):
     """An ARPA file that cannot be turned into a graph."""
 
 
-def grammar_acceptor(
-    arpa: Path, words_table: Path | SymbolTable, max_order: int | None = None
-) -> Fst:
+def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
     """G from an ARPA file.
 
     As Kaldi's arpa2fst with `--disambig-symbol=#0`: a state per context, back-off arcs that read
@@ -30,8 +27,6 @@ def grammar_acceptor(
       arpa: the n-gram model.
       words_table: `words.txt`, or its content; n-grams with other words are left out, as arpa2fst
         does.
-      max_order: use only n-grams up to this order; as in kaldilm, the longest left keep the
-        back-off weights that they have for longer ones.
 
     Raises:
       GrammarError: naming the file.
@@ -50,7 +45,7 @@ def grammar_acceptor(
                 f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is no word; train it"
                 " without"
             )
-    fst = connect(_Contexts(model, ids, max_order).acceptor(ids, backoff))
+    fst = connect(_Contexts(model, ids).acceptor(ids, backoff))
     symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
     if set(np.unique(fst.words).tolist()) <= symbols:
         word = max({*model.vocabulary} - {START, END, UNKNOWN}, default="")
@@ -67,12 +62,11 @@ class _Contexts:
     Args:
       model: the n-grams.
       ids: [V] of its words, -1 for those to leave out.
-      max_order: see `grammar_acceptor`.
     """
 
-    def __init__(self, model: BackoffModel, ids: np.ndarray, max_order: int | None) -> None:
+    def __init__(self, model: BackoffModel, ids: np.ndarray) -> None:
         self.start, self.end = model.ids[START], model.ids[END]
-        levels = model.levels[:max_order]
+        levels = model.levels
         self.begin = np.cumsum([1, *(len(level.word) for level in levels)])
         self.word = np.concatenate([[-1], *(level.word for level in levels)])
         before = [

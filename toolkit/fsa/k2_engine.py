@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import BestPath, best_path
-from toolkit.fsa.frame_rows import FrameScores
 from toolkit.fsa.fst import Fst, Lattice
-from toolkit.fsa.pruning import prune
-from toolkit.hmm.demand import DemandedScores
+from toolkit.fsa.lattice import BestPath, best_path, prune
+from toolkit.fsa.search_kernels import FrameScores
+from toolkit.hmm.gmm import LazyGmmScores
 
 
 class K2Engine:
@@ -33,7 +32,7 @@ class K2Engine:
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
         """See `toolkit.fsa.search.search_best_paths`."""
-        dense = [rows.dense() if isinstance(rows, DemandedScores) else rows for rows in scores]
+        dense = [rows.dense() if isinstance(rows, LazyGmmScores) else rows for rows in scores]
         joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(dense[0].device)
         found = _lattices(dense, joined, graphs, beam)
         return [None if lattice is None else best_path(lattice) for lattice in found]

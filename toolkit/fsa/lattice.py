@@ -1,16 +1,194 @@
-"""Lattices with their acoustic, graph and word scores apart, to be weighted anew."""
+"""Lattices: best paths and scores, pruning by beam or density, and scores to be weighted anew."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from numba import njit
 from torch import Tensor
 
 from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
-from toolkit.fsa.best_path import BestPath, best_arcs, path_of
-from toolkit.fsa.fst import Lattice
+from toolkit.fsa.fst import FINAL, Fst, Lattice
+
+Array = np.ndarray
+
+
+@dataclass
+class BestPath:
+    """The best path through a lattice."""
+
+    pdfs: Array
+    """[T] int64, the pdf of every frame."""
+    words: list[int]
+    """Word ids in order."""
+    word_frames: list[int]
+    """The frame in which each word begins."""
+    score: float
+    """Total score: scaled acoustic plus graph."""
+
+
+def best_path(lattice: Fst) -> BestPath:
+    """The single best path of a lattice (tropical semiring, in float64)."""
+    arcs = best_arcs(lattice.source, lattice.target, lattice.scores, lattice.num_states)
+    return path_of(lattice, arcs, float(lattice.scores[arcs].sum(dtype=np.float64)))
+
+
+def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
+    """The path along arcs of a graph or lattice, one per frame and one to the final state."""
+    counts = fst.splits[arcs + 1] - fst.splits[arcs]
+    # What is written at the end belongs to the last frame.
+    frames = np.repeat(np.minimum(np.arange(len(arcs)), len(arcs) - 2), counts)
+    words = [fst.words[fst.splits[arc] : fst.splits[arc + 1]] for arc in arcs[counts > 0]]
+    labels = fst.labels[arcs[:-1]].astype(np.int64)
+    joined = np.concatenate(words) if words else np.zeros(0, np.int32)
+    return BestPath(labels - 1, joined.tolist(), frames.tolist(), score)
+
+
+@njit(nogil=True, cache=True)
+def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array:
+    """The arcs of the best path from state 0 to the last state.
+
+    Args:
+      source, target, scores: [A] the arcs, ascending by source; every arc leads to a state with a
+        higher number.
+      states: number of states; without any the path is empty.
+    """
+    if states == 0:
+        return np.empty(0, np.int64)
+    forward, entry = np.full(states, -np.inf), np.full(states, -1)
+    forward[0] = 0.0
+    for a in range(len(source)):
+        total = forward[source[a]] + scores[a]
+        if total > forward[target[a]]:
+            forward[target[a]], entry[target[a]] = total, a
+    length, state = 0, states - 1
+    while entry[state] >= 0:
+        length, state = length + 1, source[entry[state]]
+    path, state = np.empty(length, np.int64), states - 1
+    for step in range(length - 1, -1, -1):
+        path[step] = entry[state]
+        state = source[entry[state]]
+    return path
+
+
+def forward_scores(fst: Fst) -> np.ndarray:
+    """[states] float64: the best score of a path from the start to each state.
+
+    Args:
+      fst: its states are numbered in topological order, as those of lattices are.
+
+    Returns:
+      -inf where no path leads.
+    """
+    best = np.full(fst.num_states, -np.inf)
+    best[:1] = 0.0
+    _forward(fst.source, fst.target, fst.scores, best)
+    return best
+
+
+def backward_scores(fst: Fst) -> np.ndarray:
+    """[states] float64: the best score of a path from each state to the end.
+
+    Args:
+      fst: see `forward_scores`.
+
+    Returns:
+      -inf where no path leads to the end.
+    """
+    best = np.full(fst.num_states, -np.inf)
+    best[-1:] = 0.0
+    _backward(fst.source, fst.target, fst.scores, best)
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _forward(source: np.ndarray, target: np.ndarray, scores: np.ndarray, best: np.ndarray) -> None:
+    for a in range(len(source)):
+        score = best[source[a]] + np.float64(scores[a])
+        best[target[a]] = max(best[target[a]], score)
+
+
+@njit(cache=True, nogil=True)
+def _backward(source: np.ndarray, target: np.ndarray, scores: np.ndarray, best: np.ndarray) -> None:
+    for a in range(len(source) - 1, -1, -1):
+        score = best[target[a]] + np.float64(scores[a])
+        best[source[a]] = max(best[source[a]], score)
+
+
+AnyFst = TypeVar("AnyFst", bound=Fst)
+
+
+def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
+    """Keep the arcs on paths whose score is at most `beam` below the best path's.
+
+    An infinite beam removes dead ends only.
+
+    Args:
+      lattice: of one utterance, states in topological order.
+      beam: in the units of the lattice's scores.
+
+    Returns:
+      The lattice that is left, or None when no path reaches the end.
+    """
+    if not (lattice.labels == FINAL).any():
+        return None
+    before, after = forward_scores(lattice), backward_scores(lattice)
+    through = before[lattice.source] + lattice.scores + after[lattice.target]
+    best = float(through.max())
+    if not math.isfinite(best):  # no path, or scores that are no numbers
+        return None
+    # The margin allows for the rounding of sums in another order.
+    kept = np.flatnonzero(through > max(best - beam - 1e-6 * abs(best), -1e300))
+    if len(kept) == lattice.num_arcs:
+        return lattice
+    source, target = lattice.source[kept], lattice.target[kept]
+    alive = np.zeros(lattice.num_states, dtype=bool)
+    alive[source] = alive[target] = True
+    number = (np.cumsum(alive) - 1).astype(np.int32)
+    return lattice.select_arcs(kept, source=number[source], target=number[target])
+
+
+def in_order(source: np.ndarray, target: np.ndarray, num_states: int) -> bool:
+    """Whether arcs [A] are sorted by source, lead to later states, and pass each of S states."""
+    ordered = (np.diff(source) >= 0).all() and (source >= 0).all() and (target > source).all()
+    states = np.union1d(source, target)
+    return bool(ordered and len(states) == num_states == states.max(initial=-1) + 1)
+
+
+class LatticeTraversal:
+    """The arcs of a lattice, with those that leave a set of states.
+
+    Args:
+      lattice: of one utterance, as dense search gives it: arcs sorted by source, and every arc
+        leads from the states of one frame to those of the next.
+    """
+
+    def __init__(self, lattice: Lattice) -> None:
+        self.target = lattice.target.astype(np.int64)
+        self.final = lattice.labels == FINAL
+        self._first = lattice.first.astype(np.int64)
+        self.splits, self.words = lattice.splits, lattice.words
+
+    def out_arcs(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The arcs that leave `states`: for each the position of its state there, and its index."""
+        degrees = self._first[states + 1] - self._first[states]
+        source = np.repeat(np.arange(len(states)), degrees)
+        within = np.arange(len(source)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
+        return source, self._first[states][source] + within
+
+    def output_words(self, arc: np.ndarray) -> "list[tuple[np.ndarray, np.ndarray]]":
+        """The words on arcs: (positions in `arc`, word ids) of the first, of the second, ..."""
+        begin, end = self.splits[arc], self.splits[arc + 1]
+        steps = []
+        while True:
+            writing = np.flatnonzero(begin < end)
+            if not len(writing):
+                return steps
+            steps.append((writing, self.words[begin[writing]]))
+            begin = begin + 1
 
 
 class WeightsError(ToolkitError):
@@ -94,3 +272,67 @@ class ScoredLattice:
     def best_words(self, weights: Weights) -> list[int]:
         """The word ids of the best path under `weights`."""
         return self.best_path(weights).words
+
+
+# Paths whose scores differ by less are kept or dropped together: float64 sums of float32 scores.
+TIE = 1e-6
+
+
+@dataclass(frozen=True)
+class LatticeArcs:
+    """A lattice in terms of its graph, in order of frame and arc."""
+
+    frames: int
+    """T, the emitting frames."""
+    frame: np.ndarray
+    """[A] int32: the frame of each arc, T for arcs to the final state."""
+    arc: np.ndarray
+    """[A] int32: the graph's arc."""
+
+    @property
+    def num_emitting(self) -> int:
+        """The number of arcs, without those to the final state."""
+        return int(np.count_nonzero(self.frame < self.frames))
+
+
+def prune_to_density(
+    lattice: Lattice,
+    frames: int,
+    density: float,
+    beam: float,
+) -> LatticeArcs:
+    """Keep the arcs of the best paths: as many as the density allows.
+
+    An arc is scored by the best path through it. Arcs are kept whose score is less than a
+    threshold below that of the best path; it is the largest threshold up to `beam` that meets the
+    density. So the best path is always kept, and with an arc the best path through it. Kaldi's
+    lattice-prune does the same with a fixed threshold.
+
+    A search's lattice is complete up to its output beam. Beyond it there may be arcs that depend on
+    when the search pruned, with k2 on read speech up to two thirds of all: these are always
+    dropped.
+
+    Args:
+      lattice: of one utterance, from `search_lattice`.
+      frames: T.
+      density: arcs per frame at most, from 1: the best path has one.
+      beam: the output beam of the search.
+    """
+    total, rest = forward_scores(lattice), backward_scores(lattice)
+    loss = total[-1] - (total[lattice.source] + lattice.scores + rest[lattice.target])
+    key = (lattice.frame.astype(np.int64) << 32) + lattice.graph_arc
+    # The arcs to the final state, one per frame at most on a path, are not counted.
+    emitting = key < frames << 32
+    threshold = _threshold(np.sort(loss[emitting]), int(density * frames), beam)
+    kept = np.sort(key[loss < threshold])
+    return LatticeArcs(frames, (kept >> 32).astype(np.int32), kept.astype(np.int32))
+
+
+def _threshold(losses: np.ndarray, most: int, beam: float) -> float:
+    """The largest threshold up to `beam` that keeps at most `most` of the sorted losses."""
+    most = min(most, int(np.searchsorted(losses, beam)))
+    if most >= len(losses):
+        return np.inf
+    apart = np.flatnonzero(np.diff(losses[: most + 1]) > TIE)
+    last = apart[-1] if len(apart) else 0
+    return float(losses[last] + TIE / 2)

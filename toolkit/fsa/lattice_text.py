@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from toolkit.fsa.lattice_store import WeightsUsed
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
-from toolkit.fsa.word_lattice_store import Decoding
 
 FRAME = "1"
 """What stands for a frame where Kaldi has a transition id of its model."""
 Symbol = Callable[[int], str]
 
 
-def kaldi_text(utterance: str, lattice: WordLattice, decoding: Decoding) -> str:
+def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> str:
     """A compact lattice as `lattice-copy ark:- ark,t:-` prints it, word ids for words.
 
     Costs are negated logarithms, the acoustic ones not scaled. The strings have as many ids as the
@@ -34,7 +34,7 @@ def kaldi_text(utterance: str, lattice: WordLattice, decoding: Decoding) -> str:
     return "\n".join([*lines, *final, "", ""])
 
 
-def slf(utterance: str, lattice: WordLattice, decoding: Decoding, symbol: Symbol) -> str:
+def slf(utterance: str, lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
     """A lattice in HTK's standard lattice format, words on links, natural logarithms."""
     lines = [
         "VERSION=1.0",
@@ -58,7 +58,7 @@ def _htk(text: str) -> str:
     return f"\\{text}" if text[:1] in ("'", '"') else text
 
 
-def openfst_text(lattice: WordLattice, decoding: Decoding, symbol: Symbol) -> str:
+def openfst_text(lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
     """An acceptor as `fstcompile --acceptor --isymbols=words.txt` takes it.
 
     Costs are the negated scores of the arcs with the weights of the best path.

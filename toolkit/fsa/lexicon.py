@@ -1,8 +1,12 @@
-"""L: the transducer from phones to words."""
+"""L, the transducer from phones to words, and the linear graphs of transcripts.
+
+A transcript's graph has all pronunciations of its words; silence is optional between them.
+"""
 
 import math
 from collections.abc import Sequence
 
+from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import EPSILON, Arc, Fst, fst_from_arcs
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 
@@ -103,4 +107,124 @@ def weighted_lexicon_transducer(
     for state in (spoken, paused):
         arcs.append((state, state, phone_disambig, word_disambig, 0.0))
     finals = {spoken: math.log(ends.no_silence_at_end), paused: math.log(ends.silence_at_end)}
+    return fst_from_arcs(arcs, finals)
+
+
+class LexiconSizeError(ToolkitError):
+    """A lexicon that is too large for graphs of transcripts."""
+
+
+Pronunciations = Sequence[Sequence[int]]
+
+# Bounds on ids, so that a word and a phone fit into one label of 31 bits.
+MAX_PHONES, MAX_WORDS = 2048, 2**20
+
+
+def pack_label(phone: int, word: int = 0) -> int:
+    """The output label of an arc that enters a phone, and with its first phone a word.
+
+    Raises:
+      LexiconSizeError: an id that is too high.
+    """
+    if not (phone < MAX_PHONES and word < MAX_WORDS):
+        raise LexiconSizeError(
+            f"a lexicon with a phone {phone} and a word {word}: transcripts are aligned with fewer"
+            f" than {MAX_PHONES:,} phones and {MAX_WORDS:,} words; make the lexicon smaller"
+            " (`lang.words`, `lang.vocabulary_size`)"
+        )
+    return word * MAX_PHONES + phone
+
+
+def unpack_label(label: int) -> tuple[int, int]:
+    """The phone and the word (0: none) of a label that `pack_label` made."""
+    return label % MAX_PHONES, label // MAX_PHONES
+
+
+def transcript_graph(
+    words: Sequence[int], pronunciations: Sequence[Pronunciations], silence: int
+) -> Fst:
+    """Phones to words of one transcript: every pronunciation, silence optional between words.
+
+    Args:
+      words: the word ids of the transcript.
+      pronunciations: for each of them its pronunciations, in phone ids.
+      silence: the id of the silence phone, allowed at both ends and between any two words.
+
+    Returns:
+      An acyclic transducer without input epsilons; each arc's output label says which phone and
+      word begin there (`pack_label`). Pronunciations and silence are equally likely.
+    """
+    arcs: list[Arc] = []
+    # Boundary i has two states: `plain` (no silence read) and `after` (after a silence).
+    plain, after, count = 0, 1, 2
+    arcs.append((plain, after, silence, pack_label(silence), 0.0))
+    for word, variants in zip(words, pronunciations, strict=True):
+        following, following_after = count, count + 1
+        count += 2
+        for phones in variants:
+            inner = list(range(count, count + len(phones) - 1))
+            count += len(inner)
+            stations = [*inner, following]
+            for source in (plain, after):
+                arcs.append((source, stations[0], phones[0], pack_label(phones[0], word), 0.0))
+            for i, phone in enumerate(phones[1:]):
+                arcs.append((stations[i], stations[i + 1], phone, pack_label(phone), 0.0))
+        arcs.append((following, following_after, silence, pack_label(silence), 0.0))
+        plain, after = following, following_after
+    return fst_from_arcs(arcs, [plain, after])
+
+
+def weighted_transcript_graph(
+    words: Sequence[int],
+    pronunciations: Sequence[Pronunciations],
+    weights: Sequence[Sequence[EntryProbabilities]],
+    ends: LexiconProbabilities,
+    silence: int,
+) -> Fst:
+    """The graph of one transcript with probabilities of pronunciations and of silence.
+
+    Args:
+      words, pronunciations, silence: see `transcript_graph`.
+      weights: for each word the probabilities of its pronunciations.
+      ends: of silence at the start and end.
+
+    Returns:
+      As `transcript_graph`, with the scores of `LexiconProbabilities`.
+    """
+    arcs: list[Arc] = []
+    # A boundary is reached with a score: without silence, before one, after one. The first one has
+    # a single state for the first two, as there is no arc into them that could hold the scores.
+    plain, after, count = (0, math.log1p(-ends.start)), 1, 2
+    arcs.append((0, after, silence, pack_label(silence), math.log(ends.start)))
+    for word, variants, known in zip(words, pronunciations, weights, strict=True):
+        following, pause, following_after = count, count + 1, count + 2
+        count += 3
+        for phones, weight in zip(variants, known, strict=True):
+            score = math.log(weight.pronunciation)
+            source, earlier = plain
+            sources = {
+                source: earlier + score + math.log(weight.no_silence_before),
+                after: score + math.log(weight.silence_before),
+            }
+            ways_out = {
+                following: math.log1p(-weight.silence_after),
+                pause: math.log(weight.silence_after),
+            }
+            for i, phone in enumerate(phones):
+                label = pack_label(phone, 0 if i else word)
+                inside, count = {count: 0.0}, count + 1
+                targets = ways_out if i == len(phones) - 1 else inside
+                arcs += [
+                    (source, target, phone, label, entered + left)
+                    for source, entered in sources.items()
+                    for target, left in targets.items()
+                ]
+                sources = inside
+        arcs.append((pause, following_after, silence, pack_label(silence), 0.0))
+        plain, after = (following, 0.0), following_after
+    state, earlier = plain
+    finals = {
+        state: earlier + math.log(ends.no_silence_at_end),
+        after: math.log(ends.silence_at_end),
+    }
     return fst_from_arcs(arcs, finals)

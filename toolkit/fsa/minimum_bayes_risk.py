@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from toolkit.fsa.tables import grown
+from toolkit.fsa.arrays import with_capacity
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
 
 OUTSIDE = 1e-5
@@ -60,7 +60,7 @@ def minimum_risk(
       scores: [A] the logarithms of the weights of its arcs.
       starts: word sequences to begin with in place of the best path; the best outcome counts.
     """
-    shares = lattice.shares(scores)
+    shares = lattice.incoming_arc_posteriors(scores)
     starts = starts or [spoken_words(lattice, scores)]
     found = (_improved(lattice, shares, words) for words in starts)
     return min(found, key=lambda outcome: outcome.risk)
@@ -85,7 +85,7 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
       scores: [A] of its arcs.
     """
     chosen = spoken_words(lattice, scores)
-    bins = _bins_around(lattice, lattice.shares(scores), chosen).bins
+    bins = _bins_around(lattice, lattice.incoming_arc_posteriors(scores), chosen).bins
     return [_of_word(*each) for each in zip(chosen, bins[1::2], strict=True)]
 
 
@@ -112,13 +112,6 @@ def _bins_around(lattice: WordLattice, shares: Array, chosen: list[int]) -> Mini
     distances = _distances(*arcs, shares, lattice.num_states, slots)
     aligned = _aligned(*arcs, shares, lattice.times, slots, distances)
     return MinimumRisk(_bins(*aligned, len(slots)), float(distances[-1, -1]))
-
-
-def expected_errors(lattice: WordLattice, scores: Array, words: list[int]) -> float:
-    """The expected edit distance of words from the paths of a lattice; see `minimum_risk`."""
-    arcs = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
-    slots = np.array(words, np.int64)
-    return float(_distances(*arcs, lattice.shares(scores), lattice.num_states, slots)[-1, -1])
 
 
 def _bins(
@@ -221,8 +214,12 @@ def _aligned(
                 open_mass[origin, q] += here[q]
                 continue
             size = count + 1
-            number, word, mass = grown(number, size), grown(word, size), grown(mass, size)
-            begin, end = grown(begin, size), grown(end, size)
+            number, word, mass = (
+                with_capacity(number, size),
+                with_capacity(word, size),
+                with_capacity(mass, size),
+            )
+            begin, end = with_capacity(begin, size), with_capacity(end, size)
             number[count], mass[count] = q - 1, here[q]
             end[count] = here[q] * times[at]
             if moves[q] == 0:
@@ -233,3 +230,57 @@ def _aligned(
                 here[q - 1] += here[q]
             count += 1
     return number[:count], word[:count], mass[:count], begin[:count], end[:count]
+
+
+def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
+    """The words of the path with the smallest edit distance from a reference, exactly.
+
+    Work grows with arcs times reference words. Kaldi's lattice-oracle.
+
+    Args:
+      lattice: of one utterance.
+      reference: word ids; an id that the lattice does not have, such as -1, is never right.
+    """
+    words = np.array(reference, np.int64)
+    columns = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
+    path = _nearest(*columns, lattice.num_states, words)
+    found = lattice.words[path[::-1]]
+    return found[found != NO_WORD].tolist()
+
+
+@njit(nogil=True, cache=True)
+def _nearest(
+    source: np.ndarray, target: np.ndarray, words: np.ndarray, states: int, reference: np.ndarray
+) -> np.ndarray:  # pragma: no cover (compiled)
+    """The arcs of the nearest path, from the last to the first."""
+    size = len(reference) + 1
+    errors = np.full((states, size), len(source) + size)
+    entry = np.full((states, size), -1)  # the arc into the state
+    taken = np.zeros((states, size), np.int64)  # reference words before that arc
+    errors[0] = np.arange(size)
+    place = 0  # arcs into a state have all come before those out of it
+    for state in range(states):
+        for r in range(1, size):  # reference words that no arc says
+            if errors[state, r - 1] + 1 < errors[state, r]:
+                errors[state, r] = errors[state, r - 1] + 1
+                entry[state, r], taken[state, r] = entry[state, r - 1], taken[state, r - 1]
+        while place < len(source) and source[place] == state:
+            to, word = target[place], words[place]
+            for r in range(size):
+                cost = errors[state, r] + (word != 0)
+                if cost < errors[to, r]:
+                    errors[to, r], entry[to, r], taken[to, r] = cost, place, r
+                if word != 0 and r + 1 < size:
+                    cost = errors[state, r] + (word != reference[r])
+                    if cost < errors[to, r + 1]:
+                        errors[to, r + 1], entry[to, r + 1], taken[to, r + 1] = cost, place, r
+            place += 1
+    path = np.empty(states, np.int64)
+    state, r, count = states - 1, size - 1, 0
+    while state > 0:
+        arc = entry[state, r]
+        path[count] = arc
+        count += 1
+        r = taken[state, r]
+        state = source[arc]
+    return path[:count]

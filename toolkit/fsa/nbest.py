@@ -5,13 +5,60 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
-from toolkit.fsa.best_scores import backward_scores
+from toolkit.fsa.arrays import find_slot, rehash_if_full, with_capacity
 from toolkit.fsa.fst import Lattice
-from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.sampling import sampled_arcs
-from toolkit.fsa.tables import grown, roomy, slot_of
+from toolkit.fsa.lattice import ScoredLattice, Weights, backward_scores
 
 Array = np.ndarray
+
+
+def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
+    """The arcs of `count` paths, [count, T + 1] int64.
+
+    Systematic sampling: with the paths in order of their arcs, the probability mass is divided into
+    `count` equal parts, and the path in the middle of each is taken. Less variance than independent
+    draws, and the same paths in every call.
+
+    Args:
+      lattice: of one utterance.
+      scores: [A] of its arcs.
+      count: number of paths; a path of large posterior is among them several times.
+    """
+    arcs = int(lattice.frame[-1]) + 1
+    return _sample(lattice.first, lattice.target, scores.astype(np.float64), count, arcs)
+
+
+@njit(nogil=True, cache=True)
+def _sample(first: Array, target: Array, scores: Array, count: int, length: int) -> Array:
+    states = len(first) - 1
+    rest = np.full(states, -np.inf)  # log of the summed weights from each state to the end
+    rest[states - 1] = 0.0
+    for state in range(states - 2, -1, -1):
+        arcs = range(first[state], first[state + 1])
+        best = -np.inf
+        for a in arcs:
+            best = max(best, scores[a] + rest[target[a]])
+        total = 0.0
+        for a in arcs:
+            total += np.exp(scores[a] + rest[target[a]] - best)
+        rest[state] = best + np.log(total)
+    paths = np.empty((count, length), np.int64)
+    for n in range(count):
+        left, state = (n + 0.5) / count, 0
+        for step in range(length):
+            chosen, share = first[state], 0.0
+            for a in range(first[state], first[state + 1]):
+                mine = np.exp(scores[a] + rest[target[a]] - rest[state])
+                if mine > 0:
+                    chosen, share = a, mine
+                    if left < share:
+                        break
+                    left -= share
+            left = min(left / share, 1.0)
+            paths[n, step], state = chosen, target[chosen]
+    return paths
+
+
 BEAMS = (1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 """How far n-best lists may reach below the best path, in turn until they are full."""
 
@@ -112,19 +159,22 @@ def _best_sequences(
                 if found == len(read):
                     larger = np.empty((2 * found, 3))
                     larger[:found] = tried
-                    tried, read = larger, grown(read, 2 * found)
+                    tried, read = larger, with_capacity(read, 2 * found)
                 number = history[one]
                 for word in words[splits[arc] : splits[arc + 1]]:
                     key = number * vocabulary + word
-                    slot = slot_of(key, keys, slots)
+                    slot = find_slot(key, keys, slots)
                     if slots[slot] < 0:
-                        before, last = grown(before, histories + 1), grown(last, histories + 1)
-                        keys = grown(keys, histories + 1)
+                        before, last = (
+                            with_capacity(before, histories + 1),
+                            with_capacity(last, histories + 1),
+                        )
+                        keys = with_capacity(keys, histories + 1)
                         before[histories], last[histories], keys[histories] = number, word, key
                         slots[slot] = histories
                         histories += 1
                         number = histories - 1
-                        slots = roomy(slots, keys, histories, histories + 1)
+                        slots = rehash_if_full(slots, keys, histories, histories + 1)
                     else:
                         number = slots[slot]
                 for column in range(3):
@@ -133,7 +183,7 @@ def _best_sequences(
                 found += 1
         if len(seen) < histories:
             known = len(seen)
-            seen = grown(seen, histories)
+            seen = with_capacity(seen, histories)
             seen[known:] = -1
         kept = begins[state]
         for one in np.argsort(-tried[:found, 0], kind="mergesort"):
@@ -144,7 +194,7 @@ def _best_sequences(
                 if kept == len(history):
                     larger = np.empty((2 * kept, 3))
                     larger[:kept] = sums
-                    sums, history = larger, grown(history, 2 * kept)
+                    sums, history = larger, with_capacity(history, 2 * kept)
                 sums[kept], history[kept] = tried[one], read[one]
                 kept += 1
         begins[state + 1] = kept

@@ -11,10 +11,9 @@ from numba import njit
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import centre
-from toolkit.fsa.connect import connect
+from toolkit.fsa.arrays import find_slot, rehash_if_full, with_capacity
 from toolkit.fsa.denominator import Denominator
-from toolkit.fsa.fst import FINAL, Lattice
-from toolkit.fsa.tables import grown, roomy, slot_of
+from toolkit.fsa.fst import FINAL, Lattice, connect
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 
@@ -242,17 +241,20 @@ def _paths(
                 a += np.searchsorted(target_pdfs[a:end], pdf)
                 while a < end and target_pdfs[a] == pdf:
                     key = ((t + 1) * np.int64(2 * phones) + there) * (begin + 1) + targets[a]
-                    slot = slot_of(key, keys, slots)
+                    slot = find_slot(key, keys, slots)
                     number = slots[slot]
                     if number < 0:
                         number, slots[slot] = size, size
-                        keys = grown(keys, size + 1)
+                        keys = with_capacity(keys, size + 1)
                         keys[size] = key
                         size += 1
-                        slots = roomy(slots, keys, size, size)
-                    source, target = grown(source, arcs + 1), grown(target, arcs + 1)
-                    label, frame = grown(label, arcs + 1), grown(frame, arcs + 1)
-                    score = grown(score, arcs + 1)
+                        slots = rehash_if_full(slots, keys, size, size)
+                    source, target = (
+                        with_capacity(source, arcs + 1),
+                        with_capacity(target, arcs + 1),
+                    )
+                    label, frame = with_capacity(label, arcs + 1), with_capacity(frame, arcs + 1)
+                    score = with_capacity(score, arcs + 1)
                     source[arcs], target[arcs], frame[arcs] = done, number, t
                     label[arcs], score[arcs] = pdf + 1, weights[a]
                     arcs, a = arcs + 1, a + 1

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.fsa.files import GraphError
-from toolkit.fsa.fst import FINAL, Fst
+from toolkit.fsa.fst import FINAL, Fst, GraphError
 from toolkit.fsa.openfst import MAGIC
 from toolkit.storage.reading import reading
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.best_scores import backward_scores
 from toolkit.fsa.fst import Lattice
-from toolkit.fsa.pruning import prune
-from toolkit.fsa.traversal import LatticeTraversal
+from toolkit.fsa.lattice import LatticeTraversal, backward_scores, prune
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, SymbolTable
 
@@ -210,7 +208,7 @@ class _Composition:
         self, source: np.ndarray, target: np.ndarray, arc: np.ndarray, lm: np.ndarray
     ) -> Lattice:
         """The composition as a lattice, without dead ends and paths outside the beam."""
-        composed = self._lattice.taken(
+        composed = self._lattice.select_arcs(
             arc,
             source=source.astype(np.int32),
             target=target.astype(np.int32),

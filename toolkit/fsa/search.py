@@ -1,14 +1,28 @@
-"""Dense search: pruned intersection of frame scores with a graph."""
+"""Dense search: pruned intersection of frame scores with a graph, by own kernels or by k2."""
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
 from toolkit.fsa.beam import Beam, GraphMismatchError
-from toolkit.fsa.best_path import BestPath
-from toolkit.fsa.engine import engine
-from toolkit.fsa.frame_rows import FrameScores
-from toolkit.fsa.fst import Fst, Lattice
+from toolkit.fsa.fst import Fst, Lattice, fst_from_arcs
+from toolkit.fsa.lattice import BestPath, best_path, path_of, prune
+from toolkit.fsa.search_kernels import (
+    FrameScores,
+    GraphArrays,
+    Trellis,
+    kernel_scores,
+    search,
+    viterbi,
+)
 
 
 def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
@@ -76,3 +90,126 @@ def search_best_paths(
         for n, path in zip(some, engine().best_paths(*own, beam), strict=True):
             found[n] = path
     return found
+
+
+class Engine(Protocol):
+    """A dense search. All engines search by the same rules and keep the same arcs."""
+
+    def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
+        """See `toolkit.fsa.search.search_lattice`."""
+
+    def best_paths(
+        self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
+    ) -> list[BestPath | None]:
+        """See `toolkit.fsa.search.search_best_paths`."""
+
+
+def engine() -> Engine:
+    """The engine that `toolkit.engines.search_engine` names.
+
+    Raises:
+      EngineError: it is k2, which cannot be imported.
+    """
+    return load_engine(search_engine())
+
+
+@contextmanager
+def searching_with(name: str) -> Iterator[None]:
+    """Search with an engine while a `with` statement lasts: to compare engines."""
+    before = os.environ.get(SEARCH_VARIABLE, "")
+    os.environ[SEARCH_VARIABLE] = name
+    try:
+        yield
+    finally:
+        os.environ[SEARCH_VARIABLE] = before
+
+
+@cache
+def load_engine(name: str) -> Engine:
+    """Import the engine of a name; there is one instance of it in a process.
+
+    Raises:
+      EngineError: it is k2, which cannot be imported.
+    """
+    if name == "native":
+        return NativeEngine()
+    try:
+        from toolkit.fsa.k2_engine import K2Engine
+    except ImportError as error:
+        raise EngineError(
+            f"{SEARCH_VARIABLE} is 'k2', which cannot be imported ({error}); unset it to search"
+            " with the toolkit's own kernels, or install k2 as docs/install.md says"
+        ) from error
+    return K2Engine()
+
+
+class NativeEngine:
+    """Searches one utterance after the other, without the interpreter lock."""
+
+    def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
+        """See `toolkit.fsa.search.search_lattice`."""
+        limits = (beam.search, beam.min_active, beam.max_active)
+        return lattice_of(search(graph_arrays(graph), rows_of(scores), limits, beam.output), graph)
+
+    def best_paths(
+        self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
+    ) -> list[BestPath | None]:
+        """See `toolkit.fsa.search.search_best_paths`."""
+        limits = (beam.search, beam.min_active, beam.max_active)
+        found: list[BestPath | None] = []
+        for rows, graph in zip(scores, graphs, strict=True):
+            arcs, score = viterbi(graph_arrays(graph), kernel_scores(rows), limits)
+            found.append(path_of(graph, arcs, score) if len(arcs) else None)
+        return found
+
+
+def graph_arrays(graph: Fst) -> GraphArrays:
+    """A graph as the kernels take it.
+
+    Raises:
+      GraphMismatchError: it has no arcs.
+    """
+    if not graph.num_arcs:
+        raise GraphMismatchError("the graph has no arcs: it accepts nothing")
+    return GraphArrays(graph.first, graph.target, graph.labels, graph.scores, graph.writes)
+
+
+def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
+    """The lattice that a trellis holds after its last frame; None if no path reached the end."""
+    frames = int(trellis.frames[0]) - 1  # the last step followed the arcs to the final state
+    if trellis.states_at[frames + 2] == trellis.states_at[frames + 1]:
+        return None
+    counts = np.diff(trellis.arcs_at[: frames + 2])
+    frame = np.repeat(np.arange(frames + 1, dtype=np.int32), counts)
+    every = slice(0, int(trellis.arcs_at[frames + 1]))
+    arc = trellis.arc[every].copy()
+    source = trellis.source[every] + trellis.states_at[frame]
+    target = trellis.target[every] + trellis.states_at[frame + 1]
+    lattice = Lattice.of(graph, arc, frame, source, target, trellis.score[every].copy())
+    return prune(lattice)
+
+
+def rows_of(scores: Tensor) -> np.ndarray:
+    """Scores [T, P] as the kernels take them: float32, on the CPU."""
+    return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)
+
+
+def intersect_two_frames() -> str:
+    """Decode two frames on a two-word graph; the best of four paths was found by hand.
+
+    Returns:
+      What was tested, for a report.
+
+    Raises:
+      RuntimeError: the engine runs but finds another path or score.
+    """
+    graph = fst_from_arcs(
+        [(0, 1, 1, 1, -0.5), (0, 1, 2, 2, 0.0), (1, 2, 1, 1, 0.0), (1, 2, 2, 2, -0.25)], [2]
+    )
+    frames = torch.tensor([[0.6, 0.3], [0.1, 0.7]]).log()  # [T, P]
+    lattice = search_lattice(frames, graph, Beam(20.0, 10.0, 1, 100))
+    found = lattice and best_path(lattice)
+    expected = math.log(0.6) - 0.5 + math.log(0.7) - 0.25
+    if not found or found.words != [1, 2] or abs(found.score - expected) > 1e-5:
+        raise RuntimeError(f"the search found {found}, not the words [1, 2] at {expected}")
+    return f"dense pruned intersection ({search_engine()})"

@@ -5,12 +5,16 @@ the same graph both keep the same arcs: how the beam narrows and widens, which f
 searched with wider beams, and when arcs outside the output beam are dropped.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
+from torch import Tensor
 
-from toolkit.fsa.tables import grown
+from toolkit.fsa.arrays import with_capacity
+from toolkit.hmm.gmm import LazyGmmScores
+from toolkit.hmm.gmm_kernels import MixtureArrays, demanded_score
 
 Array = np.ndarray
 FINAL_FRAMES = 4
@@ -68,7 +72,7 @@ class Trellis(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def new_trellis(beam: float) -> Trellis:
+def empty_trellis(beam: float) -> Trellis:
     """A trellis without frames: the graph's start state alone."""
     return Trellis(
         np.zeros(1, np.int64),
@@ -103,7 +107,7 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 
 
 @njit(cache=True, nogil=True)
-def padded(row: Array, ending: bool) -> Array:
+def add_final_column(row: Array, ending: bool) -> Array:
     """A frame's scores [P] such that those of label l stand at l + 1, that of the final arcs at 0.
 
     One of both is out of reach, so that a loop over arcs needs no branches.
@@ -117,7 +121,7 @@ def padded(row: Array, ending: bool) -> Array:
 
 
 @njit(cache=True, nogil=True)
-def extended(
+def advance_frame(
     trellis: Trellis,
     graph: GraphArrays,
     row: Array,
@@ -141,7 +145,7 @@ def extended(
     """
     n = trellis.frames[0]
     begin, end = trellis.states_at[n], trellis.states_at[n + 1]
-    scores, room = padded(row, left < 0), 0
+    scores, room = add_final_column(row, left < 0), 0
     for state in trellis.state[begin:end]:
         room += graph.first[state + 1] - graph.first[state]
     reached, tops = np.empty(room, np.float32), np.empty(end - begin, np.float32)
@@ -163,9 +167,12 @@ def extended(
     for total in reached:
         room += total > low
     arcs_before = trellis.arcs_at[n]
-    source = grown(trellis.source, arcs_before + room)
-    target = grown(trellis.target, arcs_before + room)
-    arc, score = grown(trellis.arc, arcs_before + room), grown(trellis.score, arcs_before + room)
+    source = with_capacity(trellis.source, arcs_before + room)
+    target = with_capacity(trellis.target, arcs_before + room)
+    arc, score = (
+        with_capacity(trellis.arc, arcs_before + room),
+        with_capacity(trellis.score, arcs_before + room),
+    )
     read, near, size = 0, arcs_before, 0
     for i in range(begin, end):
         first, after_last = graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]
@@ -184,8 +191,11 @@ def extended(
                 if total > cutoff and place[to] < 0:
                     place[to] = size
                     size += 1
-    states = grown(trellis.state, end + size)
-    after, entry = grown(trellis.forward, end + size), grown(trellis.entry, end + size)
+    states = with_capacity(trellis.state, end + size)
+    after, entry = (
+        with_capacity(trellis.forward, end + size),
+        with_capacity(trellis.entry, end + size),
+    )
     after[end : end + size] = -np.inf
     kept = arcs_before
     for k in range(arcs_before, near):
@@ -201,8 +211,11 @@ def extended(
         kept += 1
     for state in states[end : end + size]:
         place[state] = -1
-    arcs_at, states_at = grown(trellis.arcs_at, n + 2), grown(trellis.states_at, n + 3)
-    beams = grown(trellis.beam, n + 2)
+    arcs_at, states_at = (
+        with_capacity(trellis.arcs_at, n + 2),
+        with_capacity(trellis.states_at, n + 3),
+    )
+    beams = with_capacity(trellis.beam, n + 2)
     arcs_at[n + 1], states_at[n + 2], beams[n + 1] = kept, end + size, beam
     trellis.frames[0] = n + 1
     return Trellis(
@@ -309,13 +322,13 @@ def search(
     Its last level is empty if no path reaches that state, and otherwise holds it alone.
     """
     place = np.full(len(graph.first) - 1, -1, np.int32)
-    trellis = new_trellis(limits[0])
+    trellis = empty_trellis(limits[0])
     frames = len(scores)
     for t in range(frames):
-        trellis = extended(trellis, graph, scores[t], frames - 1 - t, limits, output, place)
+        trellis = advance_frame(trellis, graph, scores[t], frames - 1 - t, limits, output, place)
         if (t + 1) % PRUNE_EVERY == 0:
             prune_trellis(trellis, np.int64(PRUNE_BACK), 0, output)  # typed as in `prune_end`
-    trellis = extended(trellis, graph, scores[0], np.int64(-1), limits, output, place)
+    trellis = advance_frame(trellis, graph, scores[0], np.int64(-1), limits, output, place)
     prune_end(trellis, output)
     return trellis
 
@@ -325,3 +338,150 @@ def prune_end(trellis: Trellis, output: float) -> None:
     """Prune for the last time, after the arcs to the final state."""
     frames = trellis.frames[0] - 1
     prune_trellis(trellis, 1 + frames % PRUNE_EVERY + PRUNE_BACK - PRUNE_EVERY, 0, output)
+
+
+FrameScores = Tensor | LazyGmmScores
+"""Scaled log-likelihoods [T, P] of an utterance, one row per frame."""
+
+
+def kernel_scores(scores: FrameScores) -> Array | MixtureArrays:
+    """Scores as the kernels take them: float32, on the CPU."""
+    if isinstance(scores, LazyGmmScores):
+        return scores.arrays()
+    return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)
+
+
+def num_frames(scores: Any) -> int:
+    """T, of what `kernel_scores` returns; for kernels only."""
+    raise NotImplementedError
+
+
+def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Array:
+    """Return a frame's scores as `padded` does, of the arcs that leave `states` at least.
+
+    For kernels only.
+
+    Args:
+      scores: what `kernel_scores` returns.
+      frame: T for the step to the final state.
+      graph: its labels are column + 1.
+      states: the active ones.
+    """
+    raise NotImplementedError
+
+
+# numba wants the parameters of an overload and of what it returns annotated alike.
+@overload(num_frames)
+def _num_frames(scores: Any) -> Any:
+    return _frames_given if isinstance(scores, types.Array) else _frames_demanded
+
+
+def _frames_given(scores: Any) -> int:
+    return len(scores)
+
+
+def _frames_demanded(scores: Any) -> int:
+    return len(scores.rows)
+
+
+@overload(frame_row)
+def _frame_row(scores: Any, frame: Any, graph: Any, states: Any) -> Any:
+    return _row_given if isinstance(scores, types.Array) else _row_demanded
+
+
+def _row_given(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    return add_final_column(scores[min(frame, len(scores) - 1)], frame == len(scores))
+
+
+def _row_demanded(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    return _demanded(scores, frame, graph, states)
+
+
+@njit(cache=True, nogil=True)
+def _demanded(scores: MixtureArrays, frame: int, graph: GraphArrays, states: Array) -> Array:
+    ending = frame == len(scores.rows)
+    row = add_final_column(np.full(len(scores.first), -np.inf, np.float32), ending)
+    if ending:
+        return row
+    for state in states:
+        for arc in range(graph.first[state], graph.first[state + 1]):
+            label = graph.label[arc]
+            if label > 0 and row[label + 1] == -np.inf:
+                row[label + 1] = demanded_score(scores, frame, label - 1)
+    return row
+
+
+@njit(nogil=True, cache=True)
+def viterbi(
+    graph: GraphArrays, scores: Array | MixtureArrays, limits: tuple[float, int, int]
+) -> tuple[Array, float]:
+    """The best path of scores through a graph, pruned as `search_kernels.search`.
+
+    Keeps one arc per state and frame where a lattice keeps them all, and adds up in float64.
+
+    Args:
+      graph: its labels are column + 1.
+      scores: [T, P], see `toolkit.fsa.search_kernels.kernel_scores`.
+      limits: beam, fewest and most active states.
+
+    Returns:
+      The graph's arcs, one per frame and one to the final state (none if no path reaches it), and
+      the path's score.
+    """
+    frames = num_frames(scores)
+    place = np.full(len(graph.first) - 1, -1, np.int32)
+    states, forward = np.zeros(1, np.int32), np.zeros(1, np.float64)
+    previous, entry = np.full(1, -1), np.full(1, -1, np.int32)  # of all levels, one after the other
+    begin, end, beam = 0, 1, np.float32(limits[0])
+    for t in range(frames + 1):
+        row, room = frame_row(scores, t, graph, states), 0
+        for state in states:
+            room += graph.first[state + 1] - graph.first[state]
+        reached, tops = np.empty(room, np.float64), np.empty(len(states), np.float64)
+        count, best = 0, -np.inf
+        for i in range(len(states)):
+            top = -np.inf
+            for a in range(graph.first[states[i]], graph.first[states[i] + 1]):
+                total = forward[i] + graph.score[a] + row[np.uint32(graph.label[a] + 1)]
+                reached[count] = total
+                top = total if total > top else top
+                count += 1
+            tops[i] = top
+            best = top if top > best else best
+        beam = adapted_beam(beam, len(states), limits)
+        cutoff = best - beam * 1.25 ** max(0, FINAL_FRAMES - (frames - 1 - t))
+        room = 0
+        for total in reached:
+            room += total > cutoff
+        previous, entry = with_capacity(previous, end + room), with_capacity(entry, end + room)
+        after, to_states, size, read = np.empty(room, np.float64), np.empty(room, np.int32), 0, 0
+        for i in range(len(states)):
+            first, after_last = graph.first[states[i]], graph.first[states[i] + 1]
+            if not tops[i] > cutoff:
+                read += after_last - first
+                continue
+            for a in range(first, after_last):
+                total = reached[read]
+                read += 1
+                if not total > cutoff:
+                    continue
+                to = graph.target[a]
+                position = place[to]
+                if position < 0:
+                    position = place[to] = size
+                    to_states[size], after[size] = to, -np.inf
+                    size += 1
+                if total > after[position]:
+                    after[position] = total
+                    previous[end + position], entry[end + position] = begin + i, a
+        for state in to_states[:size]:
+            place[state] = -1
+        states, forward = to_states[:size].copy(), after[:size].copy()
+        begin, end = end, end + size
+        if not size:
+            return np.empty(0, np.int64), -np.inf
+    path, at = np.empty(frames + 1, np.int64), begin
+    for t in range(frames, -1, -1):
+        path[t] = entry[at]
+        at = previous[at]
+    return path, forward[0]

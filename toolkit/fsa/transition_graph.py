@@ -17,7 +17,7 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
     Words and scores stay on their arcs: transitions cost nothing.
 
     Args:
-      graph: expanded with `transitions.states` (see `toolkit.fsa.hmm.expand_phones`).
+      graph: expanded with `transitions.states` (see `toolkit.fsa.expand.expand_phones_to_pdfs`).
       transitions: of its senones.
 
     Returns:

@@ -1,11 +1,12 @@
-"""Diagonal Gaussian mixtures, one per pdf, and their maximum-likelihood training."""
+"""Diagonal Gaussian mixtures, one per pdf: their maximum-likelihood training and their scores."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from operator import iadd
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,12 +14,37 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.hmm.accumulators import Accumulators
-from toolkit.hmm.gmm_kernels import add_frames
+from toolkit.hmm.gmm_kernels import MixtureArrays, add_frames
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
 
+Self = TypeVar("Self", bound="Accumulators")
+
+
+class Accumulators:
+    """Base of dataclasses whose fields are numbers and float64 tensors summed over frames."""
+
+    def add(self: Self, other: Self) -> None:
+        """Add the statistics of other frames; the same order of adding gives the same bits."""
+        for field in fields(self):
+            total = iadd(getattr(self, field.name), getattr(other, field.name))
+            setattr(self, field.name, total)
+
+    def __reduce__(self) -> tuple:
+        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        arrays = (v.numpy() if isinstance(v, Tensor) else v for v in values)
+        return _unpickle_accumulators, (type(self), *arrays)
+
+
+def _unpickle_accumulators(kind: type[Self], *values: object) -> Self:
+    return kind(*(v if isinstance(v, int | float) else torch.from_numpy(v) for v in values))
+
+
 LOG_2PI = 1.8378770664093453
+
+SPLIT_POWER = 0.25
+"""Exponent of a pdf's occupancy in its share of the Gaussians; below one favours rare pdfs."""
 
 # Scores of single Gaussians that are computed at a time: 8 MB, so that they stay in the cache.
 MAX_SCORES = 2**21
@@ -249,10 +275,8 @@ class Gmm:
         totals = torch.zeros(self.num_pdfs, dtype=torch.float64).index_add_(0, owner, weights)
         return Gmm(owner, (weights / totals[owner]).float(), means[keep], variances[keep])
 
-    def split(
-        self, target: int, pdf_occupancy: Tensor, power: float = 0.25, min_count: float = 0.0
-    ) -> "Gmm":
-        """Grow to `target` Gaussians, allotted to the pdfs by occupancy^power (Kaldi's mix-up).
+    def split(self, target: int, pdf_occupancy: Tensor, min_count: float = 0.0) -> "Gmm":
+        """Grow to `target` Gaussians, allotted to the pdfs by occupancy^0.25 (Kaldi's mix-up).
 
         Each pdf splits its heaviest Gaussian in two, moved apart by a fifth of its standard
         deviation in random directions, until it has its share. The directions are the same in
@@ -261,10 +285,9 @@ class Gmm:
         Args:
           target: total number of Gaussians; fewer where there are too few frames.
           pdf_occupancy: [P] frames of each pdf.
-          power: below one favours rare pdfs.
           min_count: frames that a pdf must have for each Gaussian (Kaldi: 20).
         """
-        wanted = _shares(target, pdf_occupancy.clamp(min=1.0), power, min_count).tolist()
+        wanted = _shares(target, pdf_occupancy.clamp(min=1.0), min_count).tolist()
         generator = torch.Generator().manual_seed(0)
         weights, means, variances = [], [], []
         for pdf, mine in enumerate(self._gaussians_of_pdf):
@@ -326,7 +349,7 @@ class Gmm:
 
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
-        return _unpickled, tuple(t.numpy() for t in self.state().values())
+        return _unpickle_gmm, tuple(t.numpy() for t in self.state().values())
 
     def save(self, path: Path) -> None:
         """Write the model as safetensors."""
@@ -351,16 +374,16 @@ def _sum_in_place(scores: Tensor) -> Tensor:
     return scores.sub_(top[:, None]).clamp_(min=NEGLIGIBLE).exp_().sum(1).log_().add_(top)
 
 
-def _unpickled(*arrays: np.ndarray) -> Gmm:
+def _unpickle_gmm(*arrays: np.ndarray) -> Gmm:
     return Gmm(*map(torch.from_numpy, arrays))
 
 
-def _shares(target: int, occupancy: Tensor, power: float, min_count: float) -> Tensor:
+def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
     """How many of `target` Gaussians each pdf gets by its occupancy [P] -> [P] int64.
 
     Gaussians that a pdf has too few frames for are allotted to the other pdfs.
     """
-    share = occupancy**power
+    share = occupancy**SPLIT_POWER
     most = (occupancy / min_count).floor().clamp(min=1.0)  # infinite without a minimum
     full = torch.zeros(len(share), dtype=torch.bool)
     while True:
@@ -370,3 +393,64 @@ def _shares(target: int, occupancy: Tensor, power: float, min_count: float) -> T
         if torch.equal(grown, full) or grown.all():
             return wanted.minimum(most).floor().long().clamp(min=1)
         full = grown
+
+
+@dataclass(frozen=True)
+class LazyGmmScores:
+    """The scores [T, L] of T frames, for searches that read a few of them.
+
+    A forced alignment reads a tenth of the scores of its utterance: those of the states that its
+    beam reaches in a frame. Matrix products of all of them took it four fifths of its time. It has
+    the length, the shape and the product by a number of the tensor that it stands for.
+
+    Raises:
+      GmmError: frames and mixtures have different dimensions, or there is no such pdf: compiled
+        loops would read beyond the arrays.
+    """
+
+    gmm: Gmm
+    """The mixtures."""
+    frames: Tensor
+    """[T, D] the features."""
+    pdfs: Tensor
+    """[L] the pdf of each column."""
+    scale: float = 1.0
+    """Factor on the log-likelihoods."""
+
+    def __post_init__(self) -> None:
+        if self.frames.shape[1] != self.gmm.means.shape[1]:
+            raise GmmError(
+                f"frames of {self.frames.shape[1]} values for Gaussian mixtures of"
+                f" {self.gmm.means.shape[1]} dimensions: front end and mixtures come from"
+                " different systems; restore the model or train it again"
+            )
+        if len(self.pdfs) and not 0 <= int(self.pdfs.min()) <= int(self.pdfs.max()) < (
+            self.gmm.num_pdfs
+        ):
+            raise GmmError(
+                f"pdf {int(self.pdfs.max())} of {self.gmm.num_pdfs}: senones and mixtures come"
+                " from different systems; restore the model or train it again"
+            )
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and L."""
+        return len(self.frames), len(self.pdfs)
+
+    def __mul__(self, scale: float) -> "LazyGmmScores":
+        return replace(self, scale=self.scale * scale)
+
+    def dense(self) -> Tensor:
+        """Compute all of them: [T, L]."""
+        return self.gmm.log_likelihoods(self.frames, self.pdfs) * self.scale
+
+    def arrays(self) -> MixtureArrays:
+        """Return what kernels compute them from; nothing of the mixtures is copied."""
+        products = self.gmm.products(self.pdfs)
+        rows = np.concatenate([self.frames.numpy() ** 2, self.frames.numpy()], axis=1)
+        return MixtureArrays(
+            rows, *(part.numpy() for part in products), scale=np.float32(self.scale)
+        )

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.hmm.context import phone_contexts
-from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.topology import Topology, phone_contexts
+from toolkit.hmm.tree import Tree
 
 
 @dataclass(frozen=True)

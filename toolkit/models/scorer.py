@@ -179,7 +179,7 @@ class NeuralScorer:
     frame_shift: float = 0.03
     """Seconds between frames."""
     device: str = "cpu"
-    """Where the network computes; on a GPU see `toolkit.align.scored`."""
+    """Where the network computes; on a GPU see `toolkit.align.scorer`."""
 
     @cached_property
     def store(self) -> FeatureStore:

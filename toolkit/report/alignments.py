@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from toolkit.align.ctm import CtmEntry
 from toolkit.align.kaldi.alignments import phone_times
 from toolkit.align.store import AlignmentStore
+from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lexicon import without_positions
 from toolkit.report.budget import Budget
@@ -56,7 +56,7 @@ def worst_alignments(
         media = clip(split, id)
         if media is None:
             continue
-        phones = phone_times(id, store.load(id), topology)
+        phones = phone_times(store.load(id), topology)
         words = word_times(phones, split.utterances[id].text.split(), topology)
         sound = aligned_player(media, id, words, _shown(phones, topology))
         card = (
@@ -73,35 +73,30 @@ def worst_alignments(
 
 
 def word_times(
-    phones: Sequence[CtmEntry], words: Sequence[str], topology: Topology
-) -> list[CtmEntry]:
+    phones: Sequence[TimedToken], words: Sequence[str], topology: Topology
+) -> list[TimedToken]:
     """Join the phones of each word; empty where there are not as many as words were said."""
-    found: list[CtmEntry] = []
+    found: list[TimedToken] = []
     for phone in phones:
         if phone.token == _silence(topology):
             continue
         if phone.token.endswith(BEGINS) or phone.token == without_positions((phone.token,))[0]:
             found.append(phone)
         elif found:
-            last = found[-1]
-            seconds = phone.end - last.start
-            found[-1] = CtmEntry(last.utterance, "1", last.start, seconds, last.token)
+            found[-1] = found[-1]._replace(end_s=phone.end_s)
     if len(found) != len(words):
         return []
-    return [
-        CtmEntry(entry.utterance, "1", entry.start, entry.duration, word)
-        for entry, word in zip(found, words, strict=True)
-    ]
+    return [times._replace(token=word) for times, word in zip(found, words, strict=True)]
 
 
 def _silence(topology: Topology) -> str:
     return topology.phones[topology.silence - 1]
 
 
-def _shown(phones: Sequence[CtmEntry], topology: Topology) -> list[CtmEntry]:
+def _shown(phones: Sequence[TimedToken], topology: Topology) -> list[TimedToken]:
     """Return the phones without silences, without the marks of their places in words."""
     return [
-        CtmEntry(p.utterance, "1", p.start, p.duration, without_positions((p.token,))[0])
+        p._replace(token=without_positions((p.token,))[0])
         for p in phones
         if p.token != _silence(topology)
     ]

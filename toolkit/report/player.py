@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from toolkit.align.ctm import CtmEntry, CtmError, read_ctm
+from toolkit.align.times import CtmError, TimedToken, read_ctm
 from toolkit.report.chart import linear_ticks
 from toolkit.report.decodes import Decode
 from toolkit.report.folder import RunFolder
@@ -17,21 +17,22 @@ KILOHERTZ = (0, 2, 4, 6, 8)
 """Frequencies that are labelled, up to that of the picture's top."""
 
 
-def word_times(run: RunFolder, decode: Decode) -> dict[str, list[CtmEntry]]:
+def word_times(run: RunFolder, decode: Decode) -> dict[str, list[TimedToken]]:
     """Return the word times of a decode by utterance, empty if it has not written them."""
     path = decode.folder / "words.ctm"
     if not path.exists():
         return {}
-    times: dict[str, list[CtmEntry]] = {}
+    times: dict[str, list[TimedToken]] = {}
     try:
         for entry in read_ctm(path):
-            times.setdefault(entry.utterance, []).append(entry)
+            token = TimedToken(entry.token, entry.start, entry.end)
+            times.setdefault(entry.utterance, []).append(token)
     except CtmError as error:
         run.note(path, error)
     return times
 
 
-def player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> str:
+def player(clip: Clip, times: Sequence[TimedToken], utterance: UtteranceScore) -> str:
     """Return a spectrogram with the recognised words below it, and an audio player.
 
     Args:
@@ -48,7 +49,7 @@ def player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> 
 
 
 def aligned_player(
-    clip: Clip, utterance: str, words: Sequence[CtmEntry], phones: Sequence[CtmEntry]
+    clip: Clip, utterance: str, words: Sequence[TimedToken], phones: Sequence[TimedToken]
 ) -> str:
     """Return a spectrogram with aligned words, if known, and phones, and an audio player."""
     tiers = [_tier(clip, tier, ["right"] * len(tier)) for tier in (words, phones) if tier]
@@ -74,23 +75,23 @@ def _sound(clip: Clip, utterance: str, edges: str, tiers: str) -> str:
     )
 
 
-def _tier(clip: Clip, times: Sequence[CtmEntry], kinds: Sequence[str]) -> str:
+def _tier(clip: Clip, times: Sequence[TimedToken], kinds: Sequence[str]) -> str:
     tokens = "".join(_word(clip, *each) for each in zip(times, kinds, strict=True))
     return f'<div class="times" aria-hidden="true">{tokens}</div>'
 
 
-def _edges(clip: Clip, times: Sequence[CtmEntry]) -> str:
-    bounds = sorted({at for entry in times for at in (entry.start, entry.end)})
+def _edges(clip: Clip, times: Sequence[TimedToken]) -> str:
+    bounds = sorted({at for entry in times for at in (entry.start_s, entry.end_s)})
     return "".join(f'<i class="edge" style="left:{_place(clip, at)}"></i>' for at in bounds)
 
 
-def _word(clip: Clip, entry: CtmEntry, kind: str) -> str:
+def _word(clip: Clip, entry: TimedToken, kind: str) -> str:
     token = escape(entry.token)
-    width = 100 * entry.duration / (clip.seconds or 1.0)
+    width = 100 * (entry.end_s - entry.start_s) / (clip.seconds or 1.0)
     return (
-        f'<span class="{kind}" style="left:{_place(clip, entry.start)};width:{width:.2f}%" '
-        f'data-start="{entry.start:.3f}" data-end="{entry.end:.3f}" '
-        f'title="{token}: {entry.start:.2f} to {entry.end:.2f} s">{token}</span>'
+        f'<span class="{kind}" style="left:{_place(clip, entry.start_s)};width:{width:.2f}%" '
+        f'data-start="{entry.start_s:.3f}" data-end="{entry.end_s:.3f}" '
+        f'title="{token}: {entry.start_s:.2f} to {entry.end_s:.2f} s">{token}</span>'
     )
 
 

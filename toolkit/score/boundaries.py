@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.align.ctm import CtmEntry
+from toolkit.align.times import CtmEntry
 from toolkit.errors import ToolkitError
 from toolkit.score.align import align
 

@@ -1,6 +1,6 @@
 """CTM files as sclite reads them: alternatives, unknown times, further fields.
 
-`toolkit.align.ctm` reads the CTM files of aligners, all of whose times must be known.
+`toolkit.align.times` reads the CTM files of aligners, all of whose times must be known.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.align.ctm import CtmEntry, CtmError
+from toolkit.align.times import CtmEntry, CtmError
 from toolkit.score.glm import Glm
 from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.storage.reading import quoted

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from toolkit.align.ctm import CtmError
+from toolkit.align.times import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.ctm import filtered, read_scored_ctm
 from toolkit.score.glm import Glm, GlmError

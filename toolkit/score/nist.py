@@ -1,4 +1,4 @@
-"""NIST's file formats: STM and trn, and CTM from `toolkit.align.ctm`.
+"""NIST's file formats: STM and trn, and CTM from `toolkit.align.times`.
 
 trn files are read by `toolkit.score.read.read_transcripts`, CTM files to be scored by
 `toolkit.score.ctm`.
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
+from toolkit.align.times import CtmEntry, CtmError, read_ctm, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.storage.files import write_atomically

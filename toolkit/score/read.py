@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from toolkit.align.ctm import CtmError
+from toolkit.align.times import CtmError
 from toolkit.score.alternatives import NO_WORD, GrammarError, parse
 from toolkit.score.ctm import read_scored_ctm, timed_words
 from toolkit.score.lines import (

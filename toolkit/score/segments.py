@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from toolkit.align.ctm import CtmEntry
+from toolkit.align.times import CtmEntry
 from toolkit.score.ctm import TimedWord, timed_words
 from toolkit.score.nist import IGNORED, StmError, StmSegment
 

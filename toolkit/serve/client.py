@@ -1,22 +1,121 @@
-"""The conversation with one client."""
+"""The conversation with one client: its stream of audio, and its limits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolkit.decode.stream_latency import Streaming
-from toolkit.decode.streaming import StreamResult
+import numpy as np
+import torch
+
+from toolkit.decode.stream import Streaming, StreamResult
 from toolkit.features.frontend import FrontendError
 from toolkit.serve import protocol
 from toolkit.serve.protocol import AudioFormat, RefusedError
-from toolkit.serve.settings import Limits
-from toolkit.serve.stream import ClientStream
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
+
+
+PIECE = 0.1
+"""Seconds of audio that are recognised at a time, as by `toolkit transcribe --stream`."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client may do before it is refused; times in seconds."""
+
+    clients: int = 10
+    """Clients at once."""
+    longest: float = 3600.0
+    """Length of a stream, of its audio and of its time on the clock."""
+    frame_bytes: int = 65536
+    """Size of a message; 2 s of audio at 16 kHz."""
+    ahead: float = 5.0
+    """Audio ahead of real time, counted from the connection on. A client that is late, as after a
+    pause of the network, may catch up at any speed."""
+    idle: float = 30.0
+    """Time without a message, and longest time in which a client may leave results unread."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name} is {value}, needs to be positive")
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Settings of the server."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. There is no authentication: an address that others can reach lets them
+    all in."""
+    port: int = 8000
+    """TCP port; 0: any that is free."""
+    threads: int = 2
+    """Threads that recognise; streams wait in line for them."""
+    limits: Limits = field(default_factory=Limits)
+    """What a client may do."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}, needs to be 0 to 65535")
+        if self.threads < 1:
+            raise ValueError(f"threads is {self.threads}, needs to be 1 or more")
+
+
+class ClientStream:
+    """Recognises what a client sends; used in one thread at a time.
+
+    The pieces, and so the words, do not depend on how the audio is cut into messages.
+
+    Args:
+      recogniser: one that has not read any audio yet.
+      rate: sampling rate in Hz.
+    """
+
+    def __init__(self, recogniser: Streaming, rate: int) -> None:
+        self._recogniser = recogniser
+        self._size = 2 * max(1, round(PIECE * rate))  # bytes of a piece
+        self._rest = b""
+
+    def take(self, content: bytes) -> list[StreamResult]:
+        """Take more samples, 16 bits each; return the final results, then the newest partial one.
+
+        The partial one is missing where nothing was recognised after the last final one.
+        """
+        content = self._rest + content
+        whole = len(content) // self._size * self._size
+        self._rest = content[whole:]
+        results: list[StreamResult] = []
+        for begin in range(0, whole, self._size):
+            result = self._recogniser.push(_samples(content[begin : begin + self._size]))
+            if results and results[-1].final is None:
+                results.pop()
+            results.append(result)
+        return results
+
+    def finish(self) -> list[StreamResult]:
+        """End the stream; return the final results that are left.
+
+        Raises:
+          FrontendError: it was shorter than one window.
+        """
+        results = []
+        if self._rest:
+            results.append(self._recogniser.push(_samples(self._rest)))
+            self._rest = b""
+        results.append(self._recogniser.finish())
+        return [result for result in results if result.final is not None]
+
+
+def _samples(content: bytes) -> torch.Tensor:
+    """Samples [S] float32 within [-1, 1]."""
+    return torch.from_numpy(np.frombuffer(content, "<i2").astype(np.float32) / np.float32(32768))
+
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolkit.decode.streaming import StreamResult
+from toolkit.decode.formats import plain_word
+from toolkit.decode.stream import StreamResult
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import DAMAGE_ERRORS, quoted, reason, validated
 
@@ -88,10 +89,7 @@ def result_message(result: StreamResult) -> str:
     spoken = {"text": result.text, "start": round(result.start, 3), "end": round(result.end, 3)}
     if result.final is None:
         return _message("partial", **spoken)
-    words = [
-        {**asdict(word), "confidence": round(word.confidence, 4)}
-        for word in result.final.words or ()
-    ]
+    words = [plain_word(word) for word in result.final.words or ()]
     return _message("final", **spoken, words=words)
 
 

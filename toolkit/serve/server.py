@@ -1,22 +1,109 @@
-"""The server: the page by HTTP, streams by WebSocket, and its end."""
+"""The server of live recognition: HTTP for its page, WebSockets for streams, and who may connect.
+
+Only pages that this server has delivered and the user's own programs may. A page of another site
+can make the browser connect to this server. Its address is then in the header `Origin`, or, where a
+name server has given that site's name the address of this machine (DNS rebinding), in `Host`.
+"""
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from itertools import count
+from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
-from toolkit.decode.stream_latency import Streaming
+from toolkit.decode.stream import Streaming
 from toolkit.errors import ToolkitError
-from toolkit.serve import access, files, protocol
-from toolkit.serve.client import Client
+from toolkit.serve import protocol
+from toolkit.serve.client import Client, ServeConfig
 from toolkit.serve.protocol import AudioFormat, RefusedError
-from toolkit.serve.settings import ServeConfig
+
+LOCAL = "localhost"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    address = _address(host)
+    return host == LOCAL if address is None else address.is_loopback
+
+
+def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | None:
+    """Return why a request is refused; None if it is not.
+
+    `Host` must be an address, which no name server can redirect, `localhost` or the name that is
+    served; any port, since it may be forwarded. `Origin` must be that host. Programs send none; all
+    browsers do when they open a WebSocket.
+
+    Args:
+      hosts: all headers `Host` of the request.
+      origins: all headers `Origin`.
+      served: the address that the server listens on.
+    """
+    name = _hostname(hosts[0]) if len(hosts) == 1 else None
+    if name is None:
+        return "the request needs one valid header Host"
+    if name not in (LOCAL, served.lower()) and _address(name) is None:
+        return "the header Host names another server: open the page by address or as localhost"
+    if any(origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}") for origin in origins):
+        return "the header Origin names another site: its pages may not use this server"
+    return None
+
+
+def _hostname(host: str) -> str | None:
+    """The name or address in a header `Host`, in lower case, without port and brackets."""
+    try:
+        parts = urlsplit(f"//{host}")
+        valid = parts.netloc == host and "@" not in host and parts.port != 0
+        return parts.hostname if valid else None
+    except ValueError:
+        return None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+FOLDER = Path(__file__).with_name("page")
+TYPES = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/recorder.js": ("recorder.js", "text/javascript"),
+}
+"""Paths, with their files and types; there are no others."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src data:; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'",
+    "Permissions-Policy": "microphone=(self)",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer: the page loads nothing from elsewhere, and no page may embed it."""
+
+
+def read_page_file(path: str) -> tuple[bytes, str] | None:
+    """Return content and type of the file at a path, which may have a query; None if there is none.
+
+    Files are read anew each time: they are small, and nothing but `TYPES` is looked up.
+    """
+    found = TYPES.get(path.partition("?")[0])
+    if found is None:
+        return None
+    name, kind = found
+    return (FOLDER / name).read_bytes(), f"{kind}; charset=utf-8"
+
 
 try:
     from websockets.asyncio import server as websockets
@@ -40,7 +127,7 @@ Report = Callable[[str], None]
 
 
 class Model(Protocol):
-    """What recognises, shared by all clients; see `toolkit.decode.streaming_bundle`."""
+    """What recognises, shared by all clients; see `toolkit.decode.stream`."""
 
     @property
     def sampling_rate(self) -> int:
@@ -110,9 +197,7 @@ class Server:
     def _answer(self, connection: websockets.ServerConnection, request: Request) -> Response | None:
         """Answer a request by HTTP; None: go on with the WebSocket."""
         headers = request.headers
-        fault = access.refusal(
-            headers.get_all("Host"), headers.get_all("Origin"), self._config.host
-        )
+        fault = refusal(headers.get_all("Host"), headers.get_all("Origin"), self._config.host)
         if fault is not None:
             self._report(f"refused a request of {_name(connection)}: {fault}")
             return _response(HTTPStatus.FORBIDDEN, f"{fault}\n".encode())
@@ -120,7 +205,7 @@ class Server:
             return None
         if getattr(request, "method", "GET") != "GET":
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n")
-        if (found := files.read(request.path)) is None:
+        if (found := read_page_file(request.path)) is None:
             return _response(HTTPStatus.NOT_FOUND, b"no such page\n")
         return _response(HTTPStatus.OK, *found)
 
@@ -181,7 +266,7 @@ def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=
     headers = Headers(
         {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
     )
-    for name, value in files.HEADERS.items():
+    for name, value in HEADERS.items():
         headers[name] = value
     return Response(status.value, status.phrase, headers, body)
 

@@ -16,16 +16,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
-from toolkit.align.graphs import TrainingGraphCompiler
-from toolkit.align.scored import Scored, map_scored, map_scored_shards
-from toolkit.align.scorer import Scorer
+from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align_batch
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
-from toolkit.decode.confidence import Calibration, word_confidences
-from toolkit.decode.first_pass import Decoder, last_lattice, load_once
+from toolkit.decode.search import Decoder, last_lattice, load_once
+from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.alignment import AlignConfig, force_align_batch
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
@@ -273,7 +271,7 @@ class _WordRecogniser:
         calibrated = calibrated or Calibration.load(self.calibration)
         load_once(self.decoder)
 
-        def recognise(scored: Scored) -> str:
+        def recognise(scored: ScoredUtterance) -> str:
             words, posteriors = self._words(scored)
             confidences = calibrated(posteriors)
             plain = {
@@ -284,10 +282,10 @@ class _WordRecogniser:
             }
             return json.dumps(plain) + "\n"
 
-        write_atomically(path, "".join(map_scored(recognise, scorer, ids, threads)))
+        write_atomically(path, "".join(map_utterances(recognise, scorer, ids, threads)))
         return path
 
-    def _words(self, scored: Scored) -> tuple[Sequence[int], list[float]]:
+    def _words(self, scored: ScoredUtterance) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
         lattice = last_lattice(scored, self.decoder)
         if lattice is None:
@@ -448,19 +446,19 @@ class _PhoneRecogniser:
         path = self.out / f"phones.{number:06d}.safetensors"
         if path.exists():
             return path
-        compiler = TrainingGraphCompiler(Lang.load(self.lang), self.senones)
+        compiler = TranscriptGraphs(Lang.load(self.lang), self.senones)
         load_once(self.decoder)
 
-        def recognise(scored: Scored) -> list[tuple[int, int, int]]:
+        def recognise(scored: ScoredUtterance) -> list[tuple[int, int, int]]:
             return list(self._phones(scored, compiler))
 
-        found = zip(ids, map_scored(recognise, scorer, ids, threads), strict=True)
+        found = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
         rows = {name: torch.tensor(own, dtype=torch.int32) for name, own in found if own}
         write_atomically(path, save(rows))
         return path
 
     def _phones(
-        self, scored: Scored, compiler: TrainingGraphCompiler
+        self, scored: ScoredUtterance, compiler: TranscriptGraphs
     ) -> Iterator[tuple[int, int, int]]:
         """The rows of an utterance's matrix; none if the search or all alignments find no path."""
         lattice = last_lattice(scored, self.decoder)

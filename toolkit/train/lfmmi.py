@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.fsa.denominator import Denominator
+from toolkit.fsa.denominator import Denominator, PhoneNgramConfig
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece
-from toolkit.fsa.phone_ngram import PhoneNgramConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import BlstmConfig, LstmConfig

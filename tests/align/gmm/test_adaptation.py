@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.align.gmm import adaptation
-from toolkit.align.gmm.adaptation import (
+from toolkit.align import adapt as adapt_module
+from toolkit.align.adapt import (
     SpeakerStatistics,
     accumulate_fmllr,
     adapt,
@@ -14,12 +14,11 @@ from toolkit.align.gmm.adaptation import (
     compose,
     refined,
 )
-from toolkit.align.gmm.em import partition_utterances, sum_statistics
-from toolkit.align.gmm.system import GmmSystem
-from toolkit.align.gmm.training import training_data
+from toolkit.align.em import partition_utterances, sum_statistics, training_data
 from toolkit.align.scorer import GmmScorer
 from toolkit.features.gmm_features import apply_affine, load_transforms
-from toolkit.hmm.fmllr import estimate_fmllr
+from toolkit.hmm.gmm_system import GmmSystem
+from toolkit.hmm.transforms import estimate_fmllr
 
 DISTORTIONS = {
     "anna": (torch.eye(3), torch.zeros(3)),
@@ -124,8 +123,8 @@ def test_statistics_are_estimated_from_as_soon_as_a_speaker_is_complete(
         computed.append(partition)
         return accumulate_fmllr(partition, system)
 
-    monkeypatch.setattr(adaptation, "estimate_fmllr", estimate)
-    monkeypatch.setattr(adaptation, "accumulate_fmllr", accumulate)
+    monkeypatch.setattr(adapt_module, "estimate_fmllr", estimate)
+    monkeypatch.setattr(adapt_module, "accumulate_fmllr", accumulate)
     found = known.adapt(system).features.transforms
     assert len(known.partitions) == 8
     assert seen == [3, 6, 8]  # of three speakers, each with a third of the utterances

@@ -1,6 +1,6 @@
 import weakref
 
-from toolkit.align.gmm.em import sum_statistics
+from toolkit.align.em import sum_statistics
 from toolkit.hmm.gmm import GmmStatistics
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.dummies import dummy_recording
-from toolkit.align.gmm.features import write_gmm_features
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
+from toolkit.hmm.gmm_system import write_gmm_features
 
 
 @pytest.fixture(scope="module")

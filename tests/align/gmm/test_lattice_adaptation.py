@@ -4,20 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.align.gmm.adaptation import compose
-from toolkit.align.gmm.lattice_adaptation import (
+from toolkit.align.adapt import (
     SILENCE_WEIGHT,
     LatticeSearch,
     accumulate_on_lattices,
+    compose,
     refine_on_lattices,
 )
-from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.force_align import TranscriptGraphs
 from toolkit.features.gmm_features import load_transforms, save_transforms
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.files import dump_fst
-from toolkit.fsa.fst import EPSILON, Fst, fst_from_arcs
-from toolkit.fsa.hmm import expand_phones
-from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
+from toolkit.fsa.expand import expand_phones_to_pdfs
+from toolkit.fsa.fst import EPSILON, Fst, dump_fst, fst_from_arcs
+from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 from toolkit.lang.lang import Lang
 
 WIDE = (Beam(1000.0, 1000.0, 1, 10**6),)
@@ -52,7 +51,7 @@ def any_sentence(system, lang) -> Fst:
                 (states[i], states[i + 1], phone, EPSILON if i else lang.words[word], -1.0)
                 for i, phone in enumerate(phones)
             ]
-    return expand_phones(fst_from_arcs(arcs, [0]), system.senones)
+    return expand_phones_to_pdfs(fst_from_arcs(arcs, [0]), system.senones)
 
 
 def test_on_one_path_it_is_the_estimate_of_an_alignment(training, speech, tmp_path):
@@ -79,7 +78,7 @@ def test_of_two_paths_each_counts_by_its_posterior(training, speech, tmp_path):
     system, scale = training.system("tri"), 0.02
     utterance = next(iter(speech.states))
     x = system.features.load(utterance)
-    compiler = TrainingGraphCompiler(Lang.load(speech.lang), system.senones)
+    compiler = TranscriptGraphs(Lang.load(speech.lang), system.senones)
     ways = [
         system.senones.pdfs(compiler.equal_alignment(words, len(x)))
         for words in (["AX", "BY"], ["BX", "AY"])

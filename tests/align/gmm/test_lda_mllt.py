@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
-from toolkit.align.gmm.lda_mllt import accumulate_lda, accumulate_mllt, speech_frames, speech_mask
-from toolkit.align.gmm.training import training_data
-from toolkit.hmm.lda import LdaError, LdaStatistics
+from toolkit.align.em import (
+    accumulate_gmm,
+    partition_utterances,
+    speech_frames,
+    speech_mask,
+    training_data,
+)
+from toolkit.align.train_gmm import accumulate_lda, accumulate_mllt
+from toolkit.hmm.transforms import LdaError, LdaStatistics
 
 
 @pytest.fixture

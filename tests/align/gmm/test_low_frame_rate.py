@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore, LowRateAlignments, Outcome, write_shard
+from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.tree.build import TreeConfig
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Tree
+from toolkit.hmm.tree_growing import TreeConfig
 
 CONFIG = TreeConfig(max_leaves=24, min_gain=30.0, min_frames=20)
 LOST = "anna-04"
@@ -30,7 +30,9 @@ def alignments(speech, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tied(training, speech, alignments, tmp_path_factory):
     out = tmp_path_factory.mktemp("senones")
-    facts = tie_low_rate(training.root / "sat", speech.cepstra, alignments, CONFIG, out, jobs=1)
+    facts = build_low_rate_senones(
+        training.root / "sat", speech.cepstra, alignments, CONFIG, out, jobs=1
+    )
     return out, facts
 
 
@@ -96,7 +98,7 @@ def test_contexts_are_counted_once_for_all_shards(tied, speech, alignments):
 
 
 def test_the_tree_does_not_depend_on_jobs(tied, training, speech, alignments, tmp_path):
-    facts = tie_low_rate(
+    facts = build_low_rate_senones(
         training.root / "sat", speech.cepstra, alignments, CONFIG, tmp_path, jobs=2
     )
     assert facts == tied[1]

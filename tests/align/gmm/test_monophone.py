@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from toolkit.align.gmm.em import partition_utterances
-from toolkit.align.gmm.monophone import MonophoneConfig
-from toolkit.align.gmm.training import EmConfig, training_data
+from toolkit.align.em import EmConfig, partition_utterances, training_data
+from toolkit.align.train_gmm import MonophoneConfig
 from toolkit.hmm.topology import Topology
 
 
@@ -31,7 +30,7 @@ def test_the_means_are_found_from_a_flat_start(training, speech):
 def test_the_alignment_is_found_from_a_flat_start(training, speech, tmp_path):
     partitions = partition_utterances(speech.transcripts, tmp_path)
     with training_data(partitions, speech.lang, EmConfig(), jobs=1) as data:
-        assert data.align_equally(training.system("mono").features, speech.topology) == []
+        assert data.flat_start_alignment(training.system("mono").features, speech.topology) == []
         flat = [p.load() for p in partitions]
         assert data.realign(training.system("mono")) == []
         found = [p.load() for p in partitions]

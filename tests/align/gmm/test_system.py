@@ -6,13 +6,13 @@ import pickle
 import pytest
 import torch
 
-from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.scorer import GmmScorer
 from toolkit.errors import ToolkitError
 from toolkit.features.gmm_features import GmmFrontend, save_transforms
 from toolkit.features.kaldi.feature_dir import KaldiFormat
 from toolkit.features.kaldi.features import cuts_without_audio
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.hmm.gmm_system import GmmSystem
 
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 

@@ -9,10 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.align.gmm import training as em_training
-from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
-from toolkit.align.gmm.training import EmConfig, UnalignableError, training_data
-from toolkit.fsa.alignment import AlignConfig
+from toolkit.align import em as em_training
+from toolkit.align.em import (
+    EmConfig,
+    UnalignableError,
+    accumulate_gmm,
+    partition_utterances,
+    training_data,
+)
+from toolkit.align.force_align import AlignConfig
 from toolkit.processes.workers import WorkerPool
 from toolkit.startup import BLAS_VARIABLE
 

@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
-from toolkit.align.gmm.training import EmConfig, training_data
-from toolkit.align.graphs import TrainingGraphCompiler
-from toolkit.fsa.alignment import AlignConfig, force_align_batch
+from toolkit.align.em import EmConfig, accumulate_gmm, partition_utterances, training_data
+from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align_batch
 from toolkit.lang.lang import Lang
 
 OTHER = {"AX": "AY", "AY": "AX", "BX": "BY", "BY": "BX"}
@@ -22,7 +20,7 @@ def held_out(draw):
 
 def wrong_words(system, held_out):
     """The share of words of which the other one, with X for Y, makes the transcript likelier."""
-    compiler = TrainingGraphCompiler(Lang.load(held_out.lang), system.senones)
+    compiler = TranscriptGraphs(Lang.load(held_out.lang), system.senones)
     wrong = total = 0
     for utterance, words in held_out.transcripts.items():
         changed = [[*words[:i], OTHER[w], *words[i + 1 :]] for i, w in enumerate(words)]

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from toolkit.align.recordings.confidence import (
+from toolkit.align.recording import (
     PhonePosteriors,
     RecordingScores,
     samples_among,
@@ -14,7 +14,7 @@ from toolkit.align.recordings.confidence import (
 )
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Leaf, Root, Tree
+from toolkit.hmm.tree import Leaf, Root, Tree
 
 SENONES = Senones.monophone(Topology(("SIL", "A", "B"), ("SIL",), silence_states=3))
 PHONE = [1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -63,7 +63,7 @@ def recorded(x):
 
 @pytest.mark.parametrize("cuts", [(0, 20), (0, 1, 2, 3, 20), (0, 7, 9, 11, 20), (0, 10, 20)])
 def test_windows_do_not_change_scores_and_posteriors(cuts, monkeypatch):
-    monkeypatch.setattr("toolkit.align.recordings.confidence.BLOCK_FRAMES", 4)
+    monkeypatch.setattr("toolkit.align.recording.BLOCK_FRAMES", 4)
     x = scores(20)
     pdfs = torch.tensor([0, 4, 8])
     aligned = pdfs[torch.arange(20) // 7]

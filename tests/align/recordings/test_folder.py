@@ -13,18 +13,21 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
-from toolkit.align.ctm import read_ctm, write_ctm
-from toolkit.align.recordings.aligner import Aligner
-from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle
-from toolkit.align.recordings.folder import align_folder, estimate_speaker_transforms
-from toolkit.align.recordings.passes import RecordingCepstra, Task
+from toolkit.align.aligner import Aligner, AlignerError, write_aligner_bundle
+from toolkit.align.folder import (
+    AlignTask,
+    RecordingCepstra,
+    align_folder,
+    estimate_speaker_transforms,
+)
+from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.cli import main
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.gmm_features import GmmFrontend
-from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 from toolkit.hmm.gmm import Gmm, GmmStatistics
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 from toolkit.lang.g2p import G2p
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
@@ -170,7 +173,10 @@ def test_the_result_is_compared_with_a_reference(bundle, corpus, tmp_path):
     arguments = ["align", "--model", bundle, "--audio-dir", audio, "--text", text]
     arguments = [*map(str, arguments), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    late = [replace(e, start=e.start + 0.03) for e in read_ctm(tmp_path / "out/words.ctm")]
+    late = [
+        (e.utterance, e.channel, [TimedToken(e.token, e.start + 0.03, e.end + 0.03)])
+        for e in read_ctm(tmp_path / "out/words.ctm")
+    ]
     write_ctm(late, tmp_path / "late.ctm")
     result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "late.ctm")])
     assert result.exit_code == 0
@@ -335,7 +341,7 @@ def test_statistics_are_released_with_the_last_recording_of_a_speaker():
             num_alive.append(len(alive))
 
     recordings = [
-        RecordingCepstra(Task(number, name, Path(name), ("BED",), speaker=name[0]))
+        RecordingCepstra(AlignTask(number, name, Path(name), ("BED",), speaker=name[0]))
         for number, name in enumerate(names)
     ]
     transforms = estimate_speaker_transforms(recordings, statistics_of_recordings())

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.align.recordings.inputs import InputError, read_inputs
+from toolkit.align.inputs import InputError, read_inputs
 
 
 @pytest.fixture

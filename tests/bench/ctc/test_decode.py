@@ -20,7 +20,7 @@ from toolkit.bench.ctc.decode import (
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.bench.ctc.synthetic_task import FRAMES, LABELS, SyntheticCtcTask
 from toolkit.bench.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE
-from toolkit.decode.ctc.greedy import collapse
+from toolkit.decode.ctc.search import collapse
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from toolkit.bench.ctc.sweep import Task, command, stored_sweep
 from toolkit.bench.tta.runs import BenchRunError
 from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters

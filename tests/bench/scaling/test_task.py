@@ -15,7 +15,7 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Tree
 
 FRAMES = 30  # of an utterance, at 10 ms
 ORIGINALS = 40

@@ -4,8 +4,7 @@ import pytest
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut, write_cuts
-from toolkit.decode.bundle.alone import recognise_alone
-from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.recogniser import NetworkRecogniser, recognise_alone
 from toolkit.features.shards import FAILED_CUTS, SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 
@@ -29,7 +28,7 @@ def stored(tmp_path, babble):
 
 def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
     folder = bundle()
-    recogniser = Recogniser(folder)
+    recogniser = NetworkRecogniser(folder)
     features = stored(recogniser.frontend)
     store = FeatureStore(features)
     alone = {name: recogniser.recognise_features(store.load(name)).text for name in store.ids}
@@ -46,7 +45,7 @@ def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
 
 def test_the_text_of_an_utterance_without_features_is_empty(bundle, stored):
     folder = bundle()
-    features = stored(Recogniser(folder).frontend)
+    features = stored(NetworkRecogniser(folder).frontend)
     texts = recognise_alone(folder, features, jobs=1)
     write_cuts([make_cut("short", dummy_recording(0), "UP", "ann")], features / FAILED_CUTS)
     assert recognise_alone(folder, features, jobs=1) == texts | {"short": ""}

@@ -12,27 +12,24 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.cli import main
-from toolkit.decode.bundle.ctc import scorer as scorer_module
-from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
-from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
-from toolkit.decode.bundle.ctc.scorer import CtcScorer
-from toolkit.decode.bundle.ctc.streaming import CtcStreamingRecogniser
-from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
-from toolkit.decode.bundle.folder import (
+from toolkit.decode.bundle import (
     BundledSystem,
+    BundleError,
+    CtcFiles,
     find_ctc,
     find_network,
-    load_recogniser,
+    write_ctc_bundle,
     write_systems,
 )
-from toolkit.decode.bundle.settings import BundleError
-from toolkit.decode.ctc.lists import candidates_of
-from toolkit.decode.ctc.words import WordsConfig
-from toolkit.decode.rescoring.rescorer import RescoringWeights, neural_scores
-from toolkit.decode.streaming import EndpointConfig
-from toolkit.decode.streaming_bundle import StreamingBundle
+from toolkit.decode.ctc import recogniser as scorer_module
+from toolkit.decode.ctc.align_folder import align_folder_by_ctc
+from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
+from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.recogniser import load_recogniser
+from toolkit.decode.rescore import RescoringWeights, candidates_of, neural_scores
+from toolkit.decode.stream import CtcStreamingRecogniser, EndpointConfig, StreamingBundle
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
@@ -142,7 +139,7 @@ def test_no_word_lies_in_digital_silence(bundle):
         samples = torch.cat([zeros, noise(1.5, seed), zeros, noise(1.5, seed + 9), zeros])
         features = recogniser.frontend(samples)
         words += recogniser.recognise_features(features, details=True).words
-    middles = [(word.start + word.end) / 2 for word in words]
+    middles = [(word.start_s + word.end_s) / 2 for word in words]
     assert all(0.9 < t < 2.8 or 3.4 < t < 5.3 for t in middles)
     assert len(words) >= 4
 
@@ -169,14 +166,14 @@ def test_a_stream_has_the_words_of_the_whole(request, form, piece):
         last = stream.finish()
         assert last.text == whole.text
         for found, wanted in zip(last.final.words, whole.words, strict=True):
-            assert replace(found, confidence=wanted.confidence) == wanted
+            assert found._replace(confidence=wanted.confidence) == wanted
             assert found.confidence == pytest.approx(wanted.confidence, abs=1e-4)
         assert all(one.final is None for one in shown)
         assert set(" ".join(one.text for one in shown).split()) <= set(WORDS)
     assert len(whole.text.split()) > 3
     assert last.onset < 4
     for word in whole.words:
-        assert 0 <= word.start < word.end <= 4.0
+        assert 0 <= word.start_s < word.end_s <= 4.0
         assert 0 < word.confidence <= 1
 
 
@@ -214,9 +211,9 @@ def test_words_that_have_too_few_frames_share_them(bundle):
     found = recogniser.recognised("BAND ZOO", log_probs, details=True)
     assert found.text == "BAND ZOO"
     first, second = found.words
-    assert (first.word, second.word) == ("BAND", "ZOO")
-    assert first.end == second.start
-    assert second.end - first.start == pytest.approx(4 * recogniser.frame_shift)
+    assert (first.token, second.token) == ("BAND", "ZOO")
+    assert first.end_s == second.start_s
+    assert second.end_s - first.start_s == pytest.approx(4 * recogniser.frame_shift)
     assert first.confidence == second.confidence == 0
 
 
@@ -431,7 +428,6 @@ def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path
 def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
     shared = StreamingBundle(bundle)
     assert shared.sampling_rate == 16000
-    assert shared.has_times
 
     def heard(seed):
         stream = shared.stream(EndpointConfig(longest=1.0), details=True)

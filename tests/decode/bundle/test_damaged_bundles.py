@@ -13,28 +13,22 @@ from safetensors.torch import load_file, save_file
 from tests.decode.bundle.test_ctc_bundle import WORDS, noise
 from tests.decode.bundle.test_ctc_bundle import write as write_ctc
 from tests.decode.conftest import Recogniser, make_bundle
-from toolkit.align.gmm.system import GmmSystem
-from toolkit.align.gmm.training import EmConfig
-from toolkit.align.recordings.aligner import Aligner
-from toolkit.align.recordings.bundle import write_aligner_bundle
-from toolkit.decode.bundle.folder import load_recogniser
-from toolkit.decode.bundle.writing import (
-    NetworkFiles,
-    NeuralFiles,
-    TunedSearch,
-    write_speaker_bundle,
-)
-from toolkit.decode.first_pass import DecodeConfig
-from toolkit.decode.rescoring.rescorer import RescoringWeights
+from toolkit.align.aligner import Aligner, write_aligner_bundle
+from toolkit.align.em import EmConfig
+from toolkit.decode.bundle import NetworkFiles, NeuralFiles, TunedSearch, write_speaker_bundle
+from toolkit.decode.recogniser import load_recogniser
+from toolkit.decode.rescore import RescoringWeights
+from toolkit.decode.search import DecodeConfig
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.fsa.beam import Beam
-from toolkit.hmm.fmllr import MIN_FRAMES
 from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.hmm.transforms import MIN_FRAMES
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.binary import write_binary

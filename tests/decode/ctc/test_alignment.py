@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.decode.ctc.alignment import align_labels
-from toolkit.decode.ctc.decoder import CtcDecodeError
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.words import align_labels
 
 BLANK = 3
 

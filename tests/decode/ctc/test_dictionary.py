@@ -3,8 +3,7 @@
 import pytest
 
 from tests.decode.ctc.toy_units import Toy
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
 from toolkit.lang.units.characters import Characters
 
 

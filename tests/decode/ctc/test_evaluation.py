@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.decode.ctc.decoder import CtcDecodeError
+from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.evaluation import EvaluationConfig, SearchFiles, make_recognition
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate

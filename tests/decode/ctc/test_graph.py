@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from toolkit.decode.ctc.graph import GraphConfig, GraphDecoder, make_ctc_graph
-from toolkit.decode.ctc.greedy import collapse
+from toolkit.decode.ctc.search import collapse
 from toolkit.fsa.beam import Beam
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate

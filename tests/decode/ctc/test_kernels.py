@@ -5,11 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.decode.ctc import arrays
-from toolkit.decode.ctc.arrays import ROOT, SEARCH, SYMBOL
-from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.ctc.kernels import search
-from toolkit.decode.ctc.ngrams import Ngrams
+from toolkit.decode.ctc import kernels
+from toolkit.decode.ctc.dictionary import Dictionary, Ngrams
+from toolkit.decode.ctc.kernels import ROOT, SEARCH, SYMBOL, search
 from toolkit.lang.units.characters import Characters
 
 UNITS = Characters()
@@ -24,10 +22,10 @@ def run(log_probs, width, symbols=99, table=0):
     settings["width"], settings["margin"], settings["symbols"] = width, math.inf, symbols
     marks = np.zeros(UNITS.size, SYMBOL)
     marks["between"][0] = UNITS.space
-    trie = arrays.prefixes(1 + frames * width, UNITS.space, 0)
-    beams = arrays.beam(width), arrays.beam(width)
-    found = np.zeros(table, np.int32) if table else arrays.hash_table(len(trie))
-    room = arrays.candidates(width)
+    trie = kernels.empty_trie(1 + frames * width, UNITS.space, 0)
+    beams = kernels.empty_beam(width), kernels.empty_beam(width)
+    found = np.zeros(table, np.int32) if table else kernels.empty_table(len(trie))
+    room = kernels.empty_candidates(width)
     lm = Ngrams.none().arrays
     search(log_probs, tree.nodes, lm, beams, trie, found, room, marks, settings)
     return tree, trie[: settings["nodes"][0]], beams[frames % 2][: settings["size"][0]]

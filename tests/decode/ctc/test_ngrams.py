@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from toolkit.decode.ctc.dictionary import IMPOSSIBLE, Ngrams
 from toolkit.decode.ctc.kernels import mass, step
-from toolkit.decode.ctc.ngrams import IMPOSSIBLE, Ngrams
 from toolkit.lang.ngram.backoff import BackoffModel, Level
 from toolkit.lang.ngram.kneser_ney import estimate
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.system import Posteriors, write_posteriors
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.ctc import CtcConfig, CtcModel

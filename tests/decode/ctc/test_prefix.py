@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.decode.ctc.greedy import GreedyDecoder, collapse
-from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc.search import GreedyDecoder, PrefixConfig, PrefixDecoder, collapse
 from toolkit.lang.units.characters import Characters
 
 UNITS = Characters()

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.bench.ctc.emissions import Emissions
-from toolkit.decode.ctc.decoder import Hypothesis
-from toolkit.decode.ctc.lists import (
+from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
+from toolkit.decode.ctc.system import SplitData
+from toolkit.decode.rescore import (
     CtcRescorer,
+    NeuralRescoringConfig,
+    Rescorer,
+    RescoringWeights,
     candidates_of,
-    listing,
     missing_words,
+    nbest_search_config,
+    rescore_ctc,
     weights_of,
 )
-from toolkit.decode.ctc.rescoring import rescore_ctc
-from toolkit.decode.ctc.system import SplitData
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
-from toolkit.decode.rescoring.lists import NeuralRescoringConfig
-from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters
@@ -62,15 +62,15 @@ def posteriors(text, seed=0):
 @given(st.floats(0.1, 4.0), st.floats(-3.0, 3.0))
 def test_the_weights_of_a_search_are_those_of_its_lists(lm_weight, word_bonus):
     config = WordsConfig(width=8, lm_weight=lm_weight, word_bonus=word_bonus)
-    again = listing(config, weights_of(config), count=20)
+    again = nbest_search_config(config, weights_of(config), count=20)
     assert again.lm_weight == pytest.approx(lm_weight)
     assert again.word_bonus == pytest.approx(word_bonus)
     assert (again.width, again.nbest) == (20, 20)
-    assert listing(config, weights_of(config), count=5).width == 8
+    assert nbest_search_config(config, weights_of(config), count=5).width == 8
 
 
 def test_scores_are_taken_apart_and_put_together():
-    config = listing(WIDE, weights_of(WIDE), 20)
+    config = nbest_search_config(WIDE, weights_of(WIDE), 20)
     hypotheses = WordsDecoder(UNITS, WORDS, LM, config).decode(posteriors("THE BIG BALL"))
     listed = candidates_of(hypotheses, LM, config)
     assert listed.texts == tuple(one.text for one in hypotheses)
@@ -78,7 +78,7 @@ def test_scores_are_taken_apart_and_put_together():
     expected = [math.log(10) * LM.logprob(text.split()) for text in listed.texts]
     assert listed.lm == pytest.approx(expected)
     # Another weight of the language model changes its share of the scores alone.
-    other = listing(WIDE, Weights(2.0, -1.0), 20)
+    other = nbest_search_config(WIDE, Weights(2.0, -1.0), 20)
     again = WordsDecoder(UNITS, WORDS, LM, other).decode(posteriors("THE BIG BALL"))
     apart = dict(zip(listed.texts, listed.acoustic, strict=True))
     acoustic = candidates_of(again, LM, other).acoustic
@@ -96,7 +96,7 @@ def test_words_that_the_n_grams_lack_share_their_probability():
     assert missing == 2
     acoustic = []
     for weights in (weights_of(WIDE), Weights(2.0, -1.0)):
-        config = listing(WIDE, weights, 60)
+        config = nbest_search_config(WIDE, weights, 60)
         found = WordsDecoder(UNITS, words, LM, config).decode(posteriors("THE HAT SAT HAT"))
         listed = candidates_of(found, LM, config, missing)
         acoustic.append(dict(zip(listed.texts, listed.acoustic, strict=True)))
@@ -107,7 +107,7 @@ def test_words_that_the_n_grams_lack_share_their_probability():
 
 
 def test_where_no_text_is_possible_none_is_chosen():
-    nothing = [Hypothesis("", -math.inf)]
+    nothing = [CtcHypothesis("", -math.inf)]
     rescorer = Rescorer(Preference("THE CAT"), RescoringWeights(0.5, 1.0, 0.0))
     assert CtcRescorer(rescorer, LM, SEARCH).best(nothing) == ""
 
@@ -150,7 +150,7 @@ def test_a_model_that_knows_what_was_said_helps(tmp_path):
     # The weights written are those with which a bundle finds the same texts.
     weights = RescoringWeights.load(tmp_path / "weights.json")
     pair = Weights(weights.acoustic_scale, weights_of(SEARCH).word_penalty)
-    config = listing(SEARCH, pair, 20)
+    config = nbest_search_config(SEARCH, pair, 20)
     rescorer = CtcRescorer(Rescorer(Preference(*SAID), weights), LM, config)
     search = decoder.configured(config)
     found = {n: rescorer.best(search.decode(x)) for n, x in splits["test"].posteriors.items()}

@@ -10,10 +10,8 @@ import torch
 
 from recipes.steps import ctc as steps
 from toolkit.bench.ctc.emissions import Emissions
-from toolkit.decode.ctc.prefix import PrefixConfig
-from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, decode_ctc
-from toolkit.decode.ctc.tune import TuneConfig
-from toolkit.decode.ctc.words import WordsConfig
+from toolkit.decode.ctc.search import PrefixConfig, WordsConfig
+from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, TuneConfig, decode_ctc
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters

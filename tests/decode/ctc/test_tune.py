@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.tune import TuneConfig, Tuned, tune
-from toolkit.decode.ctc.words import WordsConfig
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.ctc.system import TuneConfig, Tuned, tune_words
 
 REFERENCES = {"u1": "A B", "u2": "C"}
 
@@ -33,7 +33,7 @@ def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
     }
     table |= {(w, b): ["", ""] for w in (0.5, 1.0, 2.0) for b in (0.0, 2.0, 3.0)} | table
     config = TuneConfig(lm_weights=(1.0, 2.0), word_bonuses=(0.0, 2.0))
-    best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
+    best = tune_words(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus, best.errors, best.words) == (1.0, 2.0, 0, 3)
     rows = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()]
     assert rows[0] == ["lm_weight", "word_bonus", "errors", "words", "wer"]
@@ -56,28 +56,28 @@ def test_the_grid_grows_where_the_best_lies_at_its_end(tmp_path):
 
     config = TuneConfig(lm_weights=(0.4, 0.8, 1.6), word_bonuses=(0.0, 1.0, 2.0))
     references = {"u1": " ".join("A" * 20)}
-    best = tune(Formula(), {"u1": None}, references, config, tmp_path / "far")
+    best = tune_words(Formula(), {"u1": None}, references, config, tmp_path / "far")
     assert (best.lm_weight, best.word_bonus, best.errors) == (0.05, 3.0, 0)
     own = TuneConfig(lm_weights=(0.4,), word_bonuses=(1.0,))
-    best = tune(Formula(), {"u1": None}, references, own, tmp_path / "own")
+    best = tune_words(Formula(), {"u1": None}, references, own, tmp_path / "own")
     assert (best.lm_weight, best.word_bonus) == (0.4, 1.0)
 
 
 def test_what_was_tuned_before_is_taken(tmp_path):
     stored = '{"lm_weight": 3.0, "word_bonus": -1.0, "errors": 5, "words": 9}'
     (tmp_path / "tuned.json").write_text(stored)
-    found = tune(Told({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path)
+    found = tune_words(Told({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path)
     assert found == Tuned(3.0, -1.0, 5, 9)
     (tmp_path / "tuned.json").write_text(stored[:20])
     with pytest.raises(CtcDecodeError, match="remove it to tune again"):
-        tune(Told({}), {}, REFERENCES, TuneConfig(), tmp_path)
+        tune_words(Told({}), {}, REFERENCES, TuneConfig(), tmp_path)
 
 
 def test_among_equals_the_mildest_wins(tmp_path):
     table = {(w, b): ["A B", "C"] for w in (0.5, 1.0) for b in (-1.0, 0.0, 1.0)}
     table |= {(0.25, b): ["", ""] for b in (-1.0, 0.0, 1.0)}
     config = TuneConfig(lm_weights=(1.0, 0.5), word_bonuses=(-1.0, 1.0, 0.0))
-    best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
+    best = tune_words(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == (0.5, 0.0)
 
 
@@ -90,11 +90,11 @@ def test_too_few_words_tune_nothing(text, tmp_path, caplog):
             assert pairs == [(0.8, -0.5)]
             yield ["A"]
 
-    best = tune(Own(), {"u1": None}, {"u1": text}, TuneConfig(), tmp_path)
+    best = tune_words(Own(), {"u1": None}, {"u1": text}, TuneConfig(), tmp_path)
     words = len(text.split())
     assert best == Tuned(0.8, -0.5, min(words, 1), words)
     assert f"NOT TUNED: the development splits have {words} words" in caplog.text
-    assert tune(Own(), {}, {}, TuneConfig(), tmp_path) == best
+    assert tune_words(Own(), {}, {}, TuneConfig(), tmp_path) == best
 
 
 def test_an_empty_grid_is_refused():
@@ -118,7 +118,7 @@ def test_the_own_weights_are_left_where_others_make_significantly_fewer_errors(
                 yield ["A" if n >= errors else "B" for n in range(10)]
 
     config = TuneConfig(lm_weights=(1.0, 2.0, 3.0), word_bonuses=(0.0, 2.0), untuned_within=2.0)
-    best = tune(Own(), dict.fromkeys(names), dict.fromkeys(names, "A"), config, tmp_path)
+    best = tune_words(Own(), dict.fromkeys(names), dict.fromkeys(names, "A"), config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == chosen
     assert best.errors == (wrong if chosen == (0.5, 1.0) else 0)
 
@@ -136,5 +136,5 @@ def test_a_single_weight_is_the_users_choice(tmp_path):
             return (["A"] for _ in pairs)
 
     config = TuneConfig(lm_weights=(0.7,), word_bonuses=(0.0, 2.0), untuned_within=2.0)
-    best = tune(Own(), {"u1": None}, {"u1": "A A A"}, config, tmp_path)
+    best = tune_words(Own(), {"u1": None}, {"u1": "A A A"}, config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == (0.7, 1.0)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from toolkit.bench.ctc.emissions import Emissions
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.tune_beam import BeamTuneConfig, TunedBeam, tune_beam, widen
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.system import BeamTuneConfig, TunedBeam, tune_beam, widen
 from toolkit.lang.units.characters import Characters
 from toolkit.score.wer import score
 

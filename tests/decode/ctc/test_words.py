@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decode.ctc.toy_units import Toy
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.backoff import BackoffModel, Level
 from toolkit.lang.units.characters import Characters
 
@@ -357,7 +357,7 @@ def test_a_stream_finds_what_the_whole_utterance_does(
     decoder = WordsDecoder(units, vocabulary, random_lm(vocabulary, 3, seed), config)
     log_probs = posteriors(frames, units.size, seed)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("toolkit.decode.ctc.words.EXPECTED_FRAMES", expected_frames)
+        patched.setattr("toolkit.decode.ctc.search.EXPECTED_FRAMES", expected_frames)
         stream = decoder.begin()
     for begin, end in itertools.pairwise([0, *sorted(cuts), max(60, frames)]):
         stream.advance(log_probs[begin:end])

@@ -12,7 +12,7 @@ from toolkit.decode.kaldi.graph import export_graph
 from toolkit.decode.kaldi.likelihoods import export_likelihoods
 from toolkit.features.kaldi.features import KaldiFeaturesError
 from toolkit.features.kaldi.tables import entries, read_matrix
-from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import load_fst
 from toolkit.lang.tables import SymbolTable
 
 PENALTY = -0.75

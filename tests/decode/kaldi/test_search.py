@@ -7,7 +7,7 @@ from toolkit import cli
 from toolkit.decode.kaldi.graph import export_graph
 from toolkit.decode.kaldi.likelihoods import export_likelihoods
 from toolkit.decode.kaldi.search import load_graph
-from toolkit.fsa.files import GraphError
+from toolkit.fsa.fst import GraphError
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 

@@ -9,19 +9,22 @@ import pytest
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
-from toolkit.decode.first_pass import DecodeConfig, Decoder
-from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
-from toolkit.decode.rescoring.candidates import (
+from toolkit.decode.rescore import (
+    WEIGHTS,
     Candidates,
     CandidatesError,
+    NeuralRescoringConfig,
+    Rescorer,
+    RescoringWeights,
     list_candidates,
+    neural_scores,
     read_candidates,
+    rescore_system,
+    tune_rescoring,
 )
-from toolkit.decode.rescoring.lists import NeuralRescoringConfig
-from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights, neural_scores
-from toolkit.decode.rescoring.system import rescore_system
-from toolkit.decode.rescoring.tuning import tune_rescoring
-from toolkit.decode.tuning import Count, Grid, Untuned
+from toolkit.decode.search import DecodeConfig, Decoder, weight_axes
+from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
+from toolkit.decode.tune import ErrorCount
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights, WeightsError
@@ -84,21 +87,20 @@ def test_the_neural_model_counts_as_much_as_it_helps():
     errors = {0.0: 5, 0.25: 3, 0.5: 4, 1.0: 3}
     asked = []
 
-    def counted(neural, scale, grid):
+    def count_errors(neural, scale, points):
         asked.append((neural, scale))
-        wrong = [errors[neural] + (pair.acoustic_scale != 2.0) for pair in grid.pairs()]
-        return [Count.of([one, 0, 0], 10) for one in wrong]
+        return [ErrorCount.of([errors[neural] + (point[0] != 2.0), 0, 0], 10) for point in points]
 
-    tuning = tune_rescoring(counted, (1.0, 0.0, 0.5, 0.25), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)))
-    assert tuning.best == RescoringWeights(0.25, 2.0, 0.0)
+    def tuned(keep=None):
+        axes, neural = weight_axes((1.0, 2.0, 3.0), (0.0,)), (1.0, 0.0, 0.5, 0.25)
+        return tune_rescoring(count_errors, 10, Weights(1.0), axes, keep, neural)[0]
+
+    assert tuned() == RescoringWeights(0.25, 2.0, 0.0)
     assert set(asked) == {(neural, scale) for neural in errors for scale in (1.0, 2.0)}
     errors[0.0] = 3
-    again = tune_rescoring(counted, tuple(errors), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)))
-    assert again.best.neural == 0.0
+    assert tuned().neural == 0.0
     asked.clear()
-    untuned = Untuned(Weights(1.0, 0.0), standard_errors=2.0)
-    kept = tune_rescoring(counted, tuple(errors), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)), untuned)
-    assert kept.best == RescoringWeights(0.0, 1.0, 0.0)
+    assert tuned(keep=2.0) == RescoringWeights(0.0, 1.0, 0.0)
     assert {scale for _, scale in asked} == {1.0}
 
 
@@ -254,7 +256,8 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
     shortlist = Shortlist.of({"A": 2, "B": 1, "C": 1}, ["A", "B", "C"], None)
     model = NeuralLm(WordLstm(WordLstmConfig(vocabulary=6, hidden=3)), shortlist)
     rescorer = Rescorer(model, RescoringWeights(0.5, 0.1, 0.0))
-    rescorer.save(tmp_path)
+    model.save(tmp_path)
+    rescorer.weights.save(tmp_path / WEIGHTS)
     again = Rescorer.load(tmp_path)
     assert again.weights == rescorer.weights
     neural = [scores.sum() for scores in model.score(LISTED.sentences)]

@@ -6,7 +6,7 @@ from tests.interop.kaldi_worker import binary_tree
 from toolkit.hmm.kaldi.model import KaldiModelError
 from toolkit.hmm.kaldi.read_tree import read_tree
 from toolkit.hmm.kaldi.tree import tree_text
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Tree
 
 SAME = {phone: phone for phone in TOPOLOGY.phone_ids()}
 

@@ -5,7 +5,7 @@ from tests.hmm.kaldi.forms import ReadTree
 from tests.hmm.tree.test_tree import TOPOLOGY, trees
 from toolkit.hmm.kaldi.tree import tree_text
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Tree
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 
 from toolkit.hmm.phone_sets import RootGroup
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.build import TreeConfig, build_tree
-from toolkit.hmm.tree.clustering import log_likelihood, variance_floor
-from toolkit.hmm.tree.nodes import Split, TreeError, leaves
-from toolkit.hmm.tree.questions import automatic_questions
-from toolkit.hmm.tree.stats import TreeStatistics
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Split, Tree, TreeError, leaves
+from toolkit.hmm.tree_growing import (
+    TreeConfig,
+    TreeStatistics,
+    automatic_questions,
+    build_tree,
+    log_likelihood,
+    variance_floor,
+)
 
 PHONES = ("SIL", "A", "B", "C", "D", "M", "N")
 TOPOLOGY = Topology(PHONES, silence_phones=("SIL",), states=2, silence_states=2)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from toolkit.hmm.tree.clustering import agglomerate, log_likelihood, variance_floor
+from toolkit.hmm.tree_growing import agglomerate, log_likelihood, variance_floor
 
 
 def sums_of(x):

@@ -5,9 +5,8 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.drawing import dot, draw, roots_of
-from toolkit.hmm.tree.nodes import Leaf, Root, Split, TreeError
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Leaf, Root, Split, Tree, TreeError
+from toolkit.hmm.tree_drawing import dot, draw, roots_of
 
 PHONES = ("SIL", "AH0", "AH1", "M", "N", "T")
 

@@ -5,15 +5,16 @@ import torch
 
 from toolkit.hmm.phone_sets import PhoneSetError
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.build import TreeConfig, grow_tree
-from toolkit.hmm.tree.nodes import Split
-from toolkit.hmm.tree.questions import (
+from toolkit.hmm.tree import Split
+from toolkit.hmm.tree_growing import (
+    TreeConfig,
+    TreeStatistics,
     automatic_questions,
     distinct,
+    grow_tree,
     read_extra_questions,
     read_questions,
 )
-from toolkit.hmm.tree.stats import TreeStatistics
 
 
 def statistics(topology, *places):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.hmm.tree.stats import StatisticsError, TreeStatistics
+from toolkit.hmm.tree_growing import TreeStatistics
 
 ID = st.integers(1, 4)
 
@@ -71,24 +71,6 @@ def test_memory_is_bounded_by_the_number_of_contexts():
     assert len(statistics) == 6
     assert held < 20 * 601 * 8  # bytes; a row of sums for each context, and room for as many
     assert statistics.frames == 1200
-
-
-def test_file_round_trip_and_equal_bytes_from_another_order(tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    left, states, right = torch.randint(1, 5, (3, 40), generator=generator)
-    x = torch.randint(-9, 9, (40, 2), generator=generator).float()
-    one = statistics_of((left, states, right, x))
-    other = statistics_of((left.flip(0), states.flip(0), right.flip(0), x.flip(0)))
-    one.save(tmp_path / "one")
-    other.save(tmp_path / "other")
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-    assert same(TreeStatistics.load(tmp_path / "one"), one)
-
-
-def test_file_of_something_else_is_named(tmp_path):
-    (tmp_path / "stats").write_text("nothing")
-    with pytest.raises(StatisticsError, match="stats: holds no tree statistics"):
-        TreeStatistics.load(tmp_path / "stats")
 
 
 def test_tied_sums_pool_contexts_by_pdf():

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.nodes import Leaf, Root, Split, TreeError, leaves
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Leaf, Root, Split, Tree, TreeError, leaves
 
 PHONES = ("SIL", "A0", "A1", "ʃ")
 TOPOLOGY = Topology(PHONES, silence_phones=("SIL",), states=2, silence_states=1)

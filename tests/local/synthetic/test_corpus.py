@@ -9,7 +9,7 @@ pytest.importorskip("espeakng_loader")
 
 from local import synthetic
 from local.synthetic.corpus import NOISE, SPEAKERS, WORD_TIMES, SyntheticConfig, generate
-from toolkit.align.ctm import read_ctm
+from toolkit.align.times import read_ctm
 from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
 from toolkit.errors import ToolkitError
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.store import AlignmentStore, Outcome, write_alignments, write_table
+from toolkit.align.times import CtmEntry, TimedToken, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.archive_writer import ArchiveWriter
 from toolkit.features.kaldi.tables import native, writer_path
@@ -53,16 +53,16 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
     out = Path(out)
     ark = writer_path(out / "ali.ark")
 
-    def written() -> Iterator[CtmEntry]:
+    def write_states() -> Iterator[tuple[str, str, list[TimedToken]]]:
         """Write the states of each utterance, and yield its phones: none is kept in memory."""
         with ArchiveWriter(native().Int32VectorWriter, ark, out / "ali.scp") as writer:
             for utterance in ids:
                 states = store.load(utterance)
                 _check_states(utterance, states, topology)
                 writer.write(utterance, states.tolist())
-                yield from phone_times(utterance, states, topology)
+                yield utterance, "1", phone_times(states, topology)
 
-    write_ctm(written(), out / "phones.ctm")
+    write_ctm(write_states(), out / "phones.ctm")
     write_atomically(out / STATES, "".join(f"{line}\n" for line in _state_lines(topology)))
     return len(ids)
 
@@ -158,13 +158,13 @@ def import_phone_times(
     return _write_store(alignments, Path(out), failed)
 
 
-def phone_times(utterance: str, states: Tensor, topology: Topology) -> list[CtmEntry]:
-    """Give the phones of an alignment [T] with their times; frames are 10 ms, 30 ms at low rate."""
+def phone_times(states: Tensor, topology: Topology) -> list[TimedToken]:
+    """Return the phones of states [T] with their times; frames are 10 ms, 30 ms at low rate."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     first = torch.nonzero(topology.phone_starts(states))[:, 0].tolist()
     symbols = [topology.phones[topology.phone_of_state_id[states[i]] - 1] for i in first]
     return [
-        CtmEntry(utterance, "1", seconds * start, seconds * (end - start), symbol)
+        TimedToken(symbol, seconds * start, seconds * end)
         for start, end, symbol in zip(first, [*first[1:], len(states)], symbols, strict=True)
     ]
 

@@ -20,8 +20,8 @@ from toolkit.bench.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE, CtcDe
 from toolkit.bench.peers.flashlight_decoder import FlashlightDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.config.click_types import JSON_OUT
-from toolkit.decode.ctc.ngrams import Ngrams
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.dictionary import Ngrams
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.processes.devices import one_thread

@@ -16,8 +16,8 @@ from toolkit.bench.tta.runs import BenchRunError
 from toolkit.config.click_types import JSON_OUT
 from toolkit.config.fields import from_plain
 from toolkit.corpus.manifest import read_cuts, text_of
-from toolkit.decode.ctc.posteriors import Posteriors
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.system import Posteriors
 from toolkit.environment import machine, versions
 from toolkit.errors import ToolkitError
 from toolkit.lang.ngram.arpa import read_arpa

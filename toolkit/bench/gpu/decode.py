@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from toolkit.align.scored import Scored, map_scored
+from toolkit.align.scorer import ScoredUtterance, map_utterances
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.search import DecodeConfig
 from toolkit.environment import usable_cpus
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
 from toolkit.models.lstm import LstmConfig, LstmModel
@@ -36,7 +36,7 @@ OVERLAPPED = "network and search, overlapped"
 
 
 def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
-    """Measure seconds of speech per second of wall time, as `toolkit.align.scored` decodes.
+    """Measure seconds of speech per second of wall time, as `toolkit.align.scorer` decodes.
 
     The network is as large as the paper's (C6) and has random weights: it scores random features in
     batches and copies the scores to the processor's memory; what is searched are the scores of
@@ -54,7 +54,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         ids = [str(number) for number in range(UTTERANCES)]
         scorer = _Network(network, device, dict(zip(ids, spoken, strict=True)))
 
-        def decode(scored: Scored) -> list[int]:
+        def decode(scored: ScoredUtterance) -> list[int]:
             scores = scored.log_likelihoods
             lattice, _ = search_with_retries(scores, graph, CONFIG.beams())
             if lattice is None:
@@ -66,14 +66,14 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         def overlapped(name: str, scores: bool) -> Callable[[], float]:
             def run() -> float:
                 scorer.computes = scores
-                found[name] = list(map_scored(decode, scorer, ids, threads))
+                found[name] = list(map_utterances(decode, scorer, ids, threads))
                 return scorer.seconds
 
             return run
 
         def alone() -> float:
             scorer.computes = True
-            list(map_scored(lambda scored: None, scorer, ids, 1))
+            list(map_utterances(lambda scored: None, scorer, ids, 1))
             return scorer.seconds
 
         search = SEARCH.format(threads)

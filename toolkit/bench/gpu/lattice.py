@@ -12,10 +12,9 @@ from toolkit.bench.instruments.flops import flops_per_frame
 from toolkit.bench.instruments.gemm import Gemm, synchronise
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
-from toolkit.decode.denominator_lattices import LatticeConfig, search
+from toolkit.decode.denominators import LatticeConfig, search
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
-from toolkit.fsa.files import load_fst
-from toolkit.fsa.fst import Lattice
+from toolkit.fsa.fst import Lattice, load_fst
 from toolkit.fsa.lattice_store import (
     LatticeStore,
     graph_digest,

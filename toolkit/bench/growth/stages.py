@@ -13,16 +13,16 @@ from types import SimpleNamespace
 
 import torch
 
-from toolkit.align.gmm.em import accumulate_gmm, accumulate_tree, sum_statistics
+from toolkit.align.em import accumulate_gmm, accumulate_tree, sum_statistics
 from toolkit.bench.instruments.noise import write_noise
 from toolkit.bench.instruments.noise_features import SHARD, NoiseFeatures
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
 from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
 from toolkit.bench.score import synthetic_texts
-from toolkit.decode.denominator_lattices import LatticeConfig, search
+from toolkit.decode.denominators import LatticeConfig, search
 from toolkit.features.extract import ExtractConfig, extract
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_store import (
     LatticeStore,

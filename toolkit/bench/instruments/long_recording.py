@@ -33,9 +33,8 @@ def align_long_recording(seconds: float) -> LongRecordingResult:
 def _align(seconds: float) -> LongRecordingResult:
     import torch
 
-    from toolkit.align.graphs import TrainingGraphCompiler
-    from toolkit.align.recordings.confidence import PhonePosteriors, RecordingScores
-    from toolkit.align.recordings.long import LongConfig, align_long
+    from toolkit.align.force_align import TranscriptGraphs
+    from toolkit.align.recording import LongConfig, PhonePosteriors, RecordingScores, align_long
     from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
 
     speech = SyntheticSpeech.make()
@@ -47,9 +46,9 @@ def _align(seconds: float) -> LongRecordingResult:
             lambda begin, end: spoken.features[begin:end],
             speech.gmm.log_likelihoods,
             len(spoken.features),
-            PhonePosteriors(speech.senones, config.confidence_scale),
+            PhonePosteriors(speech.senones),
         )
-        compiler = TrainingGraphCompiler(speech.lang, speech.senones)
+        compiler = TranscriptGraphs(speech.lang, speech.senones)
         found = align_long(scores, spoken.words, compiler, config)
         used = process_time() - before
     phones = torch.tensor(speech.senones.topology.phone_of_state_id)

@@ -9,8 +9,7 @@ from torch import Tensor
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.nodes import Leaf, Node, Root, Split
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Leaf, Node, Root, Split, Tree
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 

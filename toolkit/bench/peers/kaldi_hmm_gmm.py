@@ -13,7 +13,7 @@ from toolkit.bench.peers.process import PeerProcess, PeerUnavailableError
 from toolkit.hmm.gmm import Gmm
 
 if TYPE_CHECKING:
-    from toolkit.fsa.alignment import TrainingGraph
+    from toolkit.align.force_align import TrainingGraph
 
 # kaldifst 1.7.10 and 1.8.3 do not work with this version of kaldi-hmm-gmm.
 PINNED = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy==1.26.4")

@@ -1,15 +1,21 @@
-"""The dictionary of a CTC decoder, as a prefix tree over the model's output symbols (A21)."""
+"""A dictionary as a prefix tree over output units, and n-grams as an automaton over its words."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
-from toolkit.decode.ctc.arrays import NODE
-from toolkit.decode.ctc.decoder import CtcDecodeError
+from toolkit.decode.ctc.kernels import CONTEXT, NGRAM, NODE, WORD
 from toolkit.errors import ToolkitError
+from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel
+from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.units.units import Units
+
+
+class CtcDecodeError(ToolkitError):
+    """Posteriors, units or dictionary that cannot be used for decoding."""
 
 
 @dataclass(frozen=True)
@@ -147,3 +153,142 @@ def _grow(letters: np.ndarray, begin: np.ndarray, nodes: np.ndarray) -> int:
         for child in range(count - 1, nodes[node].first - 1, -1):
             waiting.append(child)
     return count
+
+
+_LN10 = math.log(10.0)
+IMPOSSIBLE = LOG_ZERO * _LN10
+"""Natural logarithm that stands for probability 0."""
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """An n-gram model as an automaton of contexts, in arrays for `toolkit.decode.ctc.kernels`.
+
+    State 0 is the empty context, in which every word has an n-gram; n-gram e of an order below the
+    highest is also state e + 1. Words are those of the dictionary, 0 ... W - 1, then <UNK>, </s>,
+    <s>. Probabilities are natural logarithms.
+    """
+
+    contexts: np.ndarray
+    """[S + 1] CONTEXT."""
+    ngrams: np.ndarray
+    """[E] NGRAM, sorted by context state, then by word."""
+    words: np.ndarray
+    """[W + 1] WORD."""
+    start: int = 0
+    """The state after <s>."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The arrays in the form that the search takes."""
+        return self.contexts, self.ngrams, self.words
+
+    @classmethod
+    def none(cls) -> "Ngrams":
+        """Return placeholder arrays for a search without a language model."""
+        return cls(np.zeros(1, CONTEXT), np.zeros(1, NGRAM), np.zeros(1, WORD))
+
+    @classmethod
+    def of(cls, model: BackoffModel, words: Sequence[str]) -> "Ngrams":
+        """Restrict a model to a dictionary.
+
+        Words that the model lacks share the probability of its <UNK> evenly; without <UNK> they
+        are impossible.
+
+        Args:
+          model: the n-grams.
+          words: the dictionary, without duplicates.
+        """
+        arcs = _Arcs(model.restrict(words), words)
+        states, entries = len(arcs.below), np.arange(len(arcs.word))
+        target = np.where(entries + 1 < states, entries + 1, arcs.suffix)
+        first = np.searchsorted(arcs.source, np.arange(states + 1))
+        leads_on = (np.diff(first) > 0) | (arcs.backoff != 0)
+        for _ in range(model.order - 1):
+            target = np.where(leads_on[target], target, arcs.below[target])
+
+        contexts = np.zeros(states + 1, CONTEXT)
+        contexts["first"] = first
+        contexts["below"][:-1], contexts["backoff"][:-1] = arcs.below, arcs.backoff
+        contexts["end"][:-1] = arcs.read(np.arange(states), np.full(states, arcs.size - 2))[1]
+
+        ngrams = np.zeros(len(arcs.word), NGRAM)
+        ngrams["word"], ngrams["target"], ngrams["logprob"] = arcs.word, target, arcs.logprob
+        lower = arcs.read(arcs.below[arcs.source], arcs.word)[1]
+        of_words = arcs.word < len(words)
+        ngrams["sum"] = _running_sums(np.exp(arcs.logprob) * of_words, first)
+        ngrams["lower"] = _running_sums(np.exp(lower) * of_words, first)
+
+        known = np.array([word in model.ids for word in words], dtype=bool)
+        unknown = np.append(0, np.cumsum(~known))
+        named = np.zeros(len(words) + 1, WORD)
+        named["name"] = np.append(np.where(known, np.arange(len(words)), len(words)), 0)
+        named["unknown"] = unknown / max(1, unknown[-1])
+        return cls(contexts, ngrams, named, int(target[arcs.size - 1]))
+
+
+class _Arcs:
+    """N-grams sorted by context state and by their last word.
+
+    There is a unigram for every word, an impossible one where the model has none.
+
+    Args:
+      model: the n-grams.
+      words: the dictionary, numbered from 0; <UNK>, </s> and <s> follow.
+    """
+
+    def __init__(self, model: BackoffModel, words: Sequence[str]) -> None:
+        number = {word: i for i, word in enumerate([*words, UNKNOWN, END, START])}
+        renumber = np.array([number[word] for word in model.vocabulary])
+        self.size = len(number)
+        self.source, self.word = np.zeros(self.size, np.int64), np.arange(self.size)
+        self.logprob, backoff = np.full(self.size, IMPOSSIBLE), np.zeros(self.size)
+        self.logprob[renumber] = model.levels[0].logprob * _LN10
+        backoff[renumber] = model.levels[0].backoff * _LN10
+        self.backoff = np.zeros(1)
+        self.below, self.suffix = np.zeros(1, np.int64), np.zeros(self.size, np.int64)
+        state = renumber + 1  # of each n-gram of the order below
+        for level in model.levels[1:]:
+            # The n-grams of the order below are contexts, too.
+            self.backoff = np.append(self.backoff, backoff)
+            self.below = np.append(self.below, self.suffix[len(self.below) - 1 :])
+            source, word = state[level.context], renumber[level.word]
+            order = np.lexsort((word, source))
+            state = np.empty(len(order), np.int64)
+            state[order] = np.arange(len(self.word) + 1, len(self.word) + len(order) + 1)
+            source, word = source[order], word[order]
+            suffix = self.read(self.below[source], word)[0] + 1
+            backoff = level.backoff[order] * _LN10
+            self.source, self.word = np.append(self.source, source), np.append(self.word, word)
+            self.logprob = np.append(self.logprob, level.logprob[order] * _LN10)
+            self.suffix = np.append(self.suffix, suffix)
+
+    def read(self, states: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Look up a word in each state, with back-off.
+
+        Returns:
+          The number of the n-gram that was found in the state, or in the first state of its
+          back-off chain that has one; and the log-probability, back-off weights included.
+        """
+        keys = self.source * self.size + self.word
+        found, logprob = np.full(len(words), -1), np.zeros(len(words))
+        while (found < 0).any():
+            key = states * self.size + words
+            entry = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            hit, looking = keys[entry] == key, found < 0
+            found = np.where(looking & hit, entry, found)
+            logprob += np.where(
+                looking, np.where(hit, self.logprob[entry], self.backoff[states]), 0
+            )
+            states = self.below[states]
+        return found, logprob
+
+
+@njit(cache=True)
+def _running_sums(values: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return the cumulative sums [E] of values [E] within each group."""
+    sums = values.copy()
+    for group in range(len(first) - 1):
+        for i in range(first[group] + 1, first[group + 1]):
+            sums[i] += sums[i - 1]
+    return sums

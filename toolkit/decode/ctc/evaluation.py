@@ -8,10 +8,14 @@ from typing import Literal, get_args
 
 from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
-from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.greedy import GreedyDecoder
-from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.search import (
+    GreedyDecoder,
+    PrefixConfig,
+    PrefixDecoder,
+    WordsConfig,
+    WordsDecoder,
+)
 from toolkit.environment import usable_cpus
 from toolkit.features.normalise import Normaliser
 from toolkit.lang.ngram.arpa import read_arpa

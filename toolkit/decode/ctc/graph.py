@@ -9,12 +9,10 @@ from pathlib import Path
 
 import torch
 
-from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.ctc.tune import Pair
-from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
-from toolkit.fsa.files import dump_fst, load_fst
-from toolkit.fsa.fst import Fst
+from toolkit.decode.ctc.search import CtcHypothesis, Decoder, LogProbs, Pair, as_array
+from toolkit.fsa.decoding_graph import compile_ctc_graph, spelling_transducer
+from toolkit.fsa.fst import Fst, dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best
@@ -28,6 +26,8 @@ from toolkit.storage.files import write_atomically
 GRAPH = "graph.safetensors"
 # Dense search has no -inf.
 _LEAST = -1e4
+RETRIES = (2.0, 4.0)
+"""Factors by which the beam is widened when no path survives."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,6 @@ class GraphConfig:
 
     beam: Beam = Beam(search=20.0, output=8.0)
     """Pruning of the search, in log-probabilities divided by `lm_weight`."""
-    retries: tuple[float, ...] = (2.0, 4.0)
-    """Factors by which the beam is widened when no path survives."""
     lm_weight: float = 1.0
     """Factor on the language model's log-probability."""
     word_bonus: float = 0.0
@@ -60,8 +58,6 @@ def make_ctc_graph(
     units: Units,
     arpa: Path,
     out: Path,
-    between: str = " ",
-    max_order: int | None = None,
 ) -> dict[str, float]:
     """Compose CTC topology, dictionary and language model.
 
@@ -72,14 +68,12 @@ def make_ctc_graph(
       units: the model's output units.
       arpa: the language model.
       out: the folder that gets `words.txt` and, last, `graph.safetensors`.
-      between: see `Dictionary.of`.
-      max_order: read only n-grams up to this order.
 
     Returns:
       The numbers of states and arcs.
     """
     if not isinstance(words, Dictionary):
-        words = Dictionary.of(words, units, between)
+        words = Dictionary.of(words, units)
     table = word_table(words.words)
     out.mkdir(parents=True, exist_ok=True)
     table.write(out / "words.txt")
@@ -107,7 +101,7 @@ def make_ctc_graph(
             label_disambig=first,
             end_disambig=first + highest + 1,
         ),
-        grammar_acceptor(arpa, out / "words.txt", max_order),
+        grammar_acceptor(arpa, out / "words.txt"),
         first_label_disambig=first,
         first_word_disambig=table["#0"],
     )
@@ -127,23 +121,23 @@ class GraphDecoder(Decoder):
     def __init__(self, graph: Path, units: Units, config: GraphConfig = GraphConfig()) -> None:
         self._folder, self._columns, self.config = graph, units.size, config
 
-    def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
+    def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
         """See `Decoder.decode`; the text is empty if no path survives even the widest beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
-            return [Hypothesis("", -math.inf)]
+            return [CtcHypothesis("", -math.inf)]
         weights = _weights(config.lm_weight, config.word_bonus)
         if config.nbest == 1:
             path = lattice.best_path(weights)
             found = [(path.words, path.score)]
         else:
             found = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
-        return [Hypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
+        return [CtcHypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
 
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
-    ) -> Iterator[list[Hypothesis]]:
+    ) -> Iterator[list[CtcHypothesis]]:
         """See `Decoder.decode_many`; uses processes: part of the work is Python's."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
@@ -169,7 +163,7 @@ class GraphDecoder(Decoder):
         graph, _ = _load(self._folder)
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
-        tries = self.config.beam.with_retries(self.config.retries)
+        tries = self.config.beam.with_retries(RETRIES)
         lattice, _ = search_with_retries(scores, graph, tries)
         return None if lattice is None else ScoredLattice.of(lattice, scores, 1.0 / lm_weight)
 

@@ -2,29 +2,381 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from toolkit.config.fields import from_plain
-from toolkit.decode.ctc.decoder import CtcDecodeError, Decoder, LogProbs
-from toolkit.decode.ctc.dictionary import Dictionary
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.config.fields import from_plain, read_plain
+from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
 from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
-from toolkit.decode.ctc.greedy import GreedyDecoder
-from toolkit.decode.ctc.posteriors import Posteriors
-from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
-from toolkit.decode.ctc.tune import TuneConfig, tune
-from toolkit.decode.ctc.tune_beam import Widened, widen
-from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import (
+    CtcHypothesis,
+    Decoder,
+    GreedyDecoder,
+    LogProbs,
+    PrefixConfig,
+    PrefixDecoder,
+    WordsConfig,
+    WordsDecoder,
+)
+from toolkit.decode.tune import (
+    Axis,
+    ErrorCount,
+    Keep,
+    Point,
+    enough_words_to_tune,
+    tune,
+    write_grid,
+)
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.units import Units
+from toolkit.models.ctc import CtcModel, ctc_log_probs
+from toolkit.models.store import load_model
 from toolkit.processes.workers import processor_seconds
 from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import read_json, reading
+from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
+
+POSTERIORS = "posteriors.json"
+BATCH = 16  # utterances
+
+
+class Posteriors(Mapping[str, Tensor]):
+    """[T, C] float32 log-probabilities by utterance, in stored order.
+
+    Args:
+      folder: written by `write_posteriors`.
+
+    Raises:
+      CtcDecodeError: the folder was not written by `write_posteriors`, or is incomplete.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+        what = "not a folder of finished posteriors"
+        with reading(folder, CtcDecodeError, "decode again", what):
+            self._files: dict[str, int] = read_json(self._folder / POSTERIORS, {str: NATURAL})
+        self._loaded: tuple[int, dict[str, Tensor]] = (-1, {})
+
+    def __getitem__(self, utterance: str) -> Tensor:
+        """Return the posteriors of an utterance; the last file read is kept in memory."""
+        number = self._files[utterance]
+        if self._loaded[0] != number:
+            path = _path(self._folder, number)
+            with reading(path, CtcDecodeError, "decode again"):
+                self._loaded = number, read_tensors(path, {utterance: ("F32", 2)})[0]
+        return self._loaded[1][utterance]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the utterance ids, file by file."""
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        """Number of utterances."""
+        return len(self._files)
+
+
+def write_posteriors(
+    model: Path,
+    normaliser: Path,
+    features: Path,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Run a CTC model over all utterances of a feature store.
+
+    Called again after an interruption, it continues with the missing shards.
+
+    Args:
+      model: folder of a `CtcModel`.
+      normaliser: file of the feature normaliser.
+      features: the feature store.
+      out: the folder that gets a file per feature shard and, last, `posteriors.json`.
+      device: where to compute.
+      progress: called with (shards done, shards).
+    """
+    store, network = FeatureStore(features), load_model(model).to(device)
+    normalise = Normaliser.load(normaliser)
+    out.mkdir(parents=True, exist_ok=True)
+    for number, ids in enumerate(store.shards):
+        path = _path(out, number)
+        if not path.exists():
+            rows = [normalise.apply(store.load(name), store.state(name)) for name in ids]
+            found = dict(zip(ids, _log_probs(network, rows), strict=True))
+            write_atomically(path, save(found))
+        if progress is not None:
+            progress(number + 1, len(store.shards))
+    files = {name: number for number, ids in enumerate(store.shards) for name in ids}
+    write_atomically(out / POSTERIORS, json.dumps(files, ensure_ascii=False) + "\n")
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"posteriors.{number:06d}.safetensors"
+
+
+@torch.inference_mode()
+def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
+    """Return [T_n, C] of each utterance, computed in batches of similar lengths."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    found: dict[int, Tensor] = {}
+    for start in range(0, len(order), BATCH):
+        group = order[start : start + BATCH]
+        outputs = ctc_log_probs(model, [rows[i] for i in group])
+        found |= zip(group, (output.float().contiguous() for output in outputs), strict=True)
+    return [found[i] for i in range(len(rows))]
+
 
 logger = logging.getLogger(__name__)
+EXTENSIONS = 4
+"""How often a grid is extended where the best pair lies at its end. On AN4 (CR-CTC, 581 words) the
+grid's own corner, 0.4 and 2, makes 37 errors."""
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """The grid of weights to try; it is extended where the best pair lies at its end."""
+
+    lm_weights: tuple[float, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
+    """Factors on the language model's log-probability."""
+    word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
+    """Scores added per word; positive means more words."""
+    untuned_within: float | None = None
+    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
+    standard errors of the difference; None: the fewest errors decide."""
+
+    def __post_init__(self) -> None:
+        if not self.lm_weights or not self.word_bonuses:
+            raise ValueError("lm_weights and word_bonuses need a value each")
+        if not min(self.lm_weights) > 0:
+            raise ValueError(f"lm_weights are {self.lm_weights}, need to be above 0")
+        if self.untuned_within is not None and not self.untuned_within >= 0:
+            raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The chosen weights."""
+
+    lm_weight: float
+    word_bonus: float
+    errors: int
+    """Word errors with these weights."""
+    words: int
+    """Words of the references."""
+
+
+def tune_words(
+    decoder: WordsDecoder | GraphDecoder,
+    log_probs: Mapping[str, LogProbs],
+    references: Mapping[str, str],
+    config: TuneConfig,
+    out: Path,
+    jobs: int = 1,
+) -> Tuned:
+    """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
+
+    Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
+    The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`; it is returned, and
+    a warning says so, where there are too few words to tune on.
+
+    Args:
+      decoder: with a beam narrow enough for so many decodes; the choice hardly depends on it.
+      log_probs: [T, C] of each utterance, by id.
+      references: transcript by utterance id.
+      config: the grid.
+      out: the folder that gets `grid.tsv` and, last, `tuned.json`; an existing `tuned.json` is
+        returned without decoding.
+      jobs: see `Decoder.decode_many`.
+
+    Raises:
+      CtcDecodeError: an existing `tuned.json` cannot be read.
+    """
+    stored = out / "tuned.json"
+    if os.path.lexists(stored):
+        return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
+    words = sum(len(text.split()) for text in references.values())
+    weight, bonus = decoder.config.lm_weight, decoder.config.word_bonus
+    axes, keep = (lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)), None
+    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
+    if not enough_words_to_tune(words, consequence):
+        axes = lm_weight_axis([weight]), word_bonus_axis([bonus])
+    elif config.untuned_within is not None:
+        # An axis of one value is the user's choice.
+        before = [
+            axis.values[0] if len(axis.values) == 1 else value
+            for axis, value in zip(axes, (weight, bonus), strict=True)
+        ]
+        axes = axes[0].including(before[0]), axes[1].including(before[1])
+        keep = Keep(tuple(before), config.untuned_within)
+
+    def count_errors(scale: float | None, points: Sequence[Point]) -> list[ErrorCount]:
+        counts = []
+        pairs = [(point[0], point[1]) for point in points]
+        for texts in decoder.texts(list(log_probs.values()), pairs, jobs):
+            hypotheses = dict(zip(log_probs, texts, strict=True))
+            scored = score(references, hypotheses).utterances if words else ()
+            counts.append(ErrorCount.of([utterance.errors for utterance in scored], words))
+        return counts
+
+    tuning = tune(
+        axes,
+        count_errors,
+        lambda point, scale: (abs(point[1]), point[0]),
+        keep=keep,
+        max_searches=1 + EXTENSIONS,
+        max_extensions=EXTENSIONS,
+    )
+    rows = ((point, count, None) for point, (_, count) in sorted(tuning.tried.items()))
+    write_grid(("lm_weight", "word_bonus"), rows, out / "grid.tsv")
+    chosen = Tuned(tuning.best[0], tuning.best[1], tuning.count.errors, words)
+    write_atomically(stored, json.dumps(asdict(chosen), indent=1) + "\n")
+    return chosen
+
+
+def lm_weight_axis(values: Sequence[float]) -> Axis:
+    """Weights of the language model."""
+    return Axis("weight", tuple(values), below=lambda v: v[0] / 2, above=lambda v: 1.5 * v[-1])
+
+
+def word_bonus_axis(values: Sequence[float]) -> Axis:
+    """Word bonuses."""
+    return Axis("bonus", tuple(values), below=lambda v: v[0] - 1, above=lambda v: v[-1] + 1)
+
+
+MOST = 4096
+"""Widest beam that is tried."""
+IMPROVED = 0.01
+"""Share of utterances that a beam of twice the width may improve if it is to count as converged."""
+
+
+@dataclass(frozen=True)
+class BeamTuneConfig:
+    """The beams to try."""
+
+    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    """Widths, ascending; the last is doubled while twice the width finds better texts."""
+    margins: tuple[float, ...] = (8.0, 10.0, 12.0, 15.0, 20.0, 25.0)
+    """Margins in natural log units, ascending."""
+
+    def __post_init__(self) -> None:
+        for name in ("widths", "margins"):
+            values = getattr(self, name)
+            if not values or min(values) <= 0 or list(values) != sorted(set(values)):
+                raise ValueError(f"{name} are {values}, need to be above 0 and ascending")
+
+
+@dataclass(frozen=True)
+class Widened:
+    """A width, and how often twice that width finds another text with a higher score."""
+
+    width: int
+    improved: float
+    """Share of the utterances."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether a wider beam hardly changes anything."""
+        return self.improved <= IMPROVED
+
+
+@dataclass(frozen=True)
+class TunedBeam:
+    """The chosen beam."""
+
+    width: int
+    margin: float
+    errors: int
+    """Word errors with it."""
+    words: int
+    """Words of the references."""
+
+
+def widen(
+    decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int = 1, most: int = MOST
+) -> list[Widened]:
+    """Double a decoder's beam until that hardly helps any more, or it is `most` wide.
+
+    Returns:
+      What was tried: the decoder's own width first. The last one's width is the answer.
+    """
+    width, tried = decoder.config.width, []
+    before = _best(decoder, utterances, jobs)
+    while True:
+        wider = _best(decoder.widened(2 * width), utterances, jobs)
+        better = sum(
+            new.text != old.text and new.score > old.score
+            for old, new in zip(before, wider, strict=True)
+        )
+        tried.append(Widened(width, better / max(1, len(wider))))
+        if tried[-1].converged or 2 * width > most:
+            return tried
+        width, before = 2 * width, wider
+
+
+def _best(decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int) -> list[CtcHypothesis]:
+    return [found[0] for found in decoder.decode_many(utterances, jobs)]
+
+
+def tune_beam(
+    decoder: WordsDecoder,
+    log_probs: Mapping[str, LogProbs],
+    references: Mapping[str, str],
+    config: BeamTuneConfig,
+    out: Path,
+    jobs: int = 1,
+) -> TunedBeam:
+    """Return the narrowest beam with no more word errors than the widest.
+
+    First the width, at the widest margin, then the margin. What it costs is not measured, so that
+    the choice does not depend on the machine.
+
+    Args:
+      decoder: with tuned weights.
+      log_probs: [T, C] of each utterance, by id.
+      references: transcript by utterance id.
+      config: the beams to try.
+      out: the folder that gets `beams.tsv` and, last, `beam.json`; an existing `beam.json` is
+        returned without decoding.
+      jobs: see `Decoder.decode_many`.
+
+    Raises:
+      CtcDecodeError: an existing `beam.json` cannot be read.
+    """
+    stored = out / "beam.json"
+    if os.path.lexists(stored):
+        return read_plain(stored, TunedBeam, CtcDecodeError, "remove it to tune again")
+    utterances, tried = list(log_probs.values()), []
+
+    def errors(width: int, margin: float) -> int:
+        found = decoder.with_beam(width, margin).decode_many(utterances, jobs)
+        texts = [hypotheses[0].text for hypotheses in found]
+        scored = score(references, dict(zip(log_probs, texts, strict=True)))
+        tried.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
+        return scored.errors
+
+    margin = config.margins[-1]
+    width = widen(decoder.with_beam(config.widths[-1], margin), utterances, jobs)[-1].width
+    most = errors(width, margin)
+    width = next((w for w in config.widths if w < width and errors(w, margin) <= most), width)
+    margin = next((m for m in config.margins[:-1] if errors(width, m) <= most), margin)
+    best = next(one for one in tried if (one.width, one.margin) == (width, margin))
+    lines = ["width\tmargin\terrors\twords"]
+    lines += [f"{t.width}\t{t.margin:g}\t{t.errors}\t{t.words}" for t in tried]
+    write_atomically(out / "beams.tsv", "\n".join(lines) + "\n")
+    write_atomically(stored, json.dumps(asdict(best), indent=1) + "\n")
+    return best
+
+
 ROW, UNWRITABLE, WIDTHS = "row.json", "unwritable.txt", "widths.json"
 EXAMPLES = 5
 
@@ -127,7 +479,7 @@ def decode_ctc(
             narrow = search
             if isinstance(search, WordsDecoder):
                 narrow = search.configured(replace(config.words, width=config.tune_width))
-            chosen = tune(narrow, tuning, references, config.tune, out / name, jobs)
+            chosen = tune_words(narrow, tuning, references, config.tune, out / name, jobs)
             search = search.tuned(chosen.lm_weight, chosen.word_bonus)
         if isinstance(search, WordsDecoder):
             search = _wide_enough(search, tuning, config.widest or 1, out / name, jobs)

@@ -54,6 +54,6 @@ def _without_symbols(lexicon: Fst, phone_disambig: int, word_disambig: int) -> F
     """
     written = np.zeros(lexicon.num_arcs, np.int32)
     written[lexicon.writes] = lexicon.words[lexicon.splits[:-1][lexicon.writes]]
-    kept = lexicon.taken(written != word_disambig)
+    kept = lexicon.select_arcs(written != word_disambig)
     kept.labels[kept.labels >= phone_disambig] = EPSILON
     return kept

@@ -8,11 +8,10 @@ import torch
 
 from toolkit.features.kaldi.tables import entries, read_matrix
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.best_path import best_path
-from toolkit.fsa.epsilons import remove_epsilon
-from toolkit.fsa.files import GraphError
-from toolkit.fsa.fst import Fst
+from toolkit.fsa.fst import Fst, GraphError
+from toolkit.fsa.lattice import best_path
 from toolkit.fsa.openfst_reader import load_openfst
+from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.kaldi.model import KaldiTransitions
 from toolkit.lang.tables import SymbolTable

@@ -7,8 +7,7 @@ from pathlib import Path
 from toolkit.hmm.kaldi.model import KaldiModelError
 from toolkit.hmm.kaldi.stream import Stream
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.nodes import Leaf, Node, Root, Split, leaves
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import Leaf, Node, Root, Split, Tree, leaves
 from toolkit.storage.reading import reading
 
 ADVICE = "give the `tree` of a Kaldi model of monophones or triphones"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toolkit.hmm.kaldi.topology import topology_text, transitions_of
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.tree.nodes import Leaf, Node
+from toolkit.hmm.tree import Leaf, Node
 
 
 class Transitions:

@@ -1,8 +1,7 @@
 """Phonetic trees in Kaldi's text form (`tree`)."""
 
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree.nodes import POSITIONS, Leaf, Node, Root
-from toolkit.hmm.tree.tree import Tree
+from toolkit.hmm.tree import POSITIONS, Leaf, Node, Root, Tree
 
 _NOBODY = 0
 """What Kaldi has beside the first and the last phone of an utterance."""

@@ -57,7 +57,7 @@ class Text(Protocol):
 
 
 class Decoder(Protocol):
-    """Decodes log-probabilities, see `toolkit.decode.ctc.decoder`."""
+    """Decodes log-probabilities, see `toolkit.decode.ctc.search`."""
 
     def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Text]]:
         """Yield the n-best lists of utterances, [T, C] each, in order."""

@@ -1,0 +1,219 @@
+"""fMLLR adaptation to speakers: transforms estimated from alignments and refined on lattices."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from toolkit.align.em import (
+    AlignedUtterances,
+    EmConfig,
+    TrainingData,
+    aligned_frames,
+    partition_utterances,
+    speech_frames,
+    training_data,
+)
+from toolkit.features.gmm_features import GmmFeatures, save_transforms
+from toolkit.features.store import map_shards
+from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.forward_backward import pdf_posteriors
+from toolkit.fsa.fst import Fst, load_fst
+from toolkit.fsa.search import search_with_retries
+from toolkit.hmm.gmm_system import GmmSystem
+from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
+
+logger = logging.getLogger(__name__)
+
+
+class SpeakerStatistics:
+    """fMLLR statistics by speaker."""
+
+    def __init__(self, by_speaker: dict[str, FmllrStatistics]) -> None:
+        self.by_speaker = by_speaker
+
+    def add(self, other: "SpeakerStatistics") -> None:
+        """Add the statistics of other frames."""
+        for speaker, statistics in other.by_speaker.items():
+            if speaker in self.by_speaker:
+                self.by_speaker[speaker].add(statistics)
+            else:
+                self.by_speaker[speaker] = statistics
+
+
+def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> SpeakerStatistics:
+    """Accumulate fMLLR statistics over the frames of speech (in Kaldi: silence weight 0)."""
+    found: dict[str, FmllrStatistics] = {}
+    aligned = partition.load()
+    speakers: dict[str, list[str]] = {}
+    for utterance in aligned:
+        speakers.setdefault(system.features.speaker(utterance), []).append(utterance)
+    for speaker, utterances in speakers.items():
+        mine = {u: aligned[u] for u in utterances}
+        found[speaker] = FmllrStatistics.zeros(system.features.dimension)
+        for x, batch, counted in aligned_frames(mine, system.features):
+            speech = speech_frames(x, batch, counted, system.senones)
+            found[speaker].accumulate(system.gmm, *speech)
+    return SpeakerStatistics(found)
+
+
+def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
+    """Estimate a transform for every speaker from the current alignments.
+
+    A speaker's earlier transform is refined: the new one is estimated on features transformed by
+    it, and composed with it.
+    """
+    parts = data.pool.map(partial(accumulate_fmllr, system=system), data.partitions)
+    utterances = [[u for u, _ in partition.transcripts] for partition in data.partitions]
+    return system.adapted(refined(parts, utterances, system.features))
+
+
+def refined(
+    parts: Iterable[SpeakerStatistics],
+    utterances: Sequence[Sequence[str]],
+    features: GmmFeatures,
+) -> dict[str, Tensor]:
+    """The transform [D, D+1] of every speaker with statistics or an earlier transform, which stays.
+
+    A speaker's statistics, which take half a megabyte, are let go after his last part: where parts
+    follow the speakers' order, there are few at a time.
+
+    Args:
+      parts: statistics of frames that the speakers' earlier transforms have been applied to.
+      utterances: of each part.
+      features: with these transforms, which the new ones are composed with.
+    """
+    last = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
+    done: dict[int, list[str]] = {}
+    for speaker, number in last.items():
+        done.setdefault(number, []).append(speaker)
+    sums, estimates = SpeakerStatistics({}), {}
+    for number, part in enumerate(parts):
+        sums.add(part)
+        for speaker in done.get(number, []):
+            statistics = sums.by_speaker.pop(speaker, None)
+            if statistics is not None:
+                estimates[speaker] = (*estimate_fmllr(statistics), statistics.beta)
+    transforms, gains, frames = dict(features.transforms), 0.0, 0.0
+    for speaker, (found, gain, beta) in sorted(estimates.items()):
+        old = features.transforms.get(speaker)
+        transforms[speaker] = (found if old is None else compose(found, old.double())).float()
+        gains, frames = gains + gain * beta, frames + beta
+    mean = gains / max(frames, 1)
+    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(estimates), mean)
+    return transforms
+
+
+def compose(outer: Tensor, inner: Tensor) -> Tensor:
+    """The transform [D, D+1] that applies `inner` first, then `outer`."""
+    square, offset = outer[:, :-1], outer[:, -1:]
+    linear = square @ inner[:, :-1]
+    return torch.cat([linear, square @ inner[:, -1:] + offset], dim=1)
+
+
+def adapt_speakers(
+    adapted: GmmSystem,
+    independent: GmmSystem,
+    hypotheses: Mapping[str, Sequence[str]],
+    lang: Path,
+    config: EmConfig,
+    out: Path,
+    jobs: int,
+) -> None:
+    """Estimate the transforms of speakers from the hypotheses of a first pass.
+
+    A first estimate uses alignments of the speaker-independent system, a second one alignments of
+    the adapted system with the first transforms.
+
+    Args:
+      adapted: a system trained with fMLLR, over the utterances' cepstra, without transforms.
+      independent: the system of the first pass, over the same cepstra.
+      hypotheses: the recognised words of every utterance, in the store's order.
+      lang: the folder of the lexicon.
+      config: the search of its alignments.
+      out: the file of the transforms.
+      jobs: worker processes.
+    """
+    folder = out.parent
+    with training_data(partition_utterances(hypotheses, folder), lang, config, jobs) as data:
+        data.realign(independent)
+        system = adapt(data, adapted)
+        data.realign(system)
+        system = adapt(data, system)
+    save_transforms(out, system.features.transforms)
+    for partition in data.partitions:
+        partition.alignments.unlink(missing_ok=True)
+
+
+SILENCE_WEIGHT = 0.01
+"""Weight of the posteriors of silence and noise, as in Kaldi's decode_fmllr.sh."""
+
+
+@dataclass(frozen=True)
+class LatticeSearch:
+    """The search that makes the lattices; picklable."""
+
+    graph: Path
+    """The decoding graph of the adapted system."""
+    acoustic_scale: float
+    """Factor on acoustic log-likelihoods, in the search and in the posteriors."""
+    beams: Sequence[Beam]
+    """The beams to try, in order."""
+
+
+def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs: int) -> None:
+    """Estimate transforms anew from all that a decoding pass with the present ones considers.
+
+    The second estimate of Kaldi's decode_fmllr.sh: every frame counts for each pdf by its
+    posterior in the lattice, so that doubtful words count little. Speakers without a lattice keep
+    their transforms.
+
+    Args:
+      system: a system trained with fMLLR, with the present transforms of `adapt_speakers`.
+      search: the decoding pass.
+      out: the file of the refined transforms.
+      jobs: worker processes.
+    """
+    work = partial(accumulate_on_lattices, system=system, search=search)
+    store = system.features.store
+    parts = map_shards(work, store, jobs, "adapt")
+    save_transforms(out, refined(parts, store.shards, system.features))
+
+
+def accumulate_on_lattices(
+    shard: tuple[int, Sequence[str]], system: GmmSystem, search: LatticeSearch
+) -> SpeakerStatistics:
+    """Accumulate fMLLR statistics over the posteriors of a shard's lattices."""
+    graph = _graph(search.graph)
+    GraphMismatchError.check(graph.top_label, system.gmm.num_pdfs, search.graph)
+    weight = _pdf_weights(system)
+    sums = SpeakerStatistics({})
+    for utterance in shard[1]:
+        x = system.features.load(utterance)
+        scores = system.gmm.log_likelihoods(x) * search.acoustic_scale
+        lattice, _ = search_with_retries(scores, graph, search.beams)
+        if lattice is None:
+            continue
+        frames, pdfs, posteriors = pdf_posteriors(lattice)
+        statistics = FmllrStatistics.zeros(x.shape[1])
+        weights = posteriors * weight[pdfs] * system.features.counted(utterance)[frames]
+        statistics.accumulate(system.gmm, x[frames], pdfs, weights)
+        sums.add(SpeakerStatistics({system.features.speaker(utterance): statistics}))
+    return sums
+
+
+def _pdf_weights(system: GmmSystem) -> Tensor:
+    """[P] the weight of each pdf."""
+    phones, topology = system.senones.phone_of_pdf, system.senones.topology
+    silent = torch.tensor([topology.is_silence(phone) for phone in phones.tolist()])
+    return torch.where(silent, SILENCE_WEIGHT, 1.0).double()
+
+
+@lru_cache(maxsize=1)
+def _graph(path: Path) -> Fst:
+    """Load a graph, once per process."""
+    return load_fst(path)

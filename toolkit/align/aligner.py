@@ -1,0 +1,337 @@
+"""The aligner of a run's bundle: GMMs, lexicon and pronunciation model in one folder."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.align.em import speech_mask
+from toolkit.align.force_align import TranscriptGraphs, check_phones
+from toolkit.align.recording import (
+    BLOCK_FRAMES,
+    SAMPLE_STEP,
+    LongConfig,
+    PhonePosteriors,
+    RecordingAlignment,
+    RecordingScores,
+    align_long,
+    span_confidences,
+)
+from toolkit.align.times import TimedToken
+from toolkit.config.fields import read_plain
+from toolkit.errors import ToolkitError
+from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.silence import counted_frames
+from toolkit.features.stream import extract_file
+from toolkit.hmm.gmm_system import GmmSystem
+from toolkit.hmm.transforms import FmllrStatistics
+from toolkit.lang.g2p import G2p, spellable
+from toolkit.lang.lang import Lang
+from toolkit.lang.letters import UnknownNormaliserError
+from toolkit.lang.lexicon import Lexicon, Pronunciation, without_positions
+from toolkit.lang.tables import word_table
+from toolkit.storage.files import write_atomically
+
+SETTINGS = "aligner.json"
+INDEPENDENT = "independent"
+LANG = "lang"
+G2P = "g2p.npz"
+SYSTEM_FILES = ("gmm.safetensors", "topology.json", "tree.json", "features.json")
+PROJECTION = "projection.safetensors"
+
+
+class AlignerError(ToolkitError):
+    """A folder that is not a complete aligner bundle."""
+
+
+@dataclass(frozen=True)
+class AlignerSettings:
+    """The content of `aligner.json`."""
+
+    frontend: FrontendConfig
+    """The front end of the systems' cepstra."""
+
+
+def write_aligner_bundle(
+    system: Path,
+    lang: Path,
+    frontend: FrontendConfig,
+    out: Path,
+    lexicon: Lexicon | None = None,
+    independent: Path | None = None,
+) -> None:
+    """Copy what alignment needs into `out`, so that the folder can be moved anywhere.
+
+    Args:
+      system: the folder of a GMM system.
+      lang: the folder of the lexicon that it was trained with; its G2P model if it has one.
+        Otherwise one is trained here.
+      frontend: of the system's cepstra.
+      out: the bundle; `final/aligner` of a run.
+      lexicon: more words to include, such as a whole dictionary; pronunciations with phones that
+        the system lacks are left out, and words in `lang` keep the ones they have.
+      independent: for a system trained with fMLLR the speaker-independent one, whose alignments
+        the transforms of new speakers are estimated from.
+    """
+    _copy_system(system, out)
+    if independent is not None:
+        _copy_system(independent, out / INDEPENDENT)
+    known = Lang.load(lang)
+    bundled = extend_lang(known, _usable(known, lexicon or Lexicon()))
+    bundled.save(out / LANG)
+    if (lang / G2P).exists():
+        shutil.copyfile(lang / G2P, out / G2P)
+    elif any(map(spellable, bundled.vocabulary)):
+        plain = {w: [without_positions(p) for p in bundled.lexicon[w]] for w in bundled.vocabulary}
+        G2p.train(Lexicon(plain)).save(out / G2P)
+    settings = AlignerSettings(frontend)
+    write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
+
+
+def _copy_system(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in SYSTEM_FILES:
+        shutil.copyfile(source / name, target / name)
+    if (source / PROJECTION).exists():
+        shutil.copyfile(source / PROJECTION, target / PROJECTION)
+
+
+def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
+    """The words of a lexicon that `lang` lacks, with pronunciations in its phones."""
+    marked = lexicon.with_positions() if lang.position_dependent else lexicon
+    phones = set(lang.real_phones)
+    usable = Lexicon()
+    for word in sorted(marked.keys() - lang.lexicon.keys()):
+        found = [p for p in marked[word] if phones.issuperset(p)]
+        if found:
+            usable[word] = found
+    return usable
+
+
+def find_bundle(model: Path) -> Path:
+    """The aligner bundle that a folder is or contains.
+
+    Raises:
+      AlignerError: the folder neither is nor contains a bundle.
+    """
+    for folder in (model, model / "aligner", model / "final" / "aligner"):
+        if (folder / SETTINGS).is_file():
+            return folder
+    raise AlignerError(
+        f"{model} has no aligner: neither it nor {model / 'aligner'} holds {SETTINGS}. A recipe's"
+        " last stage makes one in exp/<profile>/final/aligner"
+    )
+
+
+def extend_lang(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang:
+    """`lang` with more words; the phones and their ids stay."""
+    lexicon = Lexicon({word: list(found) for word, found in lang.lexicon.items()})
+    for word, pronunciations in more.items():
+        lexicon[word] = list(pronunciations)
+    return replace(lang, lexicon=lexicon, words=word_table(lexicon))
+
+
+@dataclass(frozen=True)
+class G2pPronunciations:
+    """Pronunciations of words that the lexicon of a bundle lacks."""
+
+    pronunciations: tuple[tuple[str, Pronunciation], ...]
+    """The words with a guessed pronunciation, sorted."""
+    unknown: frozenset[str]
+    """The words without one, which are aligned as spoken noise."""
+
+
+def pronounce_missing_words(bundle: Path, words: Iterable[str]) -> G2pPronunciations:
+    """Guess how to pronounce the words that the lexicon of `bundle` lacks."""
+    lang = Lang.load(bundle / LANG)
+    missing = sorted(set(words) - lang.lexicon.keys())
+    if not missing or not (bundle / G2P).exists():
+        return G2pPronunciations((), frozenset(missing))
+    guesses = G2p.load(bundle / G2P).guess(missing)
+    found = _usable(lang, Lexicon({word: [guess.phones] for word, guess in guesses.items()}))
+    pairs = tuple((word, found[word][0]) for word in sorted(found))
+    return G2pPronunciations(pairs, frozenset(missing) - found.keys())
+
+
+DELTA_REACH = 4
+"""Frames on either side that deltas and delta-deltas look at."""
+FRAME_SHIFT = 0.01
+"""Seconds between frames."""
+
+
+class _System:
+    """A GMM system that aligns cepstra given in memory."""
+
+    def __init__(self, folder: Path, lang: Lang, config: LongConfig) -> None:
+        self.config = config
+        system = GmmSystem.load(folder, folder)
+        self.frontend, self.gmm, self.senones = system.features.frontend, system.gmm, system.senones
+        self.cepstra = system.cepstra
+        self.compiler = TranscriptGraphs(lang, self.senones)
+        self.posteriors = PhonePosteriors(self.senones)
+
+    def features(
+        self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None
+    ) -> Tensor:
+        """Features [end - begin, D] of raw cepstra [T, F], as those of the whole recording."""
+        reach = DELTA_REACH + self.frontend.splice
+        first = max(0, begin - reach)
+        x = self.frontend(cepstra[first : end + reach], mean, transform)
+        return x[begin - first : end - first]
+
+    def align(
+        self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
+    ) -> RecordingAlignment:
+        scores = RecordingScores(
+            lambda begin, end: self.features(cepstra, mean, begin, end, transform),
+            self.gmm.log_likelihoods,
+            len(cepstra),
+            self.posteriors,
+        )
+        return align_long(scores, words, self.compiler, self.config)
+
+
+class Aligner:
+    """Aligns recordings with their words, by a bundle that `write_aligner_bundle` made.
+
+    Args:
+      bundle: the folder.
+      config: search and windows.
+      pronunciations: of words that the bundle's lexicon lacks.
+
+    Raises:
+      AlignerError: the folder is no bundle, its words were normalised by other rules, or its files
+        come from different bundles.
+      GraphMismatchError: its lexicon has other phones than its systems.
+    """
+
+    def __init__(
+        self,
+        bundle: Path,
+        config: LongConfig | None = None,
+        pronunciations: Iterable[tuple[str, Pronunciation]] = (),
+    ) -> None:
+        bundle = find_bundle(bundle)
+        settings = read_plain(
+            bundle / SETTINGS, AlignerSettings, AlignerError, "make the bundle again"
+        )
+        frontend = settings.frontend
+        lang = Lang.load(bundle / LANG)
+        try:
+            lang.policy  # noqa: B018
+        except UnknownNormaliserError as error:
+            raise AlignerError(f"{bundle}: {error}: make the bundle again") from error
+        lang = extend_lang(lang, {word: [phones] for word, phones in pronunciations})
+        self.config = config or LongConfig()
+        self.frontend = Frontend(frontend)
+        self._system = _System(bundle, lang, self.config)
+        self._independent = (
+            _System(bundle / INDEPENDENT, lang, self.config)
+            if (bundle / INDEPENDENT).is_dir()
+            else None
+        )
+        for folder, system in ((bundle, self._system), (bundle / INDEPENDENT, self._independent)):
+            if system is None:
+                continue
+            check_phones(bundle / LANG, lang, system.senones)
+            if system.cepstra != frontend.dimension:
+                raise AlignerError(
+                    f"{bundle / SETTINGS}: a front end of {frontend.dimension} cepstra, {folder}"
+                    f" models {system.cepstra:g}: restore the bundle or make it again"
+                )
+        self._lang = lang
+        self._silence = self._system.senones.topology.silence
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the system needs a transform for each speaker (see `adaptation_statistics`)."""
+        return self._independent is not None
+
+    def cepstra(self, audio: Path, channel: int | None = None) -> Tensor:
+        """Raw cepstra [T, F] of a file of any format, rate and length.
+
+        Args:
+          audio: the file.
+          channel: its channel, from 0; None: the mean of all.
+
+        Raises:
+          AudioError, FrontendError: the file cannot be read, or is shorter than a window.
+        """
+        return extract_file(audio, self.frontend, channel)
+
+    def adaptation_statistics(
+        self, cepstra: Tensor, mean: Tensor, words: Sequence[str]
+    ) -> FmllrStatistics:
+        """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
+
+        The recording is aligned with the speaker-independent system; frames of speech count.
+
+        Args and errors: as `align`.
+        """
+        system = self._system
+        states = self._independent.align(cepstra, mean, words).states.long()
+        speech = speech_mask(states, system.senones.topology)
+        speech &= counted_frames(cepstra, self.frontend.config.kind)
+        pdfs = system.senones.pdfs(states)
+        statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
+        for begin in range(0, len(states), BLOCK_FRAMES):
+            block = slice(begin, begin + BLOCK_FRAMES)
+            x = system.features(cepstra, mean, begin, min(block.stop, len(states)))
+            statistics.accumulate(system.gmm, x[speech[block]], pdfs[block][speech[block]])
+        return statistics
+
+    def align(
+        self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
+    ) -> RecordingAlignment:
+        """Align one recording.
+
+        Args:
+          cepstra: [T, F] raw.
+          mean: [F] over all recordings of the speaker.
+          words: the normalised transcript, one word at least.
+          transform: [D, D+1] the speaker's fMLLR.
+
+        Raises:
+          NoPathError: no path leads through audio and words.
+        """
+        return self._system.align(cepstra, mean, words, transform)
+
+    def confidence(self, alignment: RecordingAlignment) -> float:
+        """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
+        sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
+        speech = speech_mask(sampled, self._system.senones.topology)
+        found = alignment.log_posteriors[speech].double()
+        return float(found.mean().exp()) if len(found) else 0.0
+
+    def to_timed_tokens(
+        self, words: Sequence[str], alignment: RecordingAlignment
+    ) -> tuple[list[TimedToken], list[TimedToken]]:
+        """Words and phones in seconds, with confidences: geometric means of phone posteriors.
+
+        A word ends where the next one or a silence begins. Phones are written without the marks of
+        position-dependent ones.
+        """
+        starts = alignment.phone_frames
+        ends = [*starts[1:], alignment.num_frames]
+        word_starts = [starts[phone] for phone in alignment.word_phones]
+        word_ends = [ends[phone - 1] for phone in alignment.word_ends(self._silence)]
+        symbols = tuple(self._lang.phones.symbol(phone) for phone in alignment.phones)
+        phones = without_positions(symbols) if self._lang.position_dependent else symbols
+        posteriors = alignment.log_posteriors
+        return (
+            _timed_tokens(word_starts, word_ends, words, posteriors),
+            _timed_tokens(starts, ends, phones, posteriors),
+        )
+
+
+def _timed_tokens(
+    starts: list[int], ends: list[int], tokens: Sequence[str], log_posteriors: Tensor
+) -> list[TimedToken]:
+    confidences = span_confidences(log_posteriors, starts, ends)
+    return [
+        TimedToken(token, start * FRAME_SHIFT, end * FRAME_SHIFT, confidence)
+        for start, end, token, confidence in zip(starts, ends, tokens, confidences, strict=True)
+    ]

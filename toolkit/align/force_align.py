@@ -1,0 +1,284 @@
+"""Forced alignment: the best path of the frames through the graph of their transcript."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.expand import expand_phones_to_pdfs
+from toolkit.fsa.fst import Fst
+from toolkit.fsa.lattice import BestPath
+from toolkit.fsa.lexicon import transcript_graph, unpack_label, weighted_transcript_graph
+from toolkit.fsa.search import search_best_paths
+from toolkit.fsa.search_kernels import FrameScores
+from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+
+
+@dataclass(frozen=True)
+class AlignConfig:
+    """The search for the best path through a transcript."""
+
+    acoustic_scale: float = 0.1
+    """Factor on log-likelihoods; Kaldi's default for alignment."""
+    beam: float = 10.0
+    """First search beam, in scaled log units."""
+    retries: tuple[float, ...] = (4.0, 16.0)
+    """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
+    max_active: int = 2000
+    """Of the first beam, see `toolkit.fsa.beam.Beam`."""
+
+    def __post_init__(self) -> None:
+        if not min(self.acoustic_scale, self.beam, *self.retries) > 0:
+            raise ValueError("acoustic_scale, beam and retries must be positive")
+        if self.max_active < 2:
+            raise ValueError(f"max_active is {self.max_active}, needs to be 2 or more")
+        self.beams()
+
+    def beams(self) -> list[Beam]:
+        """The beams to try, in order."""
+        first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
+        return first.with_retries(self.retries)
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """The linear graph of a transcript, expanded to the pdfs that occur in it."""
+
+    fst: Fst
+    """Input label i + 1 stands for `pdfs[i]`; output labels are those of `pack_label` in
+    `toolkit.fsa.lexicon`."""
+    pdfs: Tensor
+    """[L] ascending."""
+
+    @classmethod
+    def of(cls, graph: Fst) -> "TrainingGraph":
+        """Renumber the labels of a graph that reads pdf + 1."""
+        reads = graph.labels > 0
+        pdfs, columns = np.unique(graph.labels[reads] - 1, return_inverse=True)
+        labels = graph.labels.copy()
+        labels[reads] = columns + 1
+        return cls(replace(graph, labels=labels), torch.from_numpy(pdfs).long())
+
+
+@dataclass
+class UtteranceAlignment:
+    """One utterance's alignment."""
+
+    states: Tensor
+    """[T] int32, the state id of every frame."""
+    pdfs: Tensor
+    """[T] int32, the pdf of every frame."""
+    phones: list[int]
+    """The phones in order, silences among them."""
+    phone_frames: list[int]
+    """The frame in which each phone begins."""
+    words: list[int]
+    """The words, in the pronunciations chosen."""
+    word_phones: list[int]
+    """For each word the position of its first phone in `phones`."""
+    score: float
+    """Log-likelihood per frame, unscaled; with the graph's scores where the lexicon has
+    probabilities."""
+    beam: float
+    """The search beam that found it."""
+
+    @property
+    def word_frames(self) -> list[int]:
+        """The frame in which each word begins."""
+        return [self.phone_frames[phone] for phone in self.word_phones]
+
+
+def force_align(
+    log_likelihoods: FrameScores, graph: TrainingGraph, senones: Senones, config: AlignConfig
+) -> UtteranceAlignment | None:
+    """The best path of log_likelihoods[T, L] through a training graph; None if there is none."""
+    return force_align_batch([log_likelihoods], [graph], senones, config)[0]
+
+
+def force_align_batch(
+    log_likelihoods: Sequence[FrameScores],
+    graphs: Sequence[TrainingGraph],
+    senones: Senones,
+    config: AlignConfig,
+) -> list[UtteranceAlignment | None]:
+    """Align several utterances at once, each as `force_align` would.
+
+    Args:
+      log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
+      graphs: for each its training graph, from `TrainingGraphCompiler`.
+      senones: those of the graphs.
+      config: the search; utterances without a path are tried again with the wider beams.
+    """
+    found: list[UtteranceAlignment | None] = [None] * len(graphs)
+    open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
+    for beam in config.beams():
+        if not open_ones:
+            break
+        open_ones.sort(key=lambda i: (-len(log_likelihoods[i]), i))
+        paths = search_best_paths(
+            [log_likelihoods[i] * config.acoustic_scale for i in open_ones],
+            [graphs[i].fst for i in open_ones],
+            beam,
+        )
+        for i, path in zip(open_ones, paths, strict=True):
+            if path is not None:
+                score = path.score / config.acoustic_scale / len(log_likelihoods[i])
+                pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
+                found[i] = _read_path(path, pdfs, senones, score, beam.search)
+        open_ones = [i for i in open_ones if found[i] is None]
+    return found
+
+
+def _read_path(
+    path: BestPath, pdfs: Tensor, senones: Senones, score: float, beam: float
+) -> UtteranceAlignment:
+    """Read phones and words off a path's output labels."""
+    pairs = [unpack_label(label) for label in path.words]
+    phones = [phone for phone, _ in pairs]
+    topology = senones.topology
+    entered = torch.zeros(len(pdfs), dtype=torch.int64)
+    entered[path.word_frames] = 1
+    first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
+    states = first[entered.cumsum(0) - 1] + senones.state_of_pdf[pdfs]
+    return UtteranceAlignment(
+        states=states.int(),
+        pdfs=pdfs.int(),
+        phones=phones,
+        phone_frames=path.word_frames,
+        words=[word for _, word in pairs if word],
+        word_phones=[i for i, (_, word) in enumerate(pairs) if word],
+        score=score,
+        beam=beam,
+    )
+
+
+def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
+    """Check that a lexicon has the phones of an acoustic model, with the same ids.
+
+    Args:
+      folder: of the lexicon, for the message.
+      lang: the lexicon.
+      senones: those of the acoustic model.
+
+    Raises:
+      GraphMismatchError: the phones differ.
+    """
+    listed, modelled = lang.real_phones, list(senones.topology.phones)
+    if listed != modelled:
+        differing = sorted({*listed} ^ {*modelled})[:3] or "in another order"
+        raise GraphMismatchError(
+            f"{folder / 'phones.txt'} has {len(listed)} phones, topology.json of the acoustic model"
+            f" {len(modelled)} (differing: {differing}): they come from different runs; restore"
+            " the files or write them again"
+        )
+
+
+class TranscriptGraphs:
+    """Turns transcripts into training graphs for one lexicon and acoustic model.
+
+    Args:
+      lang: words, phones and pronunciations; a word that it lacks is `<UNK>`. If it has
+        probabilities, they are the scores of the graphs.
+      senones: the HMMs in context, with phones in `lang`'s order.
+    """
+
+    def __init__(self, lang: Lang, senones: Senones) -> None:
+        self.lang = lang
+        self.senones = senones
+        self._silence = lang.phones["SIL"]
+
+    def compile(self, words: Sequence[str], open_end: bool = False) -> TrainingGraph:
+        """The graph of one transcript.
+
+        Args:
+          words: the transcript.
+          open_end: let the audio end anywhere in the transcript, for a part of a long recording.
+        """
+        transcript = self._transcript(words)
+        return TrainingGraph.of(expand_phones_to_pdfs(transcript, self.senones, open_end))
+
+    def _transcript(self, words: Sequence[str]) -> Fst:
+        lang = self.lang
+        ids = [lang.word_id(word) for word in words]
+        pronunciations = [lang.pronunciation_ids(word) for word in words]
+        if lang.probabilities is None:
+            return transcript_graph(ids, pronunciations, self._silence)
+        weights = [lang.pronunciation_weights(word) for word in words]
+        return weighted_transcript_graph(
+            ids, pronunciations, weights, lang.probabilities, self._silence
+        )
+
+    def min_frames(self, words: Sequence[str]) -> int:
+        """The fewest frames that the transcript needs, without silence."""
+        return sum(
+            min(
+                sum(self.senones.topology.min_frames(phone) for phone in phones)
+                for phones in self.lang.pronunciation_ids(word)
+            )
+            for word in words
+        )
+
+    def equal_alignment(self, words: Sequence[str], frames: int) -> Tensor:
+        """The flat start: silence, first pronunciations, silence, states of equal length.
+
+        Returns:
+          [frames] state ids, or [0] when there are fewer frames than states.
+        """
+        topology = self.senones.topology
+        phones = [self._silence]
+        for word in words:
+            phones += self.lang.pronunciation_ids(word)[0]
+        phones.append(self._silence)
+        path = torch.tensor(
+            [topology.state_id(p, s) for p in phones for s in range(topology.num_states(p))]
+        )
+        if frames < len(path):
+            return path[:0]
+        return path[torch.arange(frames) * len(path) // frames]
+
+
+# Frames searched at a time. It matters to k2 alone, whose overhead per frame the utterances share:
+# those of 10 s one by one take it 4.5 times as much processor time, 16 at a time no less than 4.
+SEARCH_FRAMES = 4000
+
+
+def align_batched(
+    transcripts: Iterable[tuple[str, Sequence[str]]],
+    log_likelihoods: Callable[[str, Tensor], FrameScores],
+    compiler: TranscriptGraphs,
+    config: AlignConfig,
+) -> Iterator[tuple[str, UtteranceAlignment | None]]:
+    """Align utterances with their transcripts.
+
+    Args:
+      transcripts: utterances with their words.
+      log_likelihoods: (utterance, pdfs [L]) -> [T, L], all of them or computed where they are read.
+      compiler: lexicon and HMMs.
+      config: the search.
+
+    Yields:
+      Each utterance, in the order given, with its alignment; None where no path leads through.
+    """
+    names: list[str] = []
+    scores: list[FrameScores] = []
+    graphs: list[TrainingGraph] = []
+
+    def search() -> Iterator[tuple[str, UtteranceAlignment | None]]:
+        found = force_align_batch(scores, graphs, compiler.senones, config)
+        yield from zip(names, found, strict=True)
+        for rows in (names, scores, graphs):
+            rows.clear()
+
+    for utterance, words in transcripts:
+        graph = compiler.compile(words)
+        names.append(utterance)
+        graphs.append(graph)
+        scores.append(log_likelihoods(utterance, graph.pdfs))
+        if sum(map(len, scores)) >= SEARCH_FRAMES:
+            yield from search()
+    yield from search()

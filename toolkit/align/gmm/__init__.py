@@ -1,1 +1,0 @@
-"""GMM systems: EM training from monophones to speaker-adaptive training, and fMLLR."""

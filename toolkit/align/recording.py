@@ -1,0 +1,454 @@
+"""Alignment of recordings of any length with their words, window by window, and its confidence."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from toolkit.align.force_align import (
+    AlignConfig,
+    TrainingGraph,
+    TranscriptGraphs,
+    UtteranceAlignment,
+    force_align,
+)
+from toolkit.errors import ToolkitError
+from toolkit.hmm.phone_sets import base_phone_groups
+from toolkit.hmm.senones import Senones
+
+BLOCK_FRAMES = 1500
+"""Frames scored at a time: with 15,000 Gaussians 90 MB."""
+SCALE = 0.5
+"""Factor on log-likelihoods in phone posteriors."""
+SAMPLE_STEP = 3
+"""Every third frame is a sample, in which all pdfs are scored, not only those of a window's words.
+With HMMs of three states every phone has at least one."""
+
+
+def samples_among(begin: int, end: int) -> range:
+    """The numbers of the samples among frames begin, ..., end - 1; sample n is frame 3 n + 1."""
+    before = [(frame + SAMPLE_STEP - 2) // SAMPLE_STEP for frame in (begin, end)]
+    return range(*before)
+
+
+class PhonePosteriors:
+    """Posterior probabilities of phones, frame by frame.
+
+    A phone's likelihood is the sum over its pdfs, raised to `scale`: neighbouring frames are
+    correlated, so that unscaled posteriors would be nearly all 0 or 1. All phones have the same
+    prior. Phones that share a pdf count as one, the first of them.
+
+    Args:
+      senones: of the acoustic model.
+      scale: factor on log-likelihoods.
+    """
+
+    def __init__(self, senones: Senones, scale: float = SCALE) -> None:
+        self._scale = scale
+        first = torch.zeros(1 + len(senones.topology.phones), dtype=torch.int64)
+        for family in base_phone_groups(senones.topology):
+            first[list(family)] = family[0]
+        self.phone_of_pdf = first[senones.phone_of_pdf]
+        self.pdfs = torch.arange(senones.num_pdfs)
+        self.size = 1 + int(self.phone_of_pdf.max())
+        self._member = (self.phone_of_pdf[:, None] == torch.arange(self.size)).float()
+
+    def __call__(self, log_likelihoods: Tensor) -> Tensor:
+        """Log-likelihoods of all pdfs [T, P] -> posteriors [T, size] by phone id."""
+        best = log_likelihoods.max(dim=1, keepdim=True).values
+        likelihoods = (log_likelihoods - best).exp_() @ self._member
+        shares = likelihoods.pow_(self._scale)
+        return shares / shares.sum(dim=1, keepdim=True)
+
+
+class RecordingScores:
+    """Scores of a recording, of which only what a window needs is ever in memory.
+
+    Args:
+      features: (first frame, frame behind the last) -> [frames, D].
+      log_likelihoods: (x [n, D], pdfs [L]) -> [n, L].
+      num_frames: T, at least 2.
+      posteriors: computes the phone posteriors.
+    """
+
+    def __init__(
+        self,
+        features: Callable[[int, int], Tensor],
+        log_likelihoods: Callable[[Tensor, Tensor], Tensor],
+        num_frames: int,
+        posteriors: PhonePosteriors,
+    ) -> None:
+        self.num_frames = num_frames
+        self._features = features
+        self._log_likelihoods = log_likelihoods
+        self._of_phones = posteriors
+        self._posteriors = torch.zeros(len(samples_among(0, num_frames)), posteriors.size)
+
+    def window(self, begin: int, end: int, pdfs: Tensor) -> Tensor:
+        """Log-likelihoods [end - begin, L] of pdfs [L]; keeps the posteriors of the phones."""
+        columns = torch.empty(end - begin, len(pdfs))
+        for first in range(begin, end, BLOCK_FRAMES):
+            behind = min(first + BLOCK_FRAMES, end)
+            x = self._features(first, behind)
+            columns[first - begin : behind - begin] = self._log_likelihoods(x, pdfs)
+            samples = torch.tensor(samples_among(first, behind), dtype=torch.int64)
+            sampled = x[SAMPLE_STEP * samples + 1 - first]
+            scores = self._log_likelihoods(sampled, self._of_phones.pdfs)
+            self._posteriors[samples] = self._of_phones(scores)
+        return columns
+
+    def log_posteriors(self, begin: int, pdfs: Tensor) -> Tensor:
+        """log p(phone | x) at the samples among the frames aligned to pdfs[n] from `begin` on."""
+        samples = torch.tensor(samples_among(begin, begin + len(pdfs)), dtype=torch.int64)
+        aligned = pdfs[SAMPLE_STEP * samples + 1 - begin].long()
+        phones = self._of_phones.phone_of_pdf[aligned]
+        # The floor stands for phones whose share underflows.
+        return self._posteriors[samples, phones].clamp(min=1e-30).log()
+
+
+def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int]) -> list[float]:
+    """Geometric means of posteriors over spans of frames.
+
+    Args:
+      log_posteriors: at every sample of a recording.
+      starts: first frame of each span.
+      ends: the frame behind each span, beyond its start.
+
+    Returns:
+      A confidence within [0, 1] for each span; one without a sample has that of the next one.
+    """
+    sums = torch.cat([torch.zeros(1, dtype=torch.float64), log_posteriors.double().cumsum(0)])
+    spans = [samples_among(start, end) for start, end in zip(starts, ends, strict=True)]
+    first = torch.tensor([span.start for span in spans]).clamp(max=len(log_posteriors) - 1)
+    behind = torch.tensor([span.stop for span in spans]).maximum(first + 1)
+    return ((sums[behind] - sums[first]) / (behind - first)).exp().clamp(0, 1).tolist()
+
+
+LEAD_WORDS = 5
+"""Words that a window repeats when it cannot begin at a pause: its first phone lacks the left
+context, and the path needs some phones to agree with that of the whole recording."""
+
+
+@dataclass(frozen=True)
+class RecordingAlignment:
+    """The alignment of a recording: phones and words with their frames."""
+
+    states: Tensor
+    """[T] int32, the state id of every frame; a pause that was cut begins anew at the cut."""
+    log_likelihoods: Tensor
+    """[T] of each frame, unscaled."""
+    log_posteriors: Tensor
+    """Log of the posterior of the aligned phone at every sample (see `samples_among`)."""
+    num_frames: int = 0
+    """Frames aligned so far, in the end T, in steps of 10 ms."""
+    phones: list[int] = field(default_factory=list)
+    """The phones in order, silences among them."""
+    phone_frames: list[int] = field(default_factory=list)
+    """The frame in which each phone begins; it ends where the next begins."""
+    word_phones: list[int] = field(default_factory=list)
+    """For each word of the transcript the position of its first phone in `phones`."""
+    beam: float = 0.0
+    """The widest search beam that was needed."""
+
+    def word_ends(self, silence: int) -> list[int]:
+        """For each word the position in `phones` behind its last phone."""
+        following = [*self.word_phones[1:], len(self.phones)]
+        return [phone - (self.phones[phone - 1] == silence) for phone in following]
+
+
+@dataclass(frozen=True)
+class WindowCut:
+    """How much of a window's path is accepted, and where the next window begins."""
+
+    end: int
+    """The frame after the accepted part."""
+    phones: int
+    """Phones that begin before it."""
+    words: int
+    """Words that begin before it."""
+    resume: int
+    """The frame at which the next window begins, at most `end`."""
+    lead: int = 0
+    """The words between `resume` and `end`."""
+
+
+def find_cut(path: UtteranceAlignment, silence: int, margin: int, forced: bool) -> WindowCut | None:
+    """Find where to cut a window off from the next one; None: more audio is needed to decide.
+
+    The cut is at the last pause that is followed by `margin` frames of speech in the window, or
+    else at the last such beginning of a word, or, where nearly all of the window is silence, within
+    that silence.
+
+    Args:
+      path: the path through the window.
+      silence: the silence phone.
+      margin: frames of speech that must follow the cut.
+      forced: whether there must be a cut, however short the accepted part.
+    """
+    size = len(path.states)
+    starts = [*path.phone_frames, size]
+    first_phones = set(path.word_phones)
+    pauses, words, speech = [], [], 0
+    for i in reversed(range(len(path.phones))):
+        speech += (starts[i + 1] - starts[i]) * (path.phones[i] != silence)
+        if speech >= margin and starts[i] > 0:
+            if path.phones[i] == silence:
+                pauses.append(i)
+            elif i in first_phones:
+                words.append(i)
+    least = 1 if forced else size // 3
+    if pauses and starts[pauses[0]] >= size // 3:
+        return _before(path, pauses[0], lead=0)
+    if words and starts[words[0]] >= least:
+        return _before(path, words[0], lead=min(LEAD_WORDS, len(words) - 1))
+    if pauses and starts[pauses[0]] >= least:
+        return _before(path, pauses[0], lead=0)
+    if not forced:
+        return None
+    pause = max(range(len(path.phones)), key=lambda i: (starts[i + 1] - starts[i], -i))
+    middle = (starts[pause] + starts[pause + 1]) // 2
+    frame = max(1, middle, starts[pause + 1] - margin)
+    return WindowCut(frame, pause + 1, bisect_left(path.word_phones, pause + 1), frame)
+
+
+def _before(path: UtteranceAlignment, phone: int, lead: int) -> WindowCut:
+    words = bisect_left(path.word_phones, phone)
+    resume = path.word_frames[words - lead] if lead else path.phone_frames[phone]
+    return WindowCut(path.phone_frames[phone], phone, words, resume, lead)
+
+
+def cut_at_end(path: UtteranceAlignment) -> WindowCut:
+    """The end of the last window."""
+    return WindowCut(len(path.states), len(path.phones), len(path.word_phones), len(path.states))
+
+
+def join(
+    done: RecordingAlignment,
+    path: UtteranceAlignment,
+    begin: int,
+    lead: int,
+    cut: WindowCut,
+    silence: int,
+) -> tuple[RecordingAlignment, int]:
+    """Continue an alignment by the path through the next window.
+
+    The path takes over at the last word of the lead that begins in the same frame in both, or else
+    where the window begins.
+
+    Args:
+      done: what came before; its lists are not changed.
+      path: through the window.
+      begin: the window's first frame.
+      lead: the last words of `done` that the window repeats.
+      cut: how much of the path to take.
+      silence: the silence phone.
+
+    Returns:
+      The longer alignment, whose tensors are those of `done`, and the frame of the joint, from
+      which on the caller must fill them.
+    """
+    repeated = done.word_phones[len(done.word_phones) - lead :]
+    before = [*(done.phone_frames[phone] for phone in repeated), done.num_frames]
+    joint, first, word = begin, 0, 0
+    for i in range(1, min(lead, cut.words, len(path.word_phones) - 1) + 1):
+        if begin + path.word_frames[i] == before[i]:
+            joint, first, word = before[i], path.word_phones[i], i
+    kept = bisect_left(done.phone_frames, joint)
+    words = done.word_phones[: bisect_left(done.word_phones, kept)]
+    if kept and done.phones[kept - 1] == silence == path.phones[first]:
+        # One pause on both sides of the joint.
+        first += 1
+    shift = kept - first
+    longer = replace(
+        done,
+        num_frames=begin + cut.end,
+        phones=done.phones[:kept] + path.phones[first : cut.phones],
+        phone_frames=done.phone_frames[:kept]
+        + [begin + frame for frame in path.phone_frames[first : cut.phones]],
+        word_phones=words + [shift + phone for phone in path.word_phones[word : cut.words]],
+        beam=max(done.beam, path.beam),
+    )
+    return longer, joint
+
+
+MAX_STATES = 16_000_000
+"""Frames times states that a search may hold: at some 30 bytes each, this bounds its memory."""
+PHONE_RATE = 0.2
+"""Highest rate of speech, in phones per frame: bounds the words a window is first given."""
+
+
+class NoPathError(ToolkitError):
+    """No path through the graph of the words fits the audio."""
+
+
+@dataclass(frozen=True)
+class LongConfig:
+    """How a long recording is cut into windows; frames are 10 ms."""
+
+    search: AlignConfig = AlignConfig()
+    """The search within a window."""
+    window: int = 6000
+    """Frames of a window; recordings up to a quarter longer are aligned in one piece."""
+    longest: int = 18000
+    """Frames to which a window may grow when it holds too little speech for a reliable cut."""
+    margin: int = 400
+    """Frames of speech that must follow in a window for the path before them to be accepted."""
+
+    def __post_init__(self) -> None:
+        if not 0 < 2 * self.margin < self.window <= self.longest:
+            raise ValueError("need 0 < 2 * margin < window <= longest")
+
+
+@dataclass(frozen=True)
+class _WindowStart:
+    """Where a window begins, and the alignment up to there."""
+
+    done: RecordingAlignment
+    """The alignment by the windows before it."""
+    begin: int = 0
+    """Its first frame."""
+    lead: int = 0
+    """The words at its beginning that `done` has already."""
+
+
+@dataclass
+class _WindowPath:
+    """The path through a window."""
+
+    aligned: UtteranceAlignment
+    """Phones and words, frames counted from the window's beginning."""
+    log_likelihoods: Tensor
+    """[frames] of each frame's pdf."""
+
+
+def align_long(
+    scores: RecordingScores,
+    words: Sequence[str],
+    compiler: TranscriptGraphs,
+    config: LongConfig,
+) -> RecordingAlignment:
+    """Align a recording with its transcript, however long it is.
+
+    A window of the audio is aligned with the next words, its end open. Its path is accepted up to
+    the last pause, or else the last beginning of a word, that `margin` frames of speech follow in
+    the window; there, or some words before, the next window begins. A window without that much
+    speech grows. The last window must reach the last word.
+
+    Memory: a window's frames times its pdfs, and the posteriors [T, phones].
+
+    Args:
+      scores: the acoustic model on the recording, of one frame at least.
+      words: the transcript, at least one word.
+      compiler: lexicon and HMMs.
+      config: search and windows.
+
+    Raises:
+      NoPathError: says from when on no path leads through the rest, and the likely cause.
+    """
+    num_frames, silence = scores.num_frames, compiler.senones.topology.silence
+    empty = RecordingAlignment(
+        states=torch.zeros(num_frames, dtype=torch.int32),
+        log_likelihoods=torch.zeros(num_frames),
+        log_posteriors=torch.zeros(len(samples_among(0, num_frames))),
+    )
+    starts, size = [_WindowStart(empty)], config.window
+    while True:
+        start = starts[-1]
+        begin, done = start.begin, start.done
+        last = num_frames - begin <= size * 5 // 4
+        end = num_frames if last else begin + size
+        rest = words[len(done.word_phones) - start.lead :]
+        window = _align_window(scores, begin, end, rest, compiler, config)
+        if window is None:
+            # Words may have been aligned too late: retry from the window before.
+            if len(starts) == 1 or num_frames - starts[-2].begin > config.longest:
+                raise NoPathError(_reason(begin, end, rest, last, compiler, config))
+            starts.pop()
+            size = num_frames - starts[-1].begin
+            continue
+        path, full = window.aligned, size >= config.longest
+        cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
+        if cut is None:
+            size = min(2 * size, config.longest)
+            continue
+        longer, joint = join(done, path, begin, start.lead, cut, silence)
+        taken, behind = slice(joint - begin, cut.end), begin + cut.end
+        longer.states[joint:behind] = path.states[taken]
+        longer.log_likelihoods[joint:behind] = window.log_likelihoods[taken]
+        samples = samples_among(joint, behind)
+        posteriors = scores.log_posteriors(joint, path.pdfs[taken])
+        longer.log_posteriors[samples.start : samples.stop] = posteriors
+        if last:
+            return longer
+        starts.append(_WindowStart(longer, begin + cut.resume, cut.lead))
+        size = config.window
+
+
+def _align_window(
+    scores: RecordingScores,
+    begin: int,
+    end: int,
+    rest: Sequence[str],
+    compiler: TranscriptGraphs,
+    config: LongConfig,
+) -> _WindowPath | None:
+    """Align all remaining words in the last window, else as many as the audio may hold."""
+    last = end == scores.num_frames
+    if last and compiler.min_frames(rest) > end - begin:
+        return None
+    budget = PHONE_RATE * (end - begin)
+    while True:
+        prefix = rest if last else _prefix(rest, budget, compiler)
+        graph = compiler.compile(prefix, open_end=not last)
+        window = scores.window(begin, end, graph.pdfs)
+        path = _search(window, graph, compiler.senones, config.search)
+        if path is None:
+            return None
+        if len(path.word_phones) < len(prefix) or len(prefix) == len(rest):
+            columns = torch.searchsorted(graph.pdfs, path.pdfs.long())
+            return _WindowPath(path, window.gather(1, columns[:, None])[:, 0])
+        budget *= 2
+
+
+def _search(
+    window: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
+) -> UtteranceAlignment | None:
+    """Search with ever wider beams, but never with more states than fit into memory."""
+    most = MAX_STATES // len(window)
+    for beam in config.beams():
+        once = replace(config, beam=beam.search, retries=(), max_active=min(beam.max_active, most))
+        path = force_align(window, graph, senones, once)
+        if path is not None:
+            return path
+    return None
+
+
+def _prefix(rest: Sequence[str], budget: float, compiler: TranscriptGraphs) -> Sequence[str]:
+    """The first words, up to the one that exceeds `budget` phones."""
+    phones = 0
+    for count, word in enumerate(rest, 1):
+        phones += min(map(len, compiler.lang.pronunciation_ids(word)))
+        if phones > budget:
+            return rest[:count]
+    return rest
+
+
+def _reason(
+    begin: int,
+    end: int,
+    rest: Sequence[str],
+    last: bool,
+    compiler: TranscriptGraphs,
+    config: LongConfig,
+) -> str:
+    needed = compiler.min_frames(rest)
+    where = f"from {begin / 100:.2f} s on: " if begin else ""
+    if last and needed > end - begin:
+        return (
+            f"{where}{(end - begin) / 100:.2f} s of audio, the {len(rest)} words"
+            f"{' left' if begin else ''} need at least {needed / 100:.2f} s"
+        )
+    beam = config.search.beams()[-1].search
+    return f"{where}no path within beam {beam:g}; are these the words spoken?"

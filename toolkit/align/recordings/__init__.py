@@ -1,1 +1,0 @@
-"""Alignment of recordings, and of folders of them, with an aligner bundle."""

@@ -1,0 +1,225 @@
+"""Files of word and phone times: NIST's CTM, as Kaldi and sclite read it, and Praat's TextGrid."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.errors import ToolkitError
+from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.reading import quoted, regular
+
+
+class CtmError(ToolkitError):
+    """A CTM file that cannot be read, or a token that cannot be written."""
+
+
+class TimedToken(NamedTuple):
+    """A word, phone or unit and when it is spoken."""
+
+    token: str
+    """The word, phone or unit."""
+    start_s: float
+    """Seconds from the beginning of the utterance or recording."""
+    end_s: float
+    """Likewise."""
+    confidence: float | None = None
+    """Probability that the token is right; None: unknown."""
+
+
+@dataclass(frozen=True)
+class CtmEntry:
+    """A line of a file: a word or phone and its time."""
+
+    utterance: str
+    """Utterance id, or a recording's."""
+    channel: str
+    """Channel of the recording, counted from 1, or A, B, ..."""
+    start: float
+    """Seconds from the beginning of the utterance."""
+    duration: float
+    """Seconds."""
+    token: str
+    """The word or phone."""
+    confidence: float | None = None
+    """Probability that the token is right; None leaves the field out."""
+
+    @property
+    def end(self) -> float:
+        """Seconds from the beginning of the utterance."""
+        return self.start + self.duration
+
+
+def write_ctm(rows: Iterable[tuple[str, str, Iterable[TimedToken]]], path: Path) -> None:
+    """Write the tokens of (utterance or recording, channel, tokens) in their order, atomically.
+
+    Raises:
+      CtmError: see `ctm_lines`.
+    """
+    with open_atomically(Path(path)) as file:
+        for utterance, channel, tokens in rows:
+            file.writelines(ctm_lines(utterance, channel, tokens))
+
+
+def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Iterator[str]:
+    """Yield lines of a CTM file: `utterance channel start duration token [confidence]`.
+
+    Start and end are rounded to 1 ms each, so that what touches still touches, and what overlaps in
+    the file overlaps in the tokens.
+
+    Raises:
+      CtmError: a time that is negative or not finite, a field that is empty or has white space.
+    """
+    for token in tokens:
+        fields = (utterance, channel, token.token)
+        if any(not field or len(field.split()) != 1 or field != field.strip() for field in fields):
+            raise CtmError(f"{fields}: empty or with white space, which a CTM line cannot hold")
+        if utterance.startswith(";;"):
+            raise CtmError(f"{utterance}: the line would be a comment: rename the utterance")
+        if not 0 <= token.start_s <= token.end_s < math.inf:
+            raise CtmError(f"{utterance}: {token}: times must be finite, in order, not negative")
+        start, end = round(1000 * token.start_s), round(1000 * token.end_s)
+        confidence = "" if token.confidence is None else f" {token.confidence:.4f}"
+        line = f"{utterance} {channel} {_format_ms(start)} {_format_ms(end - start)} "
+        yield f"{line}{token.token}{confidence}\n"
+
+
+def _format_ms(milliseconds: int) -> str:
+    return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
+
+
+def read_ctm(path: Path) -> list[CtmEntry]:
+    """Read a CTM file in UTF-8, in its order; blank lines and `;;` comments are skipped.
+
+    Raises:
+      CtmError: names the file and line.
+    """
+    try:
+        content = regular(path).read_bytes()
+    except OSError as error:
+        raise CtmError(f"{path}: cannot read it: {error.strerror}") from error
+    entries = []
+    for number, raw in enumerate(content.split(b"\n"), start=1):
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            if line.strip() and not line.startswith(";;"):
+                entries.append(_parse_ctm_line(line.split()))
+        except UnicodeDecodeError as error:
+            raise CtmError(f"{path}:{number}: byte {error.start + 1} is not UTF-8") from error
+        except ValueError as error:
+            raise CtmError(f"{path}:{number}: {error}") from error
+    return entries
+
+
+def _parse_ctm_line(fields: list[str]) -> CtmEntry:
+    if len(fields) not in (5, 6):
+        raise ValueError(
+            f"{len(fields)} fields; a CTM line is: utterance channel start duration token "
+            "[confidence]"
+        )
+    start, duration = _parse_number("start", fields[2]), _parse_number("duration", fields[3])
+    if start < 0 or duration < 0:
+        raise ValueError(f"start {start} and duration {duration} must not be negative")
+    confidence = _parse_number("confidence", fields[5]) if len(fields) == 6 else None
+    return CtmEntry(fields[0], fields[1], start, duration, fields[4], confidence)
+
+
+def _parse_number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{name} {quoted(text)} is not a number of seconds or a probability")
+    return value
+
+
+TOLERANCE = 0.05
+"""Seconds by which an alignment may reach beyond the end of the audio."""
+SLIVER = 0.0001
+"""Largest gap or overlap, in seconds, that is put down to rounding."""
+
+Interval = tuple[float, float, str]
+
+
+class TextGridError(ToolkitError):
+    """Tokens that are not the intervals of a tier."""
+
+
+def write_textgrid(
+    tiers: Mapping[str, Iterable[TimedToken]], duration_s: float, path: Path
+) -> None:
+    """Write a TextGrid in the long text form, UTF-8, atomically.
+
+    Args:
+      tiers: tokens of one recording in order of time, by the name of the tier ("words",
+        "phones"). Time between them becomes intervals without text; one that ends at most
+        `TOLERANCE` after the audio is shortened to it.
+      duration_s: of the audio in seconds, where every tier ends.
+
+    Raises:
+      TextGridError: tokens that overlap, have no length or are outside the audio.
+    """
+    lines = [
+        'File type = "ooTextFile"',
+        'Object class = "TextGrid"',
+        "",
+        "xmin = 0",
+        f"xmax = {_format_seconds(duration_s)}",
+        "tiers? <exists>",
+        f"size = {len(tiers)}",
+        "item []:",
+    ]
+    for number, (name, tokens) in enumerate(tiers.items(), start=1):
+        filled = _fill_gaps(name, tokens, duration_s)
+        lines += [
+            f"    item [{number}]:",
+            '        class = "IntervalTier"',
+            f"        name = {_praat_string(name)}",
+            "        xmin = 0",
+            f"        xmax = {_format_seconds(duration_s)}",
+            f"        intervals: size = {len(filled)}",
+        ]
+        for index, (start, end, text) in enumerate(filled, start=1):
+            lines += [
+                f"        intervals [{index}]:",
+                f"            xmin = {_format_seconds(start)}",
+                f"            xmax = {_format_seconds(end)}",
+                f"            text = {_praat_string(text)}",
+            ]
+    write_atomically(Path(path), "\n".join(lines) + "\n")
+
+
+def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list[Interval]:
+    """Join the tokens to intervals without gaps from 0 to `duration`."""
+    if not duration > 0:
+        raise TextGridError(f"tier {tier}: a TextGrid of {duration} s is not possible")
+    filled: list[Interval] = []
+    now = 0.0
+    for token, begin, until, _ in tokens:
+        place = f"tier {tier}: {token!r} at {begin:.3f} s"
+        start = now if abs(begin - now) < SLIVER else begin
+        end = duration if -SLIVER < until - duration <= TOLERANCE else until
+        if start < now:
+            raise TextGridError(f"{place} begins before the end of the one before")
+        if end > duration:
+            raise TextGridError(f"{place} ends after the audio, which lasts {duration:.3f} s")
+        if end - start < SLIVER:
+            raise TextGridError(f"{place} has no length within the audio")
+        if start > now:
+            filled.append((now, start, ""))
+        filled.append((start, end, token))
+        now = end
+    if now < duration:
+        filled.append((now, duration, ""))
+    return filled
+
+
+def _praat_string(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _format_seconds(time: float) -> str:
+    """Write enough digits for neighbours to agree and samples to be exact, and no exponent."""
+    return f"{time:.9f}".rstrip("0").rstrip(".")

@@ -1,0 +1,667 @@
+"""Bundles: all that recognition needs in one folder, and which of a run's systems to use."""
+
+import json
+import math
+import shutil
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from toolkit.align.em import EmConfig
+from toolkit.config.fields import from_plain, read_plain
+from toolkit.config.settings import to_plain
+from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.rescore import WEIGHTS
+from toolkit.decode.search import DecodeConfig
+from toolkit.engines import engines
+from toolkit.errors import ToolkitError
+from toolkit.features.frontend import FrontendConfig
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.fst import Fst
+from toolkit.fsa.lattice import Weights
+from toolkit.fsa.rescore import RescoreLimits
+from toolkit.hmm.senones import Senones
+from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.ngram.binary import write_binary
+from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable
+from toolkit.lang.units.units import Units
+from toolkit.storage.files import write_atomically
+from toolkit.storage.paths import path_below
+from toolkit.storage.reading import read_json, reading
+
+SETTINGS = "recogniser.json"
+GRAPH = "graph.safetensors"
+RESCORER = "rescoring.safetensors"
+NORMALISER = "normaliser.json"
+MODEL = "model"
+SENONES = "senones"
+CALIBRATION = "calibration.json"
+GMM = "gmm"
+FIRST_PASS = "first_pass"
+NEURAL_LM = "neural_lm"
+MODEL_FILES = ("config.json", "model.safetensors", "priors.json")
+NEURAL_LM_FILES = ("config.json", "model.safetensors", "shortlist.json")
+LANG_FILES = ("words.txt", "phones.txt", "lexicon.txt", "lang.json")
+SENONE_FILES = ("topology.json", "tree.json")
+GMM_FILES = (*SENONE_FILES, "gmm.safetensors", "features.json")
+PROJECTION = "projection.safetensors"
+ADVICE = "run the recipe's last stage again"
+
+
+class BundleError(ToolkitError):
+    """A folder that is not a complete bundle."""
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """The second pass, with a larger language model."""
+
+    weights: Weights
+    """Acoustic scale and word penalty of the best path; the search is made at this scale."""
+    limits: RescoreLimits
+    """Pruning."""
+
+
+@dataclass(frozen=True)
+class NeuralRescoring:
+    """The last pass, n-best lists with a neural language model, whose folder has its weights."""
+
+    count: int
+    """Length of the lists."""
+    word_penalty: float
+    """Word penalty with which they are chosen; the search is made at the scale of the weights."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not math.isfinite(self.word_penalty):
+            raise ValueError(
+                f"count is {self.count}, needs to be positive; word_penalty is"
+                f" {self.word_penalty}, needs to be finite"
+            )
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """The search with a speaker-independent system whose words a speaker's transform is for."""
+
+    beam: Beam
+    """Pruning of its search."""
+    retries: tuple[float, ...]
+    """See `RecogniserSettings.retries`."""
+    weights: Weights
+    """Its acoustic scale and word penalty."""
+    lattice_scale: float
+    """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
+    adaptation: EmConfig
+    """The alignments of its words, on which the transform is estimated."""
+
+    def __post_init__(self) -> None:
+        Weights(self.lattice_scale)  # checks it
+
+
+@dataclass(frozen=True)
+class RecogniserSettings:
+    """The content of `recogniser.json`."""
+
+    frontend: FrontendConfig
+    """The front end of the model's features."""
+    beam: Beam
+    """Pruning of the search."""
+    search_scale: float
+    """Factor on acoustic log-likelihoods during the search, if nothing is rescored."""
+    weights: Weights
+    """Acoustic scale and word penalty of the best path, tuned on development data."""
+    made_with: dict[str, str] = field(default_factory=dict)
+    """The engines of the process that wrote it (`toolkit.engines`); any recognises with it."""
+    retries: tuple[float, ...] = (2.0,)
+    """Factors by which the beam is widened when no path survives."""
+    rescoring: Rescoring | None = None
+    """The second pass; None: there is none."""
+    neural: NeuralRescoring | None = None
+    """The pass after that; None: there is none."""
+    by_speaker: bool = False
+    """Whether the features are those of a GMM system, normalised by the mean of all recordings of
+    a speaker; otherwise they are the front end's, with a running mean."""
+    first_pass: FirstPass | None = None
+    """What speakers are adapted with; None: they are not adapted. Only where `by_speaker`."""
+
+    def __post_init__(self) -> None:
+        Weights(self.search_scale)  # checks it
+
+
+def read_settings(folder: Path) -> RecogniserSettings:
+    """Read the settings of the bundle of one system.
+
+    Raises:
+      BundleError: the folder is no bundle.
+    """
+    if not (folder / SETTINGS).is_file():
+        raise BundleError(
+            f"{folder} is not a bundle: it has no {SETTINGS}. A recipe's last stage makes"
+            " one in exp/<profile>/final"
+        )
+    return read_plain(folder / SETTINGS, RecogniserSettings, BundleError, ADVICE)
+
+
+CTC_SETTINGS = "ctc.json"
+UNITS = "units"
+WORDS = "words.txt"
+LM = "lm.safetensors"
+CTC_MODEL_FILES = ("config.json", "model.safetensors")
+
+
+@dataclass(frozen=True)
+class CtcSettings:
+    """The content of `ctc.json`."""
+
+    frontend: FrontendConfig
+    """The front end of the network's features."""
+    search: WordsConfig
+    """The dictionary search: weights, width and margin, tuned on development data."""
+    rescored: bool = False
+    """Whether the neural model in `neural_lm/` chooses from the search's n-best list."""
+    fast: WordsConfig | None = None
+    """The search that is tuned without rescoring, for `--fast`; None: `search`."""
+    made_with: dict[str, str] = field(default_factory=dict)
+    """The engines of the process that wrote it (`toolkit.engines`)."""
+
+
+def is_ctc(folder: Path) -> bool:
+    """Whether a folder is the bundle of a CTC network."""
+    return (folder / CTC_SETTINGS).is_file()
+
+
+def read_ctc_settings(folder: Path) -> CtcSettings:
+    """Read the settings of a CTC network's bundle.
+
+    Raises:
+      BundleError: the folder is no such bundle.
+    """
+    if not is_ctc(folder):
+        raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {SETTINGS}")
+    return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
+
+
+# Compiled searches read beyond their arrays where sizes disagree, and files of another bundle give
+# wrong words without an error: the checks below compare the files of a bundle.
+MISMATCH = "they come from different bundles; restore the bundle or write it again"
+
+
+def check_graph(path: Path, graph: Fst, num_pdfs: int, words: SymbolTable) -> None:
+    """Check that a graph reads the acoustic model's pdfs and writes words of `words.txt`.
+
+    Args:
+      path: the graph's file.
+      graph: its content.
+      num_pdfs: of the acoustic model.
+      words: the bundle's words.
+
+    Raises:
+      BundleError: it does not.
+    """
+    if graph.top_label > num_pdfs:
+        raise BundleError(
+            f"{path} has {graph.top_label} pdfs, the acoustic model {num_pdfs}: {MISMATCH}"
+        )
+    if not np.isin(graph.words, [words[word] for word in words]).all():
+        raise BundleError(f"{path} has words that words.txt does not list: {MISMATCH}")
+
+
+def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, model: Path) -> None:
+    """Check that the front end's frames have as many values as a model takes.
+
+    Args:
+      settings: the file of the bundle's settings.
+      frontend: the front end in it.
+      inputs: values of a frame that the model takes.
+      model: the model's file or folder.
+
+    Raises:
+      BundleError: they differ.
+    """
+    if frontend.dimension != inputs:
+        raise BundleError(
+            f"{settings}: the front end has {frontend.dimension} values a frame, {model}"
+            f" takes {inputs:g}: {MISMATCH}"
+        )
+
+
+def check_senones(folder: Path, senones: Senones, num_pdfs: int) -> None:
+    """Check that senones are those of an acoustic model.
+
+    Args:
+      folder: the senones' folder.
+      senones: its content.
+      num_pdfs: of the acoustic model.
+
+    Raises:
+      BundleError: their numbers differ.
+    """
+    if senones.num_pdfs != num_pdfs:
+        raise BundleError(
+            f"{folder / 'tree.json'} has {senones.num_pdfs} pdfs, the acoustic model {num_pdfs}:"
+            f" {MISMATCH}"
+        )
+
+
+def check_language_model(path: Path, modelled: Iterable[str], words: Collection[str]) -> None:
+    """Check that a language model has words of the recogniser; it may lack some, or have more.
+
+    Args:
+      path: the model's file or folder.
+      modelled: its words.
+      words: the recogniser's.
+
+    Raises:
+      BundleError: they have no word in common.
+    """
+    special = {START, END, UNKNOWN}
+    if not any(word in words for word in modelled if word not in special):
+        raise BundleError(f"{path} has none of the words of words.txt: {MISMATCH}")
+
+
+CARD = "card.json"
+SYNTHETIC = "synthetic"
+"""The reader of corpora whose speech is synthetic."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a bundle contains. Recognition and alignment print it when they start."""
+
+    system: str
+    """Name of the system, such as chain."""
+    model: str
+    """Kind of the acoustic model and its features."""
+    words: int
+    """Words in the vocabulary."""
+    hours: float
+    """Hours of training speech, without augmented copies."""
+    speakers: int
+    """Speakers of the training speech."""
+    corpus: str
+    """The recipe's `corpus.name`; "synthetic": voices of a synthesiser."""
+    lm: str = ""
+    """The language model of the last pass; empty: an aligner, which has none."""
+    wer: dict[str, float] = field(default_factory=dict)
+    """WER in percent by split, each utterance with the speaker's other utterances."""
+    wer_unknown_speaker: dict[str, float] = field(default_factory=dict)
+    """WER in percent by split, every utterance recognised alone."""
+    tuned_on: tuple[str, ...] = ()
+    """Those of the splits on which weights were tuned and the system was chosen."""
+
+    def __str__(self) -> str:
+        lm = f" with {self.lm}" if self.lm else ""
+        parts = [
+            f"{self.system}: {self.model}{lm}",
+            f"{self.words:,} words",
+            f"trained on {self._speech()}",
+        ]
+        if self.wer:
+            parts.append(self._error_rates())
+        return printable("; ".join(parts))
+
+    def _speech(self) -> str:
+        hours = f"{self.hours:.2g}" if self.hours < 10 else f"{self.hours:,.0f}"
+        if self.corpus == SYNTHETIC:
+            return f"{hours} h of synthetic speech ({self.speakers} voices)"
+        return f"{hours} h of speech (corpus {self.corpus}, {self.speakers} speakers)"
+
+    def _error_rates(self) -> str:
+        """The error rates on the test splits, or where there are none on those of tuning."""
+        test = [split for split in self.wer if split not in self.tuned_on]
+        kind = "test set" if test else "development set"
+        rates = []
+        for split in test or self.wer:
+            rate, meaning = f"{self.wer[split]:.2f} %", "speaker known"
+            if split in self.wer_unknown_speaker:
+                rate += f" / {self.wer_unknown_speaker[split]:.2f} %"
+                meaning += " / unknown"
+            name = "" if split in ("test", "dev") else f" {split}"
+            rates.append(f"{rate} ({meaning}) on its own {kind}{name}")
+        return f"WER {', '.join(rates)}"
+
+
+def printable(text: str) -> str:
+    """Return a text of somebody else's bundle without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def write_card(bundle: Path, card: Card) -> None:
+    """Write the card into the folder of a bundle."""
+    write_atomically(bundle / CARD, json.dumps(asdict(card), indent=1) + "\n")
+
+
+def read_card(bundle: Path) -> Card | None:
+    """Read the card of a bundle; None if it has none.
+
+    Raises:
+      BundleError: it cannot be read.
+    """
+    if not (bundle / CARD).exists():
+        return None
+    return read_plain(bundle / CARD, Card, BundleError, ADVICE)
+
+
+@dataclass(frozen=True)
+class TunedSearch:
+    """A search and the weights that were tuned for it."""
+
+    graph: Path
+    """The decoding graph."""
+    config: DecodeConfig
+    """The search."""
+    tuned: Path
+    """`tuned.json` of the decode that chose scale and penalty."""
+    rescorer: Path | None = None
+    """The language model of the second pass; None: there is none."""
+    rescorer_tuned: Path | None = None
+    """`tuned.json` of the second pass."""
+    neural: "NeuralFiles | None" = None
+    """The neural language model of the last pass; None: there is none."""
+
+
+@dataclass(frozen=True)
+class NeuralFiles:
+    """A neural language model that rescores n-best lists."""
+
+    model: Path
+    """Its folder."""
+    weights: Path
+    """`weights.json` of `toolkit.decode.rescore.rescore_lists`."""
+    tuned: Path
+    """`tuned.json` of the pass whose n-best lists are rescored."""
+    count: int
+    """Length of the lists."""
+
+
+@dataclass(frozen=True)
+class NetworkFiles:
+    """A trained network."""
+
+    model: Path
+    """Its folder."""
+    normaliser: Path
+    """The normaliser of its features."""
+    senones: Path
+    """The folder of its senones, which give word times, silence and endpoints."""
+
+
+def write_network_bundle(
+    network: NetworkFiles,
+    search: TunedSearch,
+    lang: Path,
+    frontend: FrontendConfig,
+    out: Path,
+    calibration: Path | None = None,
+) -> None:
+    """Write the bundle of a network on log-mel features, which can then be moved anywhere.
+
+    Args:
+      network: the network.
+      search: graph and weights.
+      lang: the folder of the lexicon.
+      frontend: the front end of the network's features.
+      out: the bundle to write.
+      calibration: `calibration.json` of the confidences; None leaves the lattice posteriors as
+        they are.
+    """
+    _write_network(network, out)
+    _write(RecogniserSettings(frontend, **_searching(search, out)), lang, out, calibration)
+
+
+def write_speaker_bundle(
+    gmm: Path,
+    search: TunedSearch,
+    lang: Path,
+    frontend: FrontendConfig,
+    out: Path,
+    network: NetworkFiles | None = None,
+    first_pass: tuple[Path, TunedSearch, Path, EmConfig] | None = None,
+    calibration: Path | None = None,
+) -> None:
+    """Write the bundle of a GMM system, or of a network on the features of one.
+
+    Args:
+      gmm: the folder of the GMM system.
+      search: graph and weights of the last pass.
+      lang: the folder of the lexicon.
+      frontend: the front end of the cepstra.
+      out: the bundle to write.
+      network: the network on the system's features; None: the GMMs recognise.
+      first_pass: for a system trained with fMLLR the speaker-independent system, its search, the
+        graph of `gmm`, on whose lattices the transforms are refined, and the settings of the
+        alignments from which they are first estimated.
+      calibration: see `write_network_bundle`.
+    """
+    _copy_all(GMM_FILES, gmm, out / GMM, optional=(PROJECTION,))
+    if network is not None:
+        _write_network(network, out)
+    first = None
+    if first_pass is not None:
+        system, its_search, adapted_graph, adaptation = first_pass
+        _copy_all(GMM_FILES, system, out / FIRST_PASS / GMM, optional=(PROJECTION,))
+        _copy(its_search.graph, out / FIRST_PASS / GRAPH)
+        if network is not None:
+            _copy(adapted_graph, out / GMM / GRAPH)
+        config, weights = its_search.config, Weights.load(its_search.tuned)
+        scale = config.acoustic_scale
+        first = FirstPass(config.beam, config.retries, weights, scale, adaptation)
+    settings = RecogniserSettings(
+        frontend, **_searching(search, out), by_speaker=True, first_pass=first
+    )
+    _write(settings, lang, out, calibration)
+
+
+def _write_network(network: NetworkFiles, out: Path) -> None:
+    _copy_all(MODEL_FILES, network.model, out / MODEL)
+    _copy(network.normaliser, out / NORMALISER)
+    _copy_all(SENONE_FILES, network.senones, out / SENONES)
+
+
+def _searching(search: TunedSearch, out: Path) -> dict:
+    """Copy graph and language models; return the fields of the settings."""
+    _copy(search.graph, out / GRAPH)
+    weights, rescoring = Weights.load(search.tuned), None
+    if search.rescorer is not None and search.rescorer_tuned is not None:
+        _copy(search.rescorer, out / RESCORER)
+        rescoring = Rescoring(Weights.load(search.rescorer_tuned), search.config.rescoring)
+    neural = search.neural
+    if neural is not None:
+        _copy_all(NEURAL_LM_FILES, neural.model, out / NEURAL_LM)
+        _copy(neural.weights, out / NEURAL_LM / WEIGHTS)
+        neural = NeuralRescoring(neural.count, Weights.load(neural.tuned).word_penalty)
+    return {
+        "beam": search.config.beam,
+        "search_scale": weights.acoustic_scale,
+        "weights": weights,
+        "made_with": engines(),
+        "retries": search.config.retries,
+        "rescoring": rescoring,
+        "neural": neural,
+    }
+
+
+def _write(settings: RecogniserSettings, lang: Path, out: Path, calibration: Path | None) -> None:
+    _copy_all(LANG_FILES, lang, out)
+    if calibration is not None:
+        _copy(calibration, out / CALIBRATION)
+    write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
+
+
+def _copy_all(names: Sequence[str], source: Path, out: Path, optional: Sequence[str] = ()) -> None:
+    for name in names:
+        _copy(source / name, out / name)
+    for name in optional:
+        if (source / name).exists():
+            _copy(source / name, out / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+@dataclass(frozen=True)
+class CtcFiles:
+    """A trained network and what it is searched with."""
+
+    model: Path
+    """The network's folder."""
+    normaliser: Path
+    """The normaliser of its features."""
+    units: Units
+    """Its output units."""
+    words: Sequence[str]
+    """The dictionary."""
+    arpa: Path
+    """The language model; copied if the search uses it."""
+    neural: tuple[Path, Path] | None = None
+    """The folder of a neural language model, and the `weights.json` with which it chooses from the
+    search's n-best list; None: the search's best text is taken."""
+
+
+def write_ctc_bundle(
+    files: CtcFiles,
+    search: WordsConfig,
+    frontend: FrontendConfig,
+    out: Path,
+    fast: WordsConfig | None = None,
+) -> None:
+    """Write the bundle of a CTC network, which can then be moved anywhere.
+
+    Args:
+      files: the network, units, dictionary and language model.
+      search: the tuned search.
+      frontend: the front end of the network's features.
+      out: the bundle to write.
+      fast: the search that is tuned without rescoring; None: `search`.
+    """
+    (out / MODEL).mkdir(parents=True, exist_ok=True)
+    for name in CTC_MODEL_FILES:
+        shutil.copyfile(files.model / name, out / MODEL / name)
+    shutil.copyfile(files.normaliser, out / NORMALISER)
+    files.units.save(out / UNITS)
+    write_atomically(out / WORDS, "".join(f"{word}\n" for word in files.words))
+    if search.mode != "words":
+        write_binary(read_arpa(files.arpa), out / LM)
+    if files.neural is not None:
+        model, weights = files.neural
+        (out / NEURAL_LM).mkdir(exist_ok=True)
+        for name in NEURAL_LM_FILES:
+            shutil.copyfile(model / name, out / NEURAL_LM / name)
+        shutil.copyfile(weights, out / NEURAL_LM / WEIGHTS)
+    settings = CtcSettings(frontend, search, files.neural is not None, fast, engines())
+    write_atomically(out / CTC_SETTINGS, json.dumps(to_plain(settings), indent=1) + "\n")
+
+
+SYSTEMS = "systems.json"
+Role = Literal["speaker_known", "speaker_unknown", "stream"]
+"""What a system is the best for: recordings whose speakers are named, recordings whose speakers
+are not, streams."""
+
+
+@dataclass(frozen=True)
+class BundledSystem:
+    """A system in the folder, and what it reached when it was written."""
+
+    name: str
+    """Its name, and that of its folder."""
+    lm: str
+    """The language model of its last pass."""
+    streams: bool
+    """Whether it can recognise a stream."""
+    wer: dict[str, float]
+    """WER in percent by split, with speakers known."""
+    roles: tuple[Role, ...]
+    """What it is the best for."""
+
+
+def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
+    """Write `systems.json`: the systems whose bundles are in the folder, the best first."""
+    plain = [asdict(system) for system in systems]
+    write_atomically(folder / SYSTEMS, json.dumps(plain, indent=1) + "\n")
+
+
+def read_systems(folder: Path) -> list[BundledSystem]:
+    """Read what `write_systems` wrote.
+
+    Raises:
+      BundleError: it cannot be read.
+    """
+    path = folder / SYSTEMS
+    with reading(path, BundleError, ADVICE):
+        systems = [from_plain(BundledSystem, plain) for plain in read_json(path, [{}])]
+        if not systems:
+            raise ValueError("no systems")
+        return systems
+
+
+def find_system(model: Path, system: str | None = None, role: Role = "speaker_unknown") -> Path:
+    """The folder of a system's bundle.
+
+    Args:
+      model: a run's `final`, or the bundle of one system.
+      system: the system's name; None: the best for `role`.
+      role: what is recognised; a system that is named must be able to do it.
+
+    Raises:
+      BundleError: there is no such system.
+      UnsafePathError: its name leads out of the folder.
+    """
+    if not (model / SYSTEMS).exists():
+        if system is not None and ((model / SETTINGS).exists() or is_ctc(model)):
+            raise BundleError(f"{model} holds one system alone: leave out --system")
+        return model
+    systems = read_systems(model)
+    names = ", ".join(candidate.name for candidate in systems)
+    if system is not None and system not in [candidate.name for candidate in systems]:
+        raise BundleError(f"{model} has no system {system!r}, but {names}")
+    able = [candidate for candidate in systems if candidate.streams or role != "stream"]
+    if system is not None:
+        able = [candidate for candidate in able if candidate.name == system]
+    if not able:
+        raise BundleError(
+            f"no LSTM of one direction and no TDNN-F on log-mel features in {model}"
+            f" ({system or names}), which a stream needs: transcribe without --stream"
+        )
+    best = next((candidate for candidate in able if role in candidate.roles), able[0])
+    return path_below(model, best.name)
+
+
+def find_network(model: Path) -> Path:
+    """The bundle whose network `toolkit export` exports.
+
+    Of several systems the best that can recognise a stream, or a CTC network.
+
+    Raises:
+      BundleError: there is no such system.
+    """
+    if (model / SYSTEMS).exists():
+        ctc = [path_below(model, candidate.name) for candidate in read_systems(model)]
+        ctc = [bundle for bundle in ctc if is_ctc(bundle)]
+        if ctc:
+            return ctc[0]
+    return find_system(model, role="stream")
+
+
+def find_ctc(model: Path) -> Path | None:
+    """The bundle of a CTC network that a folder is or holds; None if there is none."""
+    for folder in (model, model / "final"):
+        if is_ctc(folder):
+            return folder
+        if (folder / SYSTEMS).exists():
+            found = [path_below(folder, one.name) for one in read_systems(folder)]
+            return next(filter(is_ctc, found), None)
+    return None
+
+
+def adapts_to_speakers(bundle: Path) -> bool:
+    """Whether a system's features depend on all recordings of a speaker.
+
+    Raises:
+      BundleError: its settings cannot be read.
+    """
+    return (bundle / SETTINGS).exists() and read_settings(bundle).by_speaker

@@ -1,1 +1,0 @@
-"""Bundles of CTC networks: network, output units, dictionary, n-grams, search."""

@@ -1,0 +1,452 @@
+"""Combination of systems: decoding of the union of their lattices.
+
+Xu et al. (2011; see `toolkit.fsa.minimum_bayes_risk`), as Kaldi's lattice-combine and
+lattice-mbr-decode: the posteriors of each system's lattice are multiplied with its weight. Where
+only words and confidences are known, their chains take the place of lattices, as in ROVER (Fiscus,
+1997). The best path of the union is the other rule.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+from lhotse import MonoCut
+
+from toolkit.align.times import CtmEntry, TimedToken, read_ctm, write_ctm
+from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.decode.tune import ErrorCount, choose, enough_words_to_tune, write_grid
+from toolkit.errors import ToolkitError
+from toolkit.fsa.lattice_store import WordLatticeStore, WordTable
+from toolkit.fsa.minimum_bayes_risk import (
+    Candidate,
+    best_path_in_bins,
+    minimum_risk,
+    spoken_words,
+)
+from toolkit.fsa.word_lattice import NO_WORD, WordLattice, normalise_to_weight, union
+from toolkit.processes.workers import map_in_processes
+from toolkit.score.compare import compare, comparison_lines
+from toolkit.score.read import form_by_name, read_transcripts
+from toolkit.score.results import Result, read_results, record_results
+from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.wer import score
+from toolkit.storage.files import write_atomically
+
+LATTICES, CTM, TEXT = "word_lattices", "words.ctm", "text"
+OTHER = -1
+"""The id of words that are not known: what is said where a confidence is below 1."""
+LEAST = 1e-4
+"""Confidences are taken as at least this."""
+logger = logging.getLogger(__name__)
+
+
+class CombinationError(ToolkitError):
+    """Systems that cannot be combined."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What a system recognised in some utterances."""
+
+    path: Path
+    """Where it was read from."""
+    lattices: Mapping[str, tuple[WordLattice, np.ndarray]]
+    """By utterance a lattice and the scores [A] of its arcs."""
+    ids: Sequence[str]
+    """All utterances, also those in which nothing was recognised."""
+    timed: bool = True
+    """Whether they have times."""
+    lattice: bool = False
+    """Whether they are lattices of a search, not chains."""
+
+
+def read_system(path: Path, words: WordTable) -> System:
+    """Read the lattices of a decoded split, or the words of a file.
+
+    Args:
+      path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
+        aligned), else with `text`; a CTM file; or a file of transcripts, see
+        `toolkit.score.read.read_transcripts`. Words without confidences are taken as sure.
+      words: gives ids to the words of all systems.
+
+    Raises:
+      CombinationError: nothing of this is there, or a recording has several channels.
+    """
+    source = path
+    if path.is_dir():
+        found = [path / name for name in (LATTICES, CTM, TEXT) if (path / name).exists()]
+        if not found and any(path.glob("words.*.safetensors")):
+            found = [path]
+        if not found:
+            raise CombinationError(
+                f"{path}: neither word lattices nor words.ctm nor text there; give the folder of a"
+                " decoded split, such as exp/demo/decode/sat/dev, or a file"
+            )
+        source = found[0]
+    if source.is_dir():
+        store = WordLatticeStore(source, words)
+        lattices = {name: (store[name], store.scores(name)) for name in store}
+        return System(path, lattices, [*lattices, *store.failed], lattice=True)
+    if form_by_name(source) != "ctm":
+        plain = _untimed(read_transcripts(source, side="hyp").plain_texts())
+        chains = {name: _chain(found, words) for name, found in plain.items()}
+        return System(path, chains, list(plain), timed=False)
+    entries = _by_utterance(source)
+    # Words that could not be aligned are in `text` alone.
+    texts = read_transcripts(path / TEXT).plain_texts() if (path / TEXT).exists() else {}
+    without = {name: text for name, text in texts.items() if text and name not in entries}
+    if without:
+        logger.warning(
+            "%s lacks %d texts that are in %s, such as that of %s: the combination has no times",
+            *(source, len(without), path / TEXT, next(iter(without))),
+        )
+    entries |= _untimed(without)
+    chains = {name: _chain(found, words) for name, found in entries.items()}
+    return System(path, chains, list({**texts, **chains}), timed=not without)
+
+
+def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
+    """Read the words of each utterance of a CTM file."""
+    entries: dict[str, list[CtmEntry]] = {}
+    for entry in read_ctm(path):
+        found = entries.setdefault(entry.utterance, [])
+        if found and found[0].channel != entry.channel:
+            raise CombinationError(
+                f"{path}: {entry.utterance!r} has the channels {found[0].channel} and"
+                f" {entry.channel}: give each channel a name of its own"
+            )
+        found.append(entry)
+    return entries
+
+
+def _untimed(texts: Mapping[str, str]) -> dict[str, list[CtmEntry]]:
+    """The words of texts, all at the beginning."""
+    return {
+        name: [CtmEntry(name, "1", 0.0, 0.0, word) for word in text.split()]
+        for name, text in texts.items()
+    }
+
+
+def empty_word_lattice() -> tuple[WordLattice, np.ndarray]:
+    """The lattice of an utterance in which nothing was recognised, and its score."""
+    return _chain([], WordTable())
+
+
+def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, np.ndarray]:
+    """A lattice that says each word with its confidence, and else another word.
+
+    Between two words is an arc without a word.
+    """
+    source, target, spoken, scores = [], [], [], []
+    times = [0.0]
+    for entry in sorted(entries, key=lambda entry: entry.start):
+        state, confidence = len(times), 1.0 if entry.confidence is None else entry.confidence
+        sure = min(max(confidence, LEAST), 1.0)
+        arcs = [
+            (state - 1, state, NO_WORD, 1.0),
+            (state, state + 1, words.id_of(entry.token), sure),
+        ]
+        arcs += [(state, state + 1, OTHER, 1.0 - sure)] if sure < 1 else []
+        for a, b, word, probability in arcs:
+            source.append(a)
+            target.append(b)
+            spoken.append(word)
+            scores.append(np.log(probability))
+        times += [entry.start, entry.end]
+    last = len(times)
+    lattice = WordLattice(
+        source=np.int32([*source, last - 1]),
+        target=np.int32([*target, last]),
+        words=np.int32([*spoken, NO_WORD]),
+        graph=np.array([*scores, 0.0]),
+        acoustic=np.zeros(len(scores) + 1),
+        times=np.maximum.accumulate([*times, times[-1]]),
+    )
+    return lattice, lattice.graph
+
+
+PARTS = {1: 1, 2: 10, 3: 6, 4: 4}
+"""By the number of systems: of how many equal parts weights are made when they are tuned; 2 parts
+for more systems."""
+GROUP = 50
+"""Utterances that a worker process takes at a time."""
+
+Weights = tuple[float, ...]
+Rule = Literal["mbr", "best"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+"""mbr: the words with the fewest expected errors; best: those of the best path."""
+Row = Sequence[tuple[WordLattice, np.ndarray] | None]
+"""The lattices of an utterance, one of each system, with the scores of their arcs; None where the
+search failed, which says nothing."""
+MapResult = TypeVar("MapResult")
+
+
+@dataclass(frozen=True)
+class Combination:
+    """How systems are combined."""
+
+    weights: Weights
+    """One for each system, with the sum 1; a system with weight 0 is left out."""
+    rule: Rule = "mbr"
+    """How the words are chosen, see `RULES`."""
+
+    def __post_init__(self) -> None:
+        # A sum of weights as they are printed, to six digits, may be 1e-6 off.
+        if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
+            given = ", ".join(f"{weight:g}" for weight in self.weights)
+            raise CombinationError(
+                f"weights {given}: none may be below 0, and their sum must be 1, with one for each"
+                " system"
+            )
+
+
+def combine(
+    systems: Sequence[System], combination: Combination, words: WordTable, jobs: int = 1
+) -> dict[str, list[TimedToken]]:
+    """Combine what systems recognised.
+
+    Args:
+      systems: one or more; where the words of one lack an utterance, it has heard nothing.
+      combination: their weights, and the rule.
+      words: with which the systems were read.
+      jobs: worker processes.
+
+    Returns:
+      The words of each utterance, with their posteriors as confidences.
+
+    Raises:
+      CombinationError: the weights do not fit, or two systems have no utterance in common.
+    """
+    if len(combination.weights) != len(systems):
+        raise CombinationError(f"{len(combination.weights)} weights for {len(systems)} systems")
+    found = _map(partial(_decoded, combination), systems, jobs)
+    return {name: _timed_words(candidates, words) for name, candidates in found.items()}
+
+
+@dataclass(frozen=True)
+class CombinationTuning:
+    """The combination with the fewest errors, and what was tried."""
+
+    best: Combination
+    """Ties go to the most equal weights, then to minimum Bayes risk."""
+    tried: Mapping[Combination, ErrorCount]
+    """The errors of each combination that was tried."""
+
+
+def tune_combination(
+    splits: Sequence[tuple[Sequence[System], Mapping[str, str]]],
+    words: WordTable,
+    jobs: int = 1,
+    rules: Sequence[Rule] = RULES,
+) -> CombinationTuning:
+    """Find rule and weights with the fewest word errors, those of single systems among them.
+
+    Of several rules the best path is tried only where all systems have lattices: a chain's
+    probabilities are no scores of paths.
+
+    Args:
+      splits: for each development split the systems and the references.
+      words: with which the systems were read.
+      jobs: worker processes.
+      rules: the rules to try.
+    """
+    count = len(splits[0][0])
+    parts = PARTS.get(count, 2)
+    lattices = all(system.lattice for systems, _ in splits for system in systems)
+    grid = [
+        Combination(tuple(part / parts for part in shares), rule)
+        for rule in rules
+        if lattices or len(rules) == 1 or rule != "best"
+        for shares in product(range(parts, -1, -1), repeat=count)
+        if sum(shares) == parts
+    ]
+    tried = dict.fromkeys(grid, ErrorCount(0, 0, ()))
+    for systems, references in splits:
+        sequences = _map(partial(_sequences, grid), systems, jobs)
+        for i, combination in enumerate(grid):
+            texts = {
+                utterance: " ".join(words.symbols[word] for word in by_combination[i])
+                for utterance, by_combination in sequences.items()
+            }
+            counted, before = score(references, texts), tried[combination]
+            errors = [*before.by_utterance, *(u.errors for u in counted.utterances)]
+            tried[combination] = ErrorCount.of(errors, before.words + counted.ref_units)
+    best = choose(tried, lambda combination: sum(weight**2 for weight in combination.weights))
+    return CombinationTuning(best, tried)
+
+
+def _map(
+    function: Callable[[Row], MapResult], systems: Sequence[System], jobs: int
+) -> dict[str, MapResult]:
+    """Apply a function to the lattices of every utterance."""
+    first = systems[0]
+    for other in systems[1:]:
+        if not set(first.ids) & set(other.ids):
+            raise CombinationError(f"{first.path} and {other.path} have no utterance in common")
+    ids = list(dict.fromkeys(name for system in systems for name in system.ids))
+    missing = [None if system.lattice else empty_word_lattice() for system in systems]
+    rows = [
+        [system.lattices.get(name, none) for system, none in zip(systems, missing, strict=True)]
+        for name in ids
+    ]
+    groups = [rows[i : i + GROUP] for i in range(0, len(rows), GROUP)]
+    results = map_in_processes(partial(_each, function), groups, jobs)
+    return dict(zip(ids, (result for group in results for result in group), strict=True))
+
+
+def _each(function: Callable[[Row], MapResult], rows: Sequence[Row]) -> list[MapResult]:
+    return [function(row) for row in rows]
+
+
+def _decoded(combination: Combination, row: Row) -> list[Candidate]:
+    chosen = [
+        (*x, w) for x, w in zip(row, combination.weights, strict=True) if x is not None and w > 0
+    ]
+    if not chosen:
+        return []
+    joined = union([normalise_to_weight(*one) for one in chosen])
+    if combination.rule == "best":
+        return best_path_in_bins(joined, joined.graph)
+    starts = [spoken_words(lattice, scores) for lattice, scores, _ in chosen]
+    return minimum_risk(joined, joined.graph, starts).words
+
+
+def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
+    return [[candidate.word for candidate in _decoded(each, row)] for each in grid]
+
+
+def _timed_words(candidates: Sequence[Candidate], words: WordTable) -> list[TimedToken]:
+    """Words with their mean times; a word begins no earlier than the one before it ends."""
+    timed, end = [], 0.0
+    for found in candidates:
+        begin = max(found.begin, end)
+        end = max(found.end, begin)
+        word, confidence = words.symbols[found.word], min(found.posterior, 1.0)
+        timed.append(TimedToken(word, begin, end, confidence))
+    return timed
+
+
+NAME = "combined"
+
+
+def write_combined(
+    systems: Sequence[System], combination: Combination, words: WordTable, out: Path, jobs: int
+) -> dict[str, str]:
+    """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts.
+
+    A `words.ctm` of an earlier combination is removed: `read_system` would prefer it to `text`.
+    """
+    combined = combine(systems, combination, words, jobs)
+    texts = {name: " ".join(w.token for w in words) for name, words in combined.items()}
+    (out / CTM).unlink(missing_ok=True)
+    write_texts(texts, out)
+    if all(system.timed for system in systems):
+        write_ctm(((name, "1", timed) for name, timed in combined.items()), out / CTM)
+    return texts
+
+
+@dataclass(frozen=True)
+class DecodedSplit:
+    """A split that several systems have decoded."""
+
+    cuts: Sequence[MonoCut]
+    """Its utterances, with transcripts and speakers."""
+    systems: Mapping[str, Path]
+    """By the name of each system its decode of the split."""
+    tuned: bool
+    """Whether the weights are tuned on it."""
+
+
+def combine_decodes(
+    splits: Mapping[str, DecodedSplit],
+    rows: Sequence[Path],
+    out: Path,
+    jobs: int,
+    command: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Combine systems, tuned on the development splits, and score all splits.
+
+    Args:
+      splits: by name; all have the same systems.
+      rows: the systems' `rows.json`, in their order.
+      out: the folder that gets `grid.tsv` (what was tried), `tuned.json`, `rows.json` and, by
+        split, `text`, `words.ctm`, reports, and `comparison.txt` with the system that is the best
+        one on the development splits.
+      jobs: worker processes.
+      command: the command line, for the results.
+      progress: called with (splits done, splits).
+
+    Returns:
+      WER in percent by split, and the weight of each system.
+    """
+    words = WordTable()
+    read = {
+        name: [read_system(path, words) for path in split.systems.values()]
+        for name, split in splits.items()
+    }
+    references = {
+        name: {cut.id: text_of(cut) for cut in split.cuts} for name, split in splits.items()
+    }
+    names = list(next(iter(splits.values())).systems)
+    splits = {s: split for s, split in splits.items() if can_be_scored(references[s], s)}
+    tuning = _tuned([(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs)
+    tuning = tuning or CombinationTuning(Combination((1 / len(rows),) * len(rows)), {})
+    grid = (((c.rule, *c.weights), count, None) for c, count in tuning.tried.items())
+    write_grid(("rule", *names), grid, out / "grid.tsv")
+    weights = dict(zip(names, tuning.best.weights, strict=True))
+    chosen = {"rule": tuning.best.rule, "weights": weights}
+    write_atomically(out / "tuned.json", json.dumps(chosen, indent=1) + "\n")
+    # Of a system's rows for a split, the last one is that of its last pass.
+    known = [{row.split: row for row in read_results(path)} for path in rows]
+    best = min(names, key=lambda name: _errors(known[names.index(name)], splits))
+    results: list[Result] = []
+    for name, split in splits.items():
+        speakers = {cut.id: speaker_of(cut) for cut in split.cuts}
+        begin = time.perf_counter()
+        texts = write_combined(read[name], tuning.best, words, out / name, jobs)
+        spent = (time.perf_counter() - begin) * jobs / sum(cut.duration for cut in split.cuts)
+        row = score_split(
+            references[name],
+            # No features could be extracted of some: systems have no lattice of them.
+            {utterance: texts.get(utterance, "") for utterance in references[name]},
+            speakers,
+            out / name,
+            system=NAME,
+            split=name,
+            lm="+".join(sorted({one[name].lm for one in known})),
+            rtf=spent + sum(one[name].rtf for one in known),
+            command=command,
+        )
+        results.append(row)
+        single = read_transcripts(split.systems[best] / "text", "text").texts
+        both = [score(references[name], x, speakers=speakers) for x in (single, texts)]
+        lines = comparison_lines(compare(*both), (best, NAME))
+        write_atomically(out / name / "comparison.txt", "".join(f"{line}\n" for line in lines))
+        progress(len(results), len(splits))
+    record_results(out / "rows.json", results)
+    found = {f"wer {row.split}": row.wer for row in results}
+    return found | {f"weight {name}": weight for name, weight in weights.items()}
+
+
+def _tuned(
+    splits: Sequence[tuple[Sequence[System], Mapping[str, str]]], words: WordTable, jobs: int
+) -> CombinationTuning | None:
+    """Tune on splits, if they have enough words; otherwise a warning says so."""
+    count = sum(len(text.split()) for _, references in splits for text in references.values())
+    if enough_words_to_tune(count, "all systems have the same weight"):
+        return tune_combination(splits, words, jobs)
+    return None
+
+
+def _errors(rows: Mapping[str, Result], splits: Mapping[str, DecodedSplit]) -> int:
+    """The word errors of a system on the development splits."""
+    tuned = [rows[name] for name, split in splits.items() if split.tuned]
+    return sum(row.insertions + row.deletions + row.substitutions for row in tuned)

@@ -1,0 +1,518 @@
+"""CTC decoders: greedy, prefix beam search, and beam search over dictionary words (A21)."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary, Ngrams, Tree
+from toolkit.decode.ctc.kernels import FORECAST, NGRAMS, NO_LM, ROOT, SEARCH, SearchState, search
+from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.units.characters import SPACE
+from toolkit.lang.units.units import Units
+
+LogProbs = Tensor | np.ndarray
+"""[T, C] log-probabilities of one utterance, blank included."""
+Pair = tuple[float, float]
+"""(language model weight, word bonus)."""
+
+
+@dataclass(frozen=True)
+class CtcHypothesis:
+    """A text and its score."""
+
+    text: str
+    """Words separated by single spaces."""
+    score: float
+    """In natural log units; each decoder documents its terms."""
+
+
+class Decoder(ABC):
+    """Turns posteriors into texts.
+
+    Everything that affects the result is given on construction: the same posteriors give the same
+    hypotheses in any order of utterances and with any number of jobs.
+    """
+
+    @abstractmethod
+    def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
+        """Decode one utterance.
+
+        Args:
+          log_probs: [T, C] natural log-probabilities, one column per unit. They need not be
+            normalised; -inf rules a symbol out.
+
+        Returns:
+          At least one hypothesis, the best first. If no complete text is possible, one with the
+          score -inf and the words that were finished, if any.
+
+        Raises:
+          CtcDecodeError: the shape is not [T, C], or a value is NaN.
+        """
+
+    def decode_many(
+        self, utterances: Sequence[LogProbs], jobs: int = 1
+    ) -> Iterator[list[CtcHypothesis]]:
+        """Decode many utterances, and yield the hypotheses of each in order.
+
+        Uses threads: the compiled search releases the interpreter lock, and dictionary and
+        language model are shared.
+
+        Args:
+          utterances: see `decode`.
+          jobs: threads.
+        """
+        if jobs <= 1 or len(utterances) <= 1:
+            yield from map(self.decode, utterances)
+            return
+        with ThreadPoolExecutor(min(jobs, len(utterances))) as pool:
+            yield from pool.map(self.decode, utterances)
+
+
+def as_array(log_probs: LogProbs, size: int) -> np.ndarray:
+    """Return the log-probabilities as a contiguous float32 array [T, C].
+
+    Raises:
+      CtcDecodeError: C is not `size`, or a value is NaN.
+    """
+    if isinstance(log_probs, Tensor):
+        log_probs = log_probs.detach().cpu().float().numpy()
+    # Writable, because read-only arrays would make numba compile a second version.
+    array = np.require(log_probs, np.float32, ["C", "W"])
+    if array.ndim != 2 or array.shape[1] != size:
+        raise CtcDecodeError(
+            f"posteriors have shape {list(array.shape)}, expected [frames, {size}]: do the model"
+            " and the units come from the same run?"
+        )
+    if np.isnan(array).any():
+        raise CtcDecodeError(
+            f"posteriors are NaN at frame {int(np.isnan(array).any(axis=1).argmax())}: the"
+            " training has diverged"
+        )
+    return array
+
+
+class GreedyDecoder(Decoder):
+    """Returns the text of the single best path, with its log-probability as the score.
+
+    Args:
+      units: the output units, in the order of the posteriors' columns.
+    """
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
+        """See `Decoder.decode`; one hypothesis."""
+        array = as_array(log_probs, self._units.size)
+        best = array.argmax(axis=1)
+        score = float(array.max(axis=1, initial=float("-inf")).sum(dtype="float64"))
+        text = self._units.decode(collapse(best.tolist(), self._units.blank))
+        return [CtcHypothesis(" ".join(text.split()), score)]
+
+
+def collapse(path: list[int], blank: int) -> list[int]:
+    """Return the labels of a frame-wise path: repeats merged, then blanks removed."""
+    return [
+        symbol
+        for symbol, before in zip(path, [-1, *path], strict=False)
+        if symbol not in (before, blank)
+    ]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the search; see `SEARCH` for the fields."""
+
+    blank: int
+    space: int
+    width: int
+    margin: float
+    symbols: int
+    mode: int = NO_LM
+    weight: float = 0.0
+    bonus: float = 0.0
+    complete: bool = False
+
+
+class BeamSearch:
+    """Prefix beam search with given dictionary and language model; may be shared by threads.
+
+    Args:
+      tree: the dictionary.
+      ngrams: the language model; None in the mode `NO_LM`.
+      options: settings of the search.
+    """
+
+    def __init__(self, tree: Tree, ngrams: Ngrams | None, options: Options) -> None:
+        self._tree, self._options = tree, options
+        self._ngrams = Ngrams.none() if ngrams is None else ngrams
+        self._settings = np.zeros(1, SEARCH)
+        for name, value in asdict(options).items():
+            self._settings[name] = value
+        self._settings["joined"], self._settings["between"] = tree.joined, len(tree.between)
+
+    def run(self, log_probs: np.ndarray, count: int) -> list[tuple[list[int], float]]:
+        """Return the `count` best label sequences with different texts, and their scores.
+
+        The probabilities of sequences that differ only in spaces are summed. If no prefix of the
+        last beam is a complete text, the result is the best prefix without its unfinished word,
+        with the score -inf.
+
+        Args:
+          log_probs: [T, C] float32 without NaN.
+          count: number of sequences; there may be fewer, and none if all paths are impossible.
+        """
+        state = self.begin(len(log_probs))
+        self.advance(state, log_probs)
+        return self.best(state, count)
+
+    def begin(self, frames: int) -> SearchState:
+        """Return the state before the first frame, with room for `frames` frames."""
+        begin = self._options.space, self._ngrams.start
+        return SearchState.new(self._settings, self._tree.between, begin, frames)
+
+    def advance(self, state: SearchState, log_probs: np.ndarray) -> None:
+        """Search the next frames [t, C] of an utterance, float32 without NaN.
+
+        However an utterance is divided, its last beam is the same.
+        """
+        state.reserve(len(log_probs))
+        search(
+            log_probs, self._tree.nodes, self._ngrams.arrays, state.beams, state.trie, state.table,
+            state.candidates, state.symbols(log_probs.shape[1]), state.settings,
+        )  # fmt: skip
+
+    def likeliest(self, state: SearchState) -> list[int]:
+        """Return the labels of the best prefix so far, without its unfinished word."""
+        beam = state.beam
+        if not len(beam):
+            return []
+        prefixes = state.trie[beam["node"]]
+        best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
+        return self._labels(state.trie, int(beam["node"][best]), -1)
+
+    def best(self, state: SearchState, count: int) -> list[tuple[list[int], float]]:
+        """Return what `run` does, of the frames searched so far."""
+        beam, trie = state.beam, state.trie
+        if not len(beam):
+            return []
+        nodes, prefixes = beam["node"], trie[beam["node"]]
+        word, scores = self._end(prefixes, beam["total"])
+        whole = np.flatnonzero(scores > -math.inf)
+        if not len(whole):
+            return [(self.likeliest(state), -math.inf)]
+        text = self._reading(trie, nodes[whole])
+        _, first, group = np.unique(text, return_index=True, return_inverse=True)
+        sums = np.full(len(first), -math.inf)
+        np.logaddexp.at(sums, group, scores[whole])
+        best = np.argsort(-sums, kind="stable")[:count]
+        return [
+            (self._labels(trie, int(nodes[i]), int(word[i])), score)
+            for i, score in zip(whole[first[best]], sums[best].tolist(), strict=True)
+        ]
+
+    def _end(self, prefixes: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each prefix, the word that ends there (-1: none) and its score as a complete
+        text (-inf: it is not one)."""
+        word = self._last_word(prefixes["place"])
+        ends, between = word >= 0, prefixes["place"] == ROOT
+        scores = total + np.where(ends, prefixes["ended"], prefixes["fixed"])
+        if self._options.mode != NO_LM:
+            state = np.where(ends, prefixes["end_state"], prefixes["state"])
+            scores += self._options.weight * self._ngrams.contexts["end"][state]
+        return word, np.where(ends | between, scores, -math.inf)
+
+    def _last_word(self, place: np.ndarray) -> np.ndarray:
+        """Return the words that end in nodes of the tree, or with `complete` the only words that
+        can; -1: none."""
+        here = self._tree.nodes[place]
+        only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
+        return np.where((here["word"] < 0) & only, here["low"], here["word"])
+
+    def _reading(self, trie: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Return a number for the text of each prefix: equal texts have equal numbers.
+
+        It is made of the node where the last word begins and of that word.
+        """
+        prefixes = trie[nodes]
+        behind = (prefixes["symbol"] == self._options.space) & (nodes > 0)
+        nodes = np.where(behind, prefixes["parent"], nodes)
+        place = trie["place"][nodes]
+        word, depth = self._last_word(place), self._tree.nodes["depth"][place]
+        for k in range(depth.max(initial=0)):
+            nodes = np.where(depth > k, trie["parent"][nodes], nodes)
+        return nodes.astype(np.int64) * len(self._tree.begin) + word + 1
+
+    def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
+        """Return a prefix's labels, its unfinished word completed to `word` or dropped (-1)."""
+        tree, path = self._tree, []
+        while node > 0:
+            path.append(node)
+            node = int(trie["parent"][node])
+        labels = trie["symbol"][path[::-1]].tolist()
+        place = tree.nodes[int(trie["place"][path[0]])] if path else tree.nodes[ROOT]
+        if place["word"] < 0:
+            depth = int(place["depth"])
+            if word < 0:
+                return labels[: len(labels) - depth]
+            labels += tree.letters[tree.begin[word] + depth : tree.begin[word + 1]].tolist()
+        return labels
+
+
+SYMBOLS = 50
+"""Number of symbols, the most likely of a frame, by which prefixes may be extended."""
+
+
+@dataclass(frozen=True)
+class PrefixConfig:
+    """Settings of the search."""
+
+    width: int = 256
+    """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
+    256 for evaluation, 512 for the final table)."""
+    margin: float = 25.0
+    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
+    inf always keeps `width` of them."""
+    nbest: int = 1
+    """Length of the n-best list."""
+
+    def __post_init__(self) -> None:
+        check_search(self.width, self.margin, SYMBOLS, self.nbest)
+
+
+def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
+    """Check the settings that all beam searches share; raise ValueError for invalid ones."""
+    for name, value in (("width", width), ("symbols", symbols), ("nbest", nbest)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, needs to be at least 1")
+    if not margin > 0:
+        raise ValueError(f"margin is {margin}, needs to be above 0")
+
+
+class PrefixDecoder(Decoder):
+    """Finds the most likely label sequences, scored by log-probabilities summed over alignments.
+
+    Label sequences that differ only in repeated spaces count as one. Of others with the same text
+    (with and without the separator of double letters) the best is kept.
+
+    Args:
+      units: the output units, in the order of the posteriors' columns.
+      config: settings of the search.
+    """
+
+    def __init__(self, units: Units, config: PrefixConfig = PrefixConfig()) -> None:
+        self._units, self._nbest = units, config.nbest
+        options = Options(units.blank, space_label(units), config.width, config.margin, SYMBOLS)
+        tree = Dictionary.free(units).tree
+        self._search = BeamSearch(tree, None, options)
+
+    def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
+        """See `Decoder.decode`."""
+        array = as_array(log_probs, self._units.size)
+        # Twice as many, since several may have the same text.
+        return read_hypotheses(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
+
+
+def space_label(units: Units) -> int:
+    """Return the column of the space, -1 if there is none."""
+    return units.symbols.index(SPACE) if SPACE in units.symbols else -1
+
+
+def read_hypotheses(
+    found: list[tuple[list[int], float]], units: Units, count: int
+) -> list[CtcHypothesis]:
+    """Return at most `count` hypotheses with different texts from label sequences and scores.
+
+    There is at least one: an empty one with the score -inf when there are no label sequences.
+    """
+    texts: dict[str, float] = {}
+    for labels, score in found:
+        texts.setdefault(" ".join(units.decode(labels).split()), score)
+    if not texts:
+        return [CtcHypothesis("", -math.inf)]
+    return [CtcHypothesis(*item) for item in list(texts.items())[:count]]
+
+
+EXPECTED_FRAMES = 256
+"""Frames for which an `OngoingSearch` has room at first."""
+_MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
+
+
+@dataclass(frozen=True)
+class WordsConfig:
+    """Settings of the search and of the score of a text.
+
+    The score of a text is
+
+        log P(text | posteriors) + lm_weight * log P(text) + word_bonus * words
+
+    with natural logarithms. The first term is summed over all alignments; the second includes the
+    end of the sentence. Scheidl's word beam search instead takes the geometric mean of the words'
+    probabilities for the second, so that the language model weighs as much in a long text as in a
+    short one.
+    """
+
+    width: int = 256
+    """Prefixes kept per frame (A24: 1, 64, 256, 512)."""
+    mode: Literal["words", "ngrams", "forecast"] = "forecast"
+    """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
+    finished. `forecast`: look-ahead from its first symbol on, by the probability of all words that
+    begin like it. With a wide beam `ngrams` and `forecast` find the same texts; a narrow beam
+    profits from the look-ahead."""
+    lm_weight: float = 1.0
+    """Factor on the language model's log-probability; not used in the mode `words`."""
+    word_bonus: float = 0.0
+    """Added for each word; positive means more words."""
+    margin: float = 25.0
+    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
+    inf always keeps `width` of them."""
+    symbols: int = 50
+    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
+    between: str = " "
+    """The characters that may stand between words, any number of them in any order. Units without
+    any of them, such as word pieces, need none."""
+    complete: bool = False
+    """Whether a text may end inside a word when only one word begins like it. That word is then
+    completed, and the rest of it costs nothing (as in Scheidl's)."""
+    nbest: int = 1
+    """Length of the n-best list."""
+
+    def __post_init__(self) -> None:
+        check_search(self.width, self.margin, self.symbols, self.nbest)
+        if self.mode not in _MODES:
+            raise ValueError(f"mode is {self.mode!r}, not one of {', '.join(_MODES)}")
+        if not 0 <= self.lm_weight < math.inf:
+            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be finite, 0 or more")
+        if not math.isfinite(self.word_bonus):
+            raise ValueError(f"word_bonus is {self.word_bonus}, needs to be finite")
+
+
+class OngoingSearch:
+    """The search of an utterance that is not complete yet; made by `WordsDecoder.begin`.
+
+    Args:
+      search: the compiled search.
+      units: the output units.
+      nbest: length of the n-best list.
+    """
+
+    def __init__(self, search: BeamSearch, units: Units, nbest: int) -> None:
+        self._search, self._units, self._nbest = search, units, nbest
+        self._state = search.begin(EXPECTED_FRAMES)
+
+    @property
+    def frames(self) -> int:
+        """Frames searched so far."""
+        return int(self._state.settings["frames"][0])
+
+    def advance(self, log_probs: LogProbs) -> None:
+        """Take the posteriors [t, C] of the next frames.
+
+        Raises:
+          CtcDecodeError: see `Decoder.decode`.
+        """
+        self._search.advance(self._state, as_array(log_probs, self._units.size))
+
+    def text(self) -> str:
+        """Return the finished words of the best hypothesis so far; they may still change."""
+        return " ".join(self._units.decode(self._search.likeliest(self._state)).split())
+
+    def hypotheses(self) -> list[CtcHypothesis]:
+        """Return what `WordsDecoder.decode` returns for the frames so far."""
+        return read_hypotheses(
+            self._search.best(self._state, self._nbest), self._units, self._nbest
+        )
+
+
+class WordsDecoder(Decoder):
+    """Finds texts of dictionary words; see `WordsConfig` for their scores.
+
+    Args:
+      units: the output units, in the order of the posteriors' columns.
+      words: the dictionary's words, or the `Dictionary` of another decoder.
+      lm: the n-grams; not needed in the mode `words`. Dictionary words that it lacks share the
+        probability of its <UNK>.
+      config: the search.
+
+    Raises:
+      CtcDecodeError: the mode needs a language model and none is given, or the units can write
+        none of the words.
+    """
+
+    def __init__(
+        self,
+        units: Units,
+        words: Collection[str] | Dictionary,
+        lm: BackoffModel | Ngrams | None = None,
+        config: WordsConfig = WordsConfig(),
+    ) -> None:
+        self.config, self._units = config, units
+        if not isinstance(words, Dictionary):
+            words = Dictionary.of(words, units, config.between)
+        self.dictionary = words
+        if config.mode == "words":
+            lm = None
+        elif lm is None:
+            raise CtcDecodeError(
+                f"the mode {config.mode!r} needs a language model; without one decode with"
+                " mode='words'"
+            )
+        if isinstance(lm, BackoffModel):
+            lm = Ngrams.of(lm, words.words)
+        self._lm = lm
+        options = Options(
+            units.blank,
+            space_label(units),
+            config.width,
+            config.margin,
+            config.symbols,
+            _MODES[config.mode],
+            float(config.lm_weight),
+            float(config.word_bonus),
+            config.complete,
+        )
+        self._search = BeamSearch(words.tree, lm, options)
+
+    def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
+        """See `Decoder.decode`."""
+        array = as_array(log_probs, self._units.size)
+        nbest = self.config.nbest
+        return read_hypotheses(self._search.run(array, nbest), self._units, nbest)
+
+    def begin(self) -> "OngoingSearch":
+        """Begin to decode an utterance whose posteriors come block by block."""
+        return OngoingSearch(self._search, self._units, self.config.nbest)
+
+    def tuned(self, lm_weight: float, word_bonus: float) -> "WordsDecoder":
+        """Return the same decoder with other weights."""
+        return self.configured(replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus))
+
+    def texts(
+        self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
+    ) -> Iterator[list[str]]:
+        """See `Tunable.texts`."""
+        for pair in pairs:
+            found = self.tuned(*pair).decode_many(utterances, jobs)
+            yield [hypotheses[0].text for hypotheses in found]
+
+    def widened(self, width: int) -> "WordsDecoder":
+        """Return the same decoder with another beam width."""
+        return self.configured(replace(self.config, width=width))
+
+    def with_beam(self, width: int, margin: float) -> "WordsDecoder":
+        """Return the same decoder with another beam."""
+        return self.configured(replace(self.config, width=width, margin=margin))
+
+    def configured(self, config: WordsConfig) -> "WordsDecoder":
+        """Return a decoder of the same words with another configuration, sharing the word tree.
+
+        The new configuration must have the same `between`, and a language model if and only if
+        this one has.
+        """
+        return WordsDecoder(self._units, self.dictionary, self._lm, config)

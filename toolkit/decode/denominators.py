@@ -1,0 +1,212 @@
+"""Denominator lattices of a corpus, for sequence-discriminative training (C8)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.errors import ToolkitError
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.fst import Fst, load_fst
+from toolkit.fsa.lattice import LatticeArcs, prune_to_density
+from toolkit.fsa.lattice_store import (
+    GraphIndex,
+    LatticeStoreError,
+    ShardHeader,
+    graph_digest,
+    graph_index,
+    shard_path,
+    write_shard,
+)
+from toolkit.fsa.search import search_with_retries
+from toolkit.storage.files import write_atomically
+
+
+class LatticeFailuresError(ToolkitError):
+    """Too many utterances have no lattice."""
+
+
+@dataclass(frozen=True)
+class LatticeConfig:
+    """Search and density of denominator lattices."""
+
+    acoustic_scale: float = 0.3
+    """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
+    uses the lattices."""
+    density: float = 10.0
+    """Most arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
+    beam: Beam = Beam(search=13.0, output=8.0, max_active=3000)
+    """Pruning of the search. Its output beam also limits lattices that stay below the density."""
+    retries: tuple[float, ...] = (2.0, 4.0)
+    """Factors by which the beam is widened when no path survives."""
+    max_failed: float = 0.05
+    """Share of utterances without a lattice above which the corpus counts as unusable."""
+
+    def __post_init__(self) -> None:
+        if not self.acoustic_scale > 0:
+            raise ValueError("acoustic_scale must be positive")
+        if not self.density >= 1:
+            raise ValueError("density must be at least 1: the best path has an arc per frame")
+        if not all(factor > 1 for factor in self.retries):
+            raise ValueError("retries must be above 1")
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError("max_failed must be from 0 to 1")
+
+
+@dataclass(frozen=True)
+class _ShardResult:
+    """A finished shard and what it took."""
+
+    facts: ShardHeader
+    audio_seconds: float
+    seconds: float | None
+    """Time of scores and searches; None for a shard of an earlier run."""
+    bytes: int
+
+
+def make_lattices(
+    scorer: Scorer,
+    graph: Path,
+    config: LatticeConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Make the lattices of every utterance of a feature store, for `LatticeStore` to read.
+
+    Writes to `out` a file per feature shard and `failed.tsv` (utterance, reason). Called again, it
+    keeps the shards that were made with the same graph. The files do not depend on `jobs`.
+
+    Args:
+      scorer: the acoustic model with its features.
+      graph: the decoding graph's file.
+      config: search, density and limits.
+      out: the folder to write.
+      jobs: worker processes; threads beside a network on a GPU.
+      progress: called with (shards done, shards).
+
+    Returns:
+      utterances, failed, retried, density (arcs per frame), MB_per_hour (of the files) and, for
+      the shards made by this call, RTF (seconds of one core per second of speech).
+
+    Raises:
+      LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
+    """
+    work = partial(_make_shard, graph, config, out)
+    made = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
+    current = {shard_path(out, number) for number in range(len(made))}
+    for leftover in set(out.glob("lattices.*.safetensors")) - current:
+        leftover.unlink()
+    failed = [line for shard in made for line in shard.facts.failed]
+    write_atomically(out / "failed.tsv", "".join(f"{name}\t{why}\n" for name, why in failed))
+    total = len(scorer.store.ids)
+    if len(failed) > config.max_failed * total:
+        raise LatticeFailuresError(
+            f"{len(failed)} of {total} utterances have no lattice, more than max_failed ="
+            f" {config.max_failed:g}: "
+            + "; ".join(f"{name} ({why})" for name, why in failed[:5])
+            + f"; the full list is in {out / 'failed.tsv'}"
+        )
+    return _headline(made, len(failed))
+
+
+def _headline(made: Sequence[_ShardResult], failed: int) -> dict[str, float]:
+    frames = max(1, sum(shard.facts.frames for shard in made))
+    hours = sum(shard.audio_seconds for shard in made) / 3600
+    headline = {
+        "utterances": sum(len(shard.facts.ids) for shard in made),
+        "failed": failed,
+        "retried": sum(shard.facts.retried for shard in made),
+        "density": round(sum(shard.facts.arcs for shard in made) / frames, 2),
+        "MB_per_hour": round(sum(shard.bytes for shard in made) / 1e6 / hours, 3),
+    }
+    timed = [shard for shard in made if shard.seconds is not None]
+    audio = sum(shard.audio_seconds for shard in timed)
+    if audio:
+        headline["RTF"] = round(sum(shard.seconds for shard in timed) / audio, 4)
+    return headline
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A decoding graph, loaded once per process, with its arc index and digest."""
+
+    fst: Fst
+    index: GraphIndex
+    digest: str
+
+
+@lru_cache(maxsize=1)
+def _graph(path: Path) -> _Graph:
+    fst = load_fst(path)
+    return _Graph(fst, graph_index(fst), graph_digest(path))
+
+
+def _make_shard(
+    graph_path: Path,
+    config: LatticeConfig,
+    out: Path,
+    scorer: Scorer,
+    threads: int,
+    shard: tuple[int, Sequence[str]],
+) -> _ShardResult:
+    number, ids = shard
+    path = shard_path(out, number)
+    audio = sum(scorer.store.cut(utterance).duration for utterance in ids)
+    graph = _graph(graph_path)
+    kept = _finished(path, graph.digest, ids)
+    if kept is not None:
+        return _ShardResult(kept, audio, None, path.stat().st_size)
+
+    def make(scored: ScoredUtterance) -> tuple[LatticeArcs | None, Beam, float]:
+        start = scored.clock() - scored.seconds
+        scores = scored.log_likelihoods * config.acoustic_scale
+        found = search(scores, graph.fst, config)
+        return *found, scored.clock() - start
+
+    lattices: dict[str, LatticeArcs] = {}
+    failed, retried, seconds = [], 0, 0.0
+    made = map_utterances(make, scorer, ids, threads)
+    for utterance, (found, beam, spent) in zip(ids, made, strict=True):
+        seconds += spent
+        if found is None:
+            some = scorer.store.num_frames(utterance)
+            reason = f"no path within beam {beam.search:g}" if some else "no frames"
+            failed.append((utterance, reason))
+            continue
+        retried += beam != config.beam
+        lattices[utterance] = found
+    write_shard(path, lattices, graph.index, graph.digest, retried, failed)
+    return _ShardResult(ShardHeader.read(path), audio, seconds, path.stat().st_size)
+
+
+def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeArcs | None, Beam]:
+    """Make the lattice of one utterance.
+
+    Args:
+      scores: [T, P] scaled log-likelihoods.
+      graph: the decoding graph.
+      config: search and density.
+
+    Returns:
+      The lattice, None if no path survives even the widest beam; and the beam that was used.
+    """
+    lattice, beam = search_with_retries(scores, graph, config.beam.with_retries(config.retries))
+    if lattice is None:
+        return None, beam
+    return prune_to_density(lattice, len(scores), config.density, beam.output), beam
+
+
+def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None:
+    """Return the contents of a shard that an earlier run has finished, None if there is none."""
+    if not path.exists():
+        return None
+    try:
+        facts = ShardHeader.read(path)
+    except LatticeStoreError:
+        return None
+    tried = {*facts.ids, *(utterance for utterance, _ in facts.failed)}
+    return facts if facts.graph == digest and tried == set(ids) else None

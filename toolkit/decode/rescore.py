@@ -1,0 +1,762 @@
+"""Rescoring of n-best lists with a neural language model, of hybrid and of CTC searches.
+
+The score of a text of a CTC search, see `WordsConfig`, divided by the weight w of the language
+model, is the sum that rescoring weighs: with the acoustic scale 1 / w and the word penalty
+word_bonus / w, without a score of the graph.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.config.fields import from_plain, read_plain
+from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
+from toolkit.decode.ctc.system import SplitData
+from toolkit.decode.search import (
+    WEIGHTS as WEIGHT_NAMES,
+)
+from toolkit.decode.search import (
+    Decoder,
+    last_lattice,
+    load_once,
+    smallest_change,
+    weight_axes,
+)
+from toolkit.decode.system import (
+    Progress,
+    Scorers,
+    correct_words,
+    read_summaries,
+    references_of,
+    speakers_of,
+    words_of,
+)
+from toolkit.decode.tune import (
+    Axis,
+    ErrorCount,
+    Keep,
+    Point,
+    Tuning,
+    choose,
+    enough_words_to_tune,
+    tune,
+    write_grid,
+)
+from toolkit.decode.words import Calibration, word_confidences
+from toolkit.errors import ToolkitError
+from toolkit.fsa.lattice import Weights, WeightsError
+from toolkit.fsa.nbest import Hypothesis, n_best
+from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.tables import SymbolTable
+from toolkit.models.neural_lm import NeuralLm
+from toolkit.processes.workers import processor_seconds
+from toolkit.score.align import align
+from toolkit.score.results import Result, record_results
+from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
+
+
+class CandidatesError(ToolkitError):
+    """N-best lists that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The n-best list of an utterance; empty where no path survived the search."""
+
+    texts: tuple[str, ...]
+    """Words of each hypothesis, the best under the weights of the search first."""
+    acoustic: tuple[float, ...]
+    """Acoustic log-likelihood of each, unscaled."""
+    graph: tuple[float, ...]
+    """Log-probability of each one's pronunciations, silences and HMM transitions."""
+    lm: tuple[float, ...]
+    """Log-probability of each by the n-gram language model."""
+
+    @classmethod
+    def of(
+        cls, hypotheses: Sequence[Hypothesis], weights: Weights, words: SymbolTable
+    ) -> "Candidates":
+        """Take the scores of an n-best list apart.
+
+        Args:
+          hypotheses: from `toolkit.fsa.nbest.n_best`.
+          weights: those that it was called with.
+          words: the names of the words.
+        """
+        rows = [
+            (h.score, h.acoustic, h.lm, " ".join(map(words.symbol, h.words))) for h in hypotheses
+        ]
+        return cls.of_rows(rows, weights)
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[tuple[float, float, float, str]], weights: Weights
+    ) -> "Candidates":
+        """The same from total score, acoustic and LM log-probability, and words."""
+        scale, penalty = weights.acoustic_scale, weights.word_penalty
+        return cls(
+            tuple(text for *_, text in rows),
+            tuple(acoustic for _, acoustic, _, _ in rows),
+            tuple(
+                score - scale * acoustic - lm - penalty * len(text.split())
+                for score, acoustic, lm, text in rows
+            ),
+            tuple(lm for _, _, lm, _ in rows),
+        )
+
+    @property
+    def sentences(self) -> list[list[str]]:
+        """The words of each hypothesis."""
+        return [text.split() for text in self.texts]
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """[4, K] float64: `acoustic`, `graph`, `lm`, and numbers of words."""
+        lengths = [len(words) for words in self.sentences]
+        return np.array([self.acoustic, self.graph, self.lm, lengths], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An utterance and its n-best list."""
+
+    utterance: str
+    """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    decode_seconds: float
+    """Processor time of network and search, see `toolkit.decode.search.Decoded`."""
+    candidates: Candidates
+    """The list."""
+
+
+def read_candidates(folder: Path, weights: Weights, count: int) -> list[Listed]:
+    """The n-best lists that `toolkit.decode.system.write_nbest_and_ctm` has made of a split.
+
+    Args:
+      folder: `explored/` of the split.
+      weights: those of its decode.
+      count: most hypotheses to take of a list.
+
+    Raises:
+      CandidatesError: a file is damaged, or of an earlier version.
+    """
+    found = []
+    for path in sorted(folder.glob("listed.*.jsonl")):
+        with reading(path, CandidatesError, "decode again"):
+            found += [
+                Listed(
+                    one.utterance,
+                    one.audio_seconds,
+                    one.seconds,
+                    Candidates.of_rows(one.nbest[:count], weights),
+                )
+                for one in read_summaries(path)
+            ]
+    return found
+
+
+def list_candidates(
+    scorer: Scorer, decoder: Decoder, penalty: float, count: int, out: Path, jobs: int
+) -> list[Listed]:
+    """Decode every utterance of the scorer's feature store into an n-best list.
+
+    Args:
+      scorer: the acoustic model with its features.
+      decoder: graph and search; the lattices of its last pass are used.
+      penalty: word penalty with which the best are chosen, at the decoder's acoustic scale.
+      count: length of the lists.
+      out: the folder that gets a file per feature shard; those of an earlier run are kept.
+      jobs: worker processes; threads beside a network on a GPU.
+
+    Raises:
+      CandidatesError: a file of an earlier run is damaged.
+    """
+    work = partial(_list_shard, decoder, penalty, count, out)
+    found = []
+    for path in map_scored_shards(work, scorer, jobs, "n-best"):
+        with reading(path, CandidatesError, "remove it to make it again"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found += [from_plain(Listed, json.loads(line)) for line in lines]
+    return found
+
+
+def _list_shard(
+    decoder: Decoder,
+    penalty: float,
+    count: int,
+    out: Path,
+    scorer: Scorer,
+    threads: int,
+    shard: tuple[int, Sequence[str]],
+) -> Path:
+    number, ids = shard
+    path = out / f"candidates.{number:06d}.jsonl"
+    if path.exists():
+        return path
+    load_once(decoder)
+    explore = _explorer(decoder, penalty, count, scorer)
+    lines = [json.dumps(asdict(x)) + "\n" for x in map_utterances(explore, scorer, ids, threads)]
+    write_atomically(path, "".join(lines))
+    return path
+
+
+def _explorer(
+    decoder: Decoder, penalty: float, count: int, scorer: Scorer
+) -> Callable[[ScoredUtterance], Listed]:
+    table = SymbolTable.read(decoder.words)
+    weights = Weights(decoder.config.acoustic_scale, penalty)
+
+    def explore(scored: ScoredUtterance) -> Listed:
+        start = scored.clock() - scored.seconds
+        lattice = last_lattice(scored, decoder)
+        hypotheses = [] if lattice is None else n_best(lattice, weights, count)
+        candidates = Candidates.of(hypotheses, weights, table)
+        seconds = round(scorer.store.cut(scored.utterance).duration, 4)
+        return Listed(scored.utterance, seconds, round(scored.clock() - start, 6), candidates)
+
+    return explore
+
+
+WEIGHTS = "weights.json"
+SAMPLES = 1000
+"""Hypotheses that are sampled for posteriors."""
+
+
+@dataclass(frozen=True)
+class RescoringWeights:
+    """How the scores of a hypothesis are added up."""
+
+    neural: float
+    """Weight of the neural model's log-probability, 0 to 1; the n-gram's has the rest."""
+    acoustic_scale: float
+    """Factor on acoustic log-likelihoods."""
+    word_penalty: float
+    """Added per word."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.neural <= 1:
+            raise ValueError(f"neural is {self.neural}, needs to be in [0, 1]")
+        Weights(self.acoustic_scale, self.word_penalty)  # checks them
+
+    @classmethod
+    def of(cls, neural: float, weights: Weights) -> "RescoringWeights":
+        """Join the neural model's weight with the others."""
+        return cls(neural, weights.acoustic_scale, weights.word_penalty)
+
+    @classmethod
+    def load(cls, path: Path) -> "RescoringWeights":
+        """Read what `save` wrote.
+
+        Raises:
+          WeightsError: naming the file.
+        """
+        return read_plain(path, cls, WeightsError, "rescore again")
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    def total(self, candidates: Candidates, neural: np.ndarray) -> np.ndarray:
+        """Score hypotheses.
+
+        The language models are interpolated log-linearly: their log-probabilities are added with
+        weights, which needs of the n-gram model only what the lattice holds.
+
+        Args:
+          candidates: K hypotheses.
+          neural: [K] log-probability by the neural model.
+
+        Returns:
+          [K] total scores.
+        """
+        acoustic, graph, lm, words = candidates.scores
+        language = self.neural * neural + (1 - self.neural) * lm
+        return self.acoustic_scale * acoustic + graph + language + self.word_penalty * words
+
+    def best(self, candidates: Candidates, neural: np.ndarray) -> str:
+        """Return the words of the hypothesis with the highest `total`; of equals the first.
+
+        An empty list gives no words.
+        """
+        if not candidates.texts:
+            return ""
+        return candidates.texts[int(np.argmax(self.total(candidates, neural)))]
+
+    def words(self, candidates: Candidates, neural: np.ndarray) -> tuple[list[str], list[float]]:
+        """Return the words of `best`, and the posterior of each.
+
+        Of hypotheses sampled in proportion to the exponentials of their totals this is the share
+        that contains the word there, see `toolkit.decode.words.word_confidences`.
+        """
+        best = self.best(candidates, neural).split()
+        if not best:
+            return [], []
+        total = self.total(candidates, neural)
+        mass = np.cumsum(np.exp(total - total.max()))
+        places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
+        samples = [tuple(candidates.texts[place].split()) for place in places]
+        return best, word_confidences(best, samples)
+
+
+@dataclass(frozen=True)
+class Rescorer:
+    """A neural language model and the weights that were tuned for it."""
+
+    lm: NeuralLm
+    """The model."""
+    weights: RescoringWeights
+    """The weights."""
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "Rescorer":
+        """Read the model and `weights.json` of a folder.
+
+        Raises:
+          ModelError, ShortlistError, WeightsError: a file is missing or damaged.
+        """
+        return cls(NeuralLm.load(folder, device), RescoringWeights.load(Path(folder) / WEIGHTS))
+
+    def best(self, candidates: Candidates) -> str:
+        """Return the words of the best hypothesis, see `RescoringWeights.best`."""
+        return self.weights.best(candidates, neural_scores(self.lm, [candidates])[0])
+
+    def words(self, candidates: Candidates) -> tuple[list[str], list[float]]:
+        """Return them with their posteriors, see `RescoringWeights.words`."""
+        return self.weights.words(candidates, neural_scores(self.lm, [candidates])[0])
+
+
+def neural_scores(lm: NeuralLm, lists: list[Candidates]) -> list[np.ndarray]:
+    """Compute the neural model's log-probability of every hypothesis: [K] for each list."""
+    sentences = [words for one in lists for words in one.sentences]
+    sums = np.array([scores.sum() for scores in lm.score(sentences)])
+    return np.split(sums, np.cumsum([len(one.texts) for one in lists])[:-1])
+
+
+@dataclass(frozen=True)
+class NeuralRescoringConfig:
+    """The n-best lists and the weights tried on the development set."""
+
+    count: int = 100
+    """Length of the n-best lists."""
+    weights: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Weights of the neural model's log-probability tried; the n-gram's has the rest. With 0 the
+    neural model is not used where it does not help."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}, needs to be at least 1")
+        if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
+            raise ValueError(f"weights is {self.weights}, needs values in [0, 1]")
+
+
+@dataclass(frozen=True)
+class RescoredLists:
+    """The n-best lists of a split and the neural model's scores."""
+
+    candidates: Mapping[str, Candidates]
+    """By utterance."""
+    neural: Sequence[np.ndarray]
+    """[K] log-probabilities by the neural model, in the same order."""
+    real_time_factor: float
+    """Seconds of one core, of the search and of the neural model, per second of speech."""
+    errors: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """Errors and words by utterance and hypothesis, as they were counted."""
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Mapping[str, Candidates],
+        model: NeuralLm,
+        audio_seconds: float,
+        search_seconds: float,
+    ) -> "RescoredLists":
+        """Rescore lists.
+
+        Args:
+          candidates: the list of each utterance.
+          model: the neural model.
+          audio_seconds: seconds of speech of them all.
+          search_seconds: seconds of one core that the search took.
+        """
+        start = time.process_time()
+        neural = neural_scores(model, list(candidates.values()))
+        spent = search_seconds + time.process_time() - start
+        return cls(candidates, neural, spent / audio_seconds if audio_seconds else float("nan"))
+
+    def best(self, weights: RescoringWeights) -> dict[str, str]:
+        """The best hypothesis of each utterance."""
+        pairs = zip(self.candidates.items(), self.neural, strict=True)
+        return {utterance: weights.best(listed, scores) for (utterance, listed), scores in pairs}
+
+    def words(self, weights: RescoringWeights) -> dict[str, tuple[list[str], list[float]]]:
+        """The words of the best hypothesis of each utterance, and their posteriors."""
+        pairs = zip(self.candidates.items(), self.neural, strict=True)
+        return {utterance: weights.words(listed, scores) for (utterance, listed), scores in pairs}
+
+    def count(self, references: Mapping[str, str], weights: RescoringWeights) -> ErrorCount:
+        """Word errors and words; every hypothesis is compared once."""
+        found = []
+        for utterance, text in self.best(weights).items():
+            if (utterance, text) not in self.errors:
+                reference = references[utterance].split()
+                wrong = sum(a != b for a, b in align(reference, text.split()))
+                self.errors[utterance, text] = wrong, len(reference)
+            found.append(self.errors[utterance, text])
+        return ErrorCount.of([wrong for wrong, _ in found], sum(words for _, words in found))
+
+
+ListsAt = Callable[[str, float], RescoredLists]
+"""Searches a split at an acoustic scale and rescores what it finds."""
+Texts = Mapping[str, Mapping[str, str]]
+"""By split and utterance."""
+
+
+def rescore_lists(
+    lists_at: ListsAt,
+    references: Texts,
+    speakers: Texts,
+    tune_on: Sequence[str],
+    before: Weights,
+    axes: tuple[Axis, Axis],
+    keep: float | None,
+    config: NeuralRescoringConfig,
+    out: Path,
+    named: Mapping[str, str],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[RescoringWeights, dict[str, float]]:
+    """Tune the weights on the development splits, score the best hypotheses of every split.
+
+    Args:
+      lists_at: called for the splits and the scales that are tried.
+      references: transcripts of the splits.
+      speakers: speaker of each utterance.
+      tune_on: the splits whose word errors decide on the weights.
+      before: the weights without the neural model.
+      axes: scales and penalties to begin with.
+      keep: `before` is kept unless others make fewer errors by more than so many standard errors of
+        the difference; None: the fewest errors decide.
+      config: weights of the neural model.
+      out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
+        and reports.
+      named: `system`, `lm` and `command` of the results.
+      progress: called with (splits scored, splits).
+
+    Returns:
+      The weights; WER in percent by split, and the weight of the neural model.
+    """
+
+    def count_errors(neural: float, scale: float, points: Sequence[Point]) -> list[ErrorCount]:
+        lists = {split: lists_at(split, scale) for split in tune_on}
+        totals = []
+        for point in points:
+            weights = RescoringWeights.of(neural, Weights(*point))
+            counts = [one.count(references[split], weights) for split, one in lists.items()]
+            each = [errors for count in counts for errors in count.by_utterance]
+            totals.append(ErrorCount.of(each, sum(count.words for count in counts)))
+        return totals
+
+    best, tried = tune_rescoring(
+        count_errors, words_of(references, tune_on), before, axes, keep, config.weights
+    )
+    rows = (
+        ((neural, *point), count, scale)
+        for neural, tuning in tried.items()
+        for point, (scale, count) in sorted(tuning.tried.items())
+    )
+    write_grid(("neural", *WEIGHT_NAMES), rows, out / "grid.tsv")
+    best.save(out / WEIGHTS)
+    return best, _score_lists(lists_at, best, references, speakers, out, named, progress)
+
+
+def tune_rescoring(
+    count_errors: Callable[[float, float, Sequence[Point]], Sequence[ErrorCount]],
+    words: int,
+    before: Weights,
+    axes: tuple[Axis, Axis],
+    keep: float | None,
+    neural_weights: Sequence[float],
+) -> tuple[RescoringWeights, dict[float, Tuning]]:
+    """Tune scale and penalty for each weight of the neural model, see `toolkit.decode.tune.tune`.
+
+    The weight with the fewest errors is taken, of equals the smallest: the neural model counts as
+    much as it helps.
+
+    Args:
+      count_errors: takes the neural model's weight, the scale of a search and points; rescores the
+        lists of that search and counts errors.
+      words: of the references; with too few the lowest weight is taken, with `before`.
+      before: the weights without the neural model.
+      axes, keep: see `rescore_lists`.
+      neural_weights: to try, 0 to 1.
+
+    Returns:
+      The weights, and what was tried by weight of the neural model.
+    """
+    point = before.acoustic_scale, before.word_penalty
+    kept = None if keep is None else Keep(point, keep)
+    if kept is not None:
+        axes = axes[0].including(point[0]), axes[1].including(point[1])
+    consequence = f"acoustic scale {point[0]:g} and word penalty {point[1]:g} stay"
+    if not enough_words_to_tune(words, consequence):
+        axes, kept = weight_axes([point[0]], [point[1]]), None
+        neural_weights = [min(neural_weights)]
+    tried = {
+        weight: tune(
+            axes,
+            partial(count_errors, weight),
+            smallest_change,
+            first_search=before.acoustic_scale,
+            keep=kept,
+        )
+        for weight in sorted(set(neural_weights))
+    }
+    chosen = choose({weight: tuning.count for weight, tuning in tried.items()}, lambda w: w)
+    return RescoringWeights.of(chosen, Weights(*tried[chosen].best)), tried
+
+
+def _score_lists(
+    lists_at: ListsAt,
+    weights: RescoringWeights,
+    references: Texts,
+    speakers: Texts,
+    out: Path,
+    named: Mapping[str, str],
+    progress: Callable[[int, int], None],
+) -> dict[str, float]:
+    rows: list[Result] = []
+    for split, transcripts in references.items():
+        lists = lists_at(split, weights.acoustic_scale)
+        texts = lists.best(weights)
+        if not can_be_scored(transcripts, split):
+            write_texts(texts, out / split)
+            continue
+        spoken_by, rtf = speakers[split], lists.real_time_factor
+        rows.append(
+            score_split(transcripts, texts, spoken_by, out / split, rtf=rtf, split=split, **named)
+        )
+        progress(len(rows), len(references))
+    record_results(out / "rows.json", rows)
+    return {f"wer {row.split}": row.wer for row in rows} | {"neural weight": weights.neural}
+
+
+def rescore_system(
+    system: str,
+    lm: str,
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    tuned: Path,
+    model: NeuralLm,
+    config: NeuralRescoringConfig,
+    out: Path,
+    jobs: int,
+    command: str,
+    progress: Progress = lambda done, total: None,
+    explored: Mapping[str, Path] | None = None,
+) -> dict[str, float]:
+    """Make n-best lists of every split, rescore them with tuned weights, and score.
+
+    Args:
+      system: name of the system in the results.
+      lm: name of the language models in the results.
+      scorers: the acoustic model on each split.
+      tune_on: the splits on which the weights are tuned.
+      decoder: graph and search; the lattices of its last pass are used.
+      tuned: `tuned.json` of that pass.
+      model: the neural language model.
+      config: lists and weights.
+      out: the folder that gets `weights.json`, `grid.tsv`, `calibration.json` of the words'
+        posteriors in the rescored lists, `rows.json` and, by split, hypotheses, reports and
+        `candidates/`.
+      jobs: worker processes.
+      command: the command line, for the results.
+      progress: called with (splits rescored, splits).
+      explored: by split the folder of the lists that were made with the weights of `tuned`, see
+        `read_candidates`: the split is not searched again at that scale.
+
+    Returns:
+      WER in percent by split, and the weight of the neural model.
+    """
+    before, explored = Weights.load(tuned), explored or {}
+
+    @cache
+    def lists(split: str, scale: float) -> RescoredLists:
+        if split in explored and scale == before.acoustic_scale:
+            listed = read_candidates(explored[split], before, config.count)
+        else:
+            folder = out / split / "candidates" / f"{scale:g}"
+            folder.mkdir(parents=True, exist_ok=True)
+            searched, penalty = decoder.at(scale), before.word_penalty
+            listed = list_candidates(scorers[split], searched, penalty, config.count, folder, jobs)
+        without_features = scorers[split].store.failed_cuts
+        found = {x.utterance: x.candidates for x in listed}
+        found |= {cut.id: Candidates((), (), (), ()) for cut in without_features}
+        audio = sum(x.audio_seconds for x in listed) + sum(cut.duration for cut in without_features)
+        return RescoredLists.of(found, model, audio, sum(x.decode_seconds for x in listed))
+
+    references = {split: references_of(scorer) for split, scorer in scorers.items()}
+    speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
+    best, headline = rescore_lists(
+        lists,
+        references,
+        speakers,
+        tune_on,
+        before,
+        decoder.config.axes,
+        decoder.config.untuned_within,
+        config,
+        out,
+        {"system": system, "lm": lm, "command": command},
+        progress,
+    )
+    at_best = [(lists(split, best.acoustic_scale), references[split]) for split in tune_on]
+    _calibration(at_best, best).save(out / "calibration.json")
+    return headline
+
+
+def _calibration(
+    found: Sequence[tuple[RescoredLists, Mapping[str, str]]], weights: RescoringWeights
+) -> Calibration:
+    """Fit the calibration of posteriors on rescored splits with their references."""
+    posteriors: list[float] = []
+    correct: list[bool] = []
+    for rescored, references in found:
+        for utterance, (words, sure) in rescored.words(weights).items():
+            posteriors += sure
+            correct += correct_words(references[utterance], words)
+    return Calibration.fit(posteriors, correct)
+
+
+def weights_of(config: WordsConfig) -> Weights:
+    """Return the weights of a search whose language model has a weight."""
+    return Weights(1 / config.lm_weight, config.word_bonus / config.lm_weight)
+
+
+def nbest_search_config(config: WordsConfig, weights: Weights, count: int) -> WordsConfig:
+    """Return the settings of a search for lists of `count` texts with these weights."""
+    scale, penalty = weights.acoustic_scale, weights.word_penalty
+    width = max(config.width, count)
+    weighted = replace(config, lm_weight=1 / scale, word_bonus=penalty / scale)
+    return replace(weighted, width=width, nbest=count)
+
+
+def candidates_of(
+    hypotheses: Sequence[CtcHypothesis], lm: BackoffModel, config: WordsConfig, missing: int = 0
+) -> Candidates:
+    """Take the scores of an n-best list apart.
+
+    Args:
+      hypotheses: from `WordsDecoder.decode`, in a mode with n-grams.
+      lm: the n-grams of the search.
+      config: the search.
+      missing: `missing_words` of its dictionary, which share the probability of <UNK>.
+    """
+    texts = tuple(one.text for one in hypotheses)
+    sentences = [text.split() for text in texts]
+    unknown = np.array([missing_words(lm, words) for words in sentences])
+    language = math.log(10) * lm.logprobs(sentences) - math.log(max(1, missing)) * unknown
+    bonus = config.word_bonus * np.array([len(words) for words in sentences])
+    acoustic = np.array([one.score for one in hypotheses]) - config.lm_weight * language - bonus
+    none = (0.0,) * len(texts)
+    return Candidates(texts, tuple(acoustic.tolist()), none, tuple(language.tolist()))
+
+
+def missing_words(lm: BackoffModel, words: Collection[str]) -> int:
+    """Return how many words of a dictionary n-grams lack."""
+    return sum(word not in lm.ids for word in words)
+
+
+@dataclass(frozen=True)
+class CtcRescorer:
+    """Chooses from the n-best list of a search."""
+
+    rescorer: Rescorer
+    """The neural model and the weights."""
+    lm: BackoffModel
+    """The n-grams of the search."""
+    config: WordsConfig
+    """The search."""
+    missing: int = 0
+    """See `candidates_of`."""
+
+    def best(self, hypotheses: Sequence[CtcHypothesis]) -> str:
+        """Return the best text."""
+        return self.rescorer.best(candidates_of(hypotheses, self.lm, self.config, self.missing))
+
+
+SCALES = (2 / 3, 0.8, 1.0, 1.25, 1.5)
+"""Acoustic scales that are tried, as factors of that of the search with the n-grams alone."""
+PENALTIES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+"""Word penalties that are tried, beside that of the search."""
+
+
+def rescore_ctc(
+    splits: Mapping[str, SplitData],
+    tune_on: Sequence[str],
+    decoder: WordsDecoder,
+    lm: BackoffModel,
+    model: NeuralLm,
+    config: NeuralRescoringConfig,
+    out: Path,
+    jobs: int,
+    named: Mapping[str, str],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Search every split for n-best lists, rescore them with tuned weights, and score.
+
+    Nothing is kept of a call that was interrupted: on the demo one takes four seconds.
+
+    Args:
+      splits: the splits, by name.
+      tune_on: those on which the weights are tuned.
+      decoder: the tuned search with the n-grams.
+      lm: the n-grams.
+      model: the neural language model.
+      config: lists and weights.
+      out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
+        and reports.
+      jobs: threads.
+      named: `system`, `lm` and `command` of the results.
+      progress: called with (splits scored, splits).
+
+    Returns:
+      WER in percent by split, and the weight of the neural model.
+    """
+    before, missing = weights_of(decoder.config), missing_words(lm, decoder.dictionary.words)
+
+    @cache
+    def lists(split: str, scale: float) -> RescoredLists:
+        data, weights = splits[split], Weights(scale, before.word_penalty)
+        searched = decoder.configured(nbest_search_config(decoder.config, weights, config.count))
+        start = processor_seconds()
+        found = searched.decode_many(list(data.posteriors.values()), jobs)
+        candidates = {
+            utterance: candidates_of(hypotheses, lm, searched.config, missing)
+            for utterance, hypotheses in zip(data.posteriors, found, strict=True)
+        }
+        without = [utterance for utterance in data.references if utterance not in candidates]
+        candidates |= {utterance: Candidates((), (), (), ()) for utterance in without}
+        spent = processor_seconds() - start
+        return RescoredLists.of(candidates, model, data.seconds, spent)
+
+    axes = weight_axes(
+        [factor * before.acoustic_scale for factor in SCALES],
+        [before.word_penalty + more for more in PENALTIES],
+    )
+    references = {split: data.references for split, data in splits.items()}
+    speakers = {split: data.speakers for split, data in splits.items()}
+    _, headline = rescore_lists(
+        lists, references, speakers, tune_on, before, axes, None, config, out, named, progress
+    )
+    return headline

@@ -1,0 +1,284 @@
+"""Tuning of weights on development splits: the fewest errors on a grid that is extended (C2).
+
+Lattices that were searched at one acoustic scale lack paths that a search at another would find:
+the beam is in units of the scaled scores. So the weights found in lattices are where the next
+search is made, and only what was found by a search at its own scale counts.
+
+Of the thirty points of a grid some have fewer errors than others by chance, the more so the fewer
+words there are to tune on. Where the weights before tuning are known to be good, others count only
+if they make significantly fewer errors.
+"""
+
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from toolkit.storage.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+MIN_WORDS = 3
+"""Words of the references below which nothing is tuned."""
+Point = tuple[float, ...]
+"""A value for each axis of a grid."""
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of a weight that are tried, and how a side of the grid is extended."""
+
+    name: str
+    """As it is called in headlines, such as scale."""
+    values: tuple[float, ...]
+    """Ascending, each once."""
+    below: Callable[[tuple[float, ...]], float]
+    """Returns a value below the lowest of some values."""
+    above: Callable[[tuple[float, ...]], float]
+    """Returns a value above the highest of some values."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(sorted(set(self.values))))
+
+    def including(self, value: float) -> "Axis":
+        """The axis with one more value."""
+        return replace(self, values=(*self.values, value))
+
+    def edge(self, value: float) -> str | None:
+        """The side on which a value lies, None if on none; a single value has no sides."""
+        if len(self.values) > 1 and value in (self.values[0], self.values[-1]):
+            return f"{'lowest' if value == self.values[0] else 'highest'} {self.name}"
+        return None
+
+    def extended(self, value: float) -> "Axis":
+        """The axis with one more value beyond the side on which `value` lies."""
+        beyond = self.below if value == self.values[0] else self.above
+        return self.including(beyond(self.values))
+
+
+def ratio_axis(name: str, values: Sequence[float]) -> Axis:
+    """An axis that is extended by the ratio of its outermost values."""
+    return Axis(
+        name,
+        tuple(values),
+        below=lambda v: round(v[0] ** 2 / v[1], 6),
+        above=lambda v: round(v[-1] ** 2 / v[-2], 6),
+    )
+
+
+def difference_axis(name: str, values: Sequence[float]) -> Axis:
+    """An axis that is extended by the difference of its outermost values."""
+    return Axis(
+        name,
+        tuple(values),
+        below=lambda v: round(2 * v[0] - v[1], 6),
+        above=lambda v: round(2 * v[-1] - v[-2], 6),
+    )
+
+
+class ErrorCount(NamedTuple):
+    """Word errors of some utterances with one choice of weights."""
+
+    errors: int
+    """Of all."""
+    words: int
+    """Of the references."""
+    by_utterance: tuple[int, ...]
+    """The errors of each, in the same order for all weights."""
+
+    @classmethod
+    def of(cls, errors: Sequence[int], words: int) -> "ErrorCount":
+        """The count of utterances with these errors."""
+        return cls(sum(errors), words, tuple(errors))
+
+    @property
+    def percent(self) -> float:
+        """The word error rate, NaN without words."""
+        return 100 * self.errors / self.words if self.words else math.nan
+
+    def significantly_below(self, other: "ErrorCount", standard_errors: float) -> bool:
+        """Whether the errors are fewer than those of other weights by more than chance.
+
+        Args:
+          other: the count of the same utterances.
+          standard_errors: of the sum of the utterances' differences; 0: any fewer errors will do.
+        """
+        saved = np.subtract(other.by_utterance, self.by_utterance)
+        if len(saved) < 2:
+            return saved.sum() > 0 and standard_errors == 0
+        return bool(saved.sum() > standard_errors * math.sqrt(len(saved) * saved.var(ddof=1)))
+
+
+class Keep(NamedTuple):
+    """The weights before tuning, and what it takes to leave them."""
+
+    point: Any
+    """A point of the grid; searched at its own scale first."""
+    standard_errors: float
+    """See `ErrorCount.significantly_below`."""
+
+
+CountErrors = Callable[[float | None, Sequence[Point]], Sequence[ErrorCount]]
+"""Searches at an acoustic scale, None where no search depends on it; counts errors of points."""
+TieBreak = Callable[[Point, float | None], tuple[float, ...]]
+"""Orders points with equally many errors, given the scale of the search."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The weights chosen, and what was tried."""
+
+    best: Point
+    """Fewest errors of those that were searched at their own scale, or those before tuning."""
+    axes: tuple[Axis, ...]
+    """The grid of the search at that scale."""
+    at_edge: list[str]
+    """Sides of the grid on which the weights lie although it was extended as often as allowed."""
+    tried: dict[Point, tuple[float | None, ErrorCount]]
+    """The scale of the search in whose lattices each point was tried, its own if there was one, and
+    the count."""
+
+    @property
+    def count(self) -> ErrorCount:
+        """The count of the weights chosen."""
+        return self.tried[self.best][1]
+
+
+def enough_words_to_tune(words: int, consequence: str) -> bool:
+    """Whether there are words enough to tune on; otherwise a warning says so.
+
+    Args:
+      words: of the references.
+      consequence: what happens instead, for the warning.
+    """
+    if words < MIN_WORDS:
+        logger.warning(
+            "NOT TUNED: the development splits have %d words, less than %d; %s",
+            *(words, MIN_WORDS, consequence),
+        )
+    return words >= MIN_WORDS
+
+
+def choose(
+    counts: Mapping[Key, ErrorCount], tie_break: Callable[[Key], Any], keep: Keep | None = None
+) -> Key:
+    """The weights with the fewest errors, or those to keep if these are not significantly fewer.
+
+    Args:
+      counts: by weights; those of `keep` among them.
+      tie_break: orders weights with equally many errors.
+      keep: weights that are kept unless others make significantly fewer errors; None: the fewest
+        errors decide.
+    """
+    best = min(counts, key=lambda weights: (counts[weights].errors, tie_break(weights)))
+    if keep is not None and not counts[best].significantly_below(
+        counts[keep.point], keep.standard_errors
+    ):
+        return keep.point
+    return best
+
+
+def tune(
+    axes: Sequence[Axis],
+    count_errors: CountErrors,
+    tie_break: TieBreak,
+    *,
+    first_search: float | None = None,
+    keep: Keep | None = None,
+    max_searches: int = 10,
+    max_extensions: int = 6,
+) -> Tuning:
+    """Find the weights with the fewest errors.
+
+    The grid is extended on a side where the best point lies. With `first_search` the first axis is
+    the acoustic scale of a search: the next search is made at the scale of the best point, until
+    one is made twice, and only points that were searched at their own scale count in the end.
+
+    Args:
+      axes: the grid to begin with, the point of `keep` in it.
+      count_errors: called with the scale of the search and the points that are new there.
+      tie_break: orders points with equally many errors, so that a set with few errors does not
+        draw the weights to a side.
+      first_search: the acoustic scale of the first search; None: every count is exact.
+      keep: see `choose`.
+      max_searches: times that errors are counted at most.
+      max_extensions: times that each side is extended at most.
+    """
+    grid = tuple(axes)
+    counts: dict[tuple[float | None, Point], ErrorCount] = {}
+    grid_of: dict[float | None, tuple[Axis, ...]] = {}
+    extensions: Counter[str] = Counter()
+    scale = first_search
+    for _ in range(max_searches):
+        points = list(product(*(axis.values for axis in grid)))
+        new = [point for point in points if (scale, point) not in counts]
+        for point, count in zip(new, count_errors(scale, new), strict=True):
+            counts[scale, point] = count
+        grid_of[scale] = grid
+        counted = {point: counts[scale, point] for point in points}
+        best = _best(counted, tie_break, scale, keep)
+        if scale is not None:
+            logger.info(
+                "searched at an acoustic scale of %g: %.2f %% WER with %s",
+                *(scale, counted[best].percent),
+                ", ".join(f"{axis.name} {x:g}" for axis, x in zip(grid, best, strict=True)),
+            )
+        for number, (axis, value) in enumerate(zip(grid, best, strict=True)):
+            side = axis.edge(value)
+            if side is not None and extensions[side] < max_extensions:
+                extensions[side] += 1
+                grid = (*grid[:number], axis.extended(value), *grid[number + 1 :])
+        scale = None if first_search is None else best[0]
+        if grid_of.get(scale) == grid:
+            break
+    tried = {point: (at, count) for (at, point), count in counts.items()}
+    exact = {(at, p): count for (at, p), count in counts.items() if at is None or at == p[0]}
+    best = _best({p: count for (_, p), count in exact.items()}, tie_break, first_search, keep)
+    tried |= {point: (at, count) for (at, point), count in exact.items()}
+    edges = (axis.edge(value) for axis, value in zip(grid, best, strict=True))
+    at_edge = [side for side in edges if side is not None]
+    return Tuning(best, grid_of[None if first_search is None else best[0]], at_edge, tried)
+
+
+def _best(
+    counts: Mapping[Point, ErrorCount], tie_break: TieBreak, scale: float | None, keep: Keep | None
+) -> Point:
+    return choose(counts, lambda point: tie_break(point, scale), keep)
+
+
+def write_grid(
+    columns: Sequence[str],
+    rows: Iterable[tuple[Sequence[float | str], ErrorCount, float | None]],
+    path: Path,
+) -> None:
+    """Write what was tried as a table.
+
+    Args:
+      columns: names of the weights.
+      rows: weights, their count, and the acoustic scale of the search; None leaves that out.
+      path: the file.
+    """
+    lines, has_scale = [], False
+    for weights, count, scale in rows:
+        shown = [weight if isinstance(weight, str) else f"{weight:g}" for weight in weights]
+        fields = [*shown, f"{count.errors}", f"{count.words}", f"{count.percent:.2f}"]
+        has_scale = scale is not None
+        lines.append("\t".join([*fields, f"{scale:g}"] if has_scale else fields))
+    names = [*columns, "errors", "words", "wer", *(["search_scale"] if has_scale else [])]
+    write_atomically(path, "\n".join(["\t".join(names), *lines]) + "\n")
+
+
+def write_tuning(tuning: Tuning, columns: Sequence[str], out: Path) -> None:
+    """Write `grid.tsv`, what was tried, and `tuned.json`, the weights by their names."""
+    rows = ((point, count, scale) for point, (scale, count) in sorted(tuning.tried.items()))
+    write_grid(columns, rows, out / "grid.tsv")
+    chosen = dict(zip(columns, tuning.best, strict=True))
+    write_atomically(out / "tuned.json", json.dumps(chosen, indent=1))

@@ -1,0 +1,526 @@
+"""Words of an utterance: times by forced alignment, calibrated confidences, digital silence."""
+
+import json
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.align.force_align import (
+    AlignConfig,
+    TranscriptGraphs,
+    UtteranceAlignment,
+    check_phones,
+    force_align,
+)
+from toolkit.align.times import TimedToken
+from toolkit.config.fields import read_plain
+from toolkit.decode.ctc.dictionary import CtcDecodeError
+from toolkit.decode.ctc.kernels import advance_alignment
+from toolkit.decode.ctc.search import LogProbs, as_array, space_label
+from toolkit.errors import ToolkitError
+from toolkit.features.silence import SilentSpans
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.nbest import sampled_words
+from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+from toolkit.lang.units.units import Units
+from toolkit.score.align import align
+from toolkit.storage.files import write_atomically
+
+
+class CalibrationError(ToolkitError):
+    """A calibration that cannot be read."""
+
+
+BINS = 10
+"""Number of bins, of equal width, for the calibration error."""
+PRIOR = np.array([0.0, 1.0])
+"""Offset and slope of the calibration that leaves confidences as they are."""
+
+
+def word_confidences(
+    words: Sequence[Hashable], samples: Sequence[tuple[Hashable, ...]]
+) -> list[float]:
+    """Return, for each word, the share of sampled word sequences that contain it there.
+
+    Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding, so that
+    the times at which a lattice outputs its words do not matter, and the two occurrences of a
+    repeated word are kept apart. Half a count is added for agreement and half a count against it,
+    so that no share is 0 or 1.
+
+    Args:
+      words: the recognised words, by their ids or names.
+      samples: such as those from `toolkit.fsa.nbest.sampled_words`.
+    """
+    agreeing = np.full(len(words), 0.5)
+    counts: dict[tuple[Hashable, ...], int] = {}
+    for sample in samples:
+        counts[sample] = counts.get(sample, 0) + 1
+    for sample, count in counts.items():
+        pairs = align(list(words), list(sample))
+        agreeing += [count * (ours == theirs) for ours, theirs in pairs if ours is not None]
+    return (agreeing / (len(samples) + 1)).tolist()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A straight line from the log-odds of posteriors to those of probabilities."""
+
+    offset: float = 0.0
+    slope: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.offset) and math.isfinite(self.slope)):
+            raise ValueError(f"offset is {self.offset}, slope {self.slope}: need to be finite")
+
+    @classmethod
+    def fit(cls, confidences: Sequence[float], correct: Sequence[bool]) -> "Calibration":
+        """Fit by logistic regression with a standard normal prior on offset and slope - 1.
+
+        The prior keeps the calibration near the identity when there is little data, and gives a
+        fit even where all words are right.
+
+        Args:
+          confidences: posteriors between 0 and 1, both excluded.
+          correct: whether each of the words was right.
+        """
+        odds = _log_odds(np.asarray(confidences, dtype=float))
+        right = np.asarray(correct, dtype=float)
+        inputs = np.stack([np.ones_like(odds), odds])
+
+        def log_posterior(line: np.ndarray) -> float:
+            logits = line @ inputs
+            prior = 0.5 * float(((line - PRIOR) ** 2).sum())
+            return float((right * logits - np.logaddexp(0, logits)).sum()) - prior
+
+        line = PRIOR
+        for _ in range(100):  # Newton steps, halved until they improve the fit
+            probability = _sigmoid(line @ inputs)
+            slope = inputs @ (right - probability) - (line - PRIOR)
+            curvature = (inputs * (probability * (1 - probability))) @ inputs.T + np.eye(2)
+            step = np.linalg.solve(curvature, slope)
+            while log_posterior(line + step) < log_posterior(line) and np.abs(step).max() > 1e-9:
+                step = step / 2
+            if np.abs(step).max() <= 1e-9:
+                break
+            line = line + step
+        return cls(float(line[0]), float(line[1]))
+
+    def __call__(self, confidences: Sequence[float]) -> list[float]:
+        """Return the calibrated probability that each word is right."""
+        odds = _log_odds(np.asarray(confidences, dtype=float))
+        return _sigmoid(self.offset + self.slope * odds).tolist()
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Calibration":
+        """Read what `save` wrote.
+
+        Raises:
+          CalibrationError: the file cannot be read; the message names it.
+        """
+        return read_plain(path, cls, CalibrationError, "decode again")
+
+
+def calibration_error(confidences: Sequence[float], correct: Sequence[bool]) -> float:
+    """Return the expected calibration error (ECE), 0 to 1.
+
+    This is the mean over words of |mean confidence - share of right words| in the word's bin, with
+    `BINS` bins of equal width.
+    """
+    if not len(confidences):
+        return float("nan")
+    values, right = np.asarray(confidences), np.asarray(correct, dtype=float)
+    bins = np.minimum((values * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, values - right, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(values))
+
+
+def cross_entropy_gain(confidences: Sequence[float], correct: Sequence[bool]) -> float:
+    """Return the normalised cross entropy (NCE) of NIST.
+
+    It is 1 for confidences that are certain and right, 0 for those that tell no more than the
+    error rate, negative for misleading ones, and NaN when all words are right or all are wrong.
+    """
+    values, right = np.asarray(confidences), np.asarray(correct, dtype=float)
+    share = right.mean() if len(right) else 0.0
+    if share in (0.0, 1.0):
+        return float("nan")
+    prior = -(share * np.log(share) + (1 - share) * np.log(1 - share))
+    entropy = -np.log(np.where(right > 0, values, 1 - values)).mean()
+    return float((prior - entropy) / prior)
+
+
+def _log_odds(values: np.ndarray) -> np.ndarray:
+    return np.log(values) - np.log1p(-values)
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
+SAMPLES = 200
+"""Lattice paths that are sampled for confidences."""
+
+
+class WordAligner:
+    """Finds the times and confidences of recognised words.
+
+    Args:
+      lang: the folder of the lexicon.
+      senones: those of the acoustic model.
+      calibration: the file of the confidences' calibration; None leaves the lattice posteriors as
+        they are.
+      frame_shift: seconds between rows of scores.
+      beam: search beam of the forced alignment.
+
+    Raises:
+      GraphMismatchError: lexicon and senones have different phones.
+    """
+
+    def __init__(
+        self,
+        lang: Path,
+        senones: Senones,
+        calibration: Path | None,
+        frame_shift: float,
+        beam: float,
+    ) -> None:
+        self._compiler = TranscriptGraphs(Lang.load(lang), senones)
+        check_phones(lang, self._compiler.lang, senones)
+        self._calibration = Calibration.load(calibration) if calibration else Calibration()
+        self._shift, self._beam = frame_shift, beam
+
+    def __call__(
+        self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
+    ) -> list[TimedToken]:
+        """Return the words of the best path with their times and confidences.
+
+        Args:
+          lattice: the lattice of one utterance.
+          weights: acoustic scale and word penalty of the best path.
+          scores: [T, P] log-likelihoods times `scale`.
+          scale: the acoustic scale of the search.
+        """
+        best = lattice.best_path(weights)
+        names = [self.symbol(word) for word in best.words]
+        samples = sampled_words(lattice, weights, SAMPLES)
+        posteriors = word_confidences(best.words, samples)
+        starts = best.word_frames
+        return self.timed(names, posteriors, scores, scale, [*starts, len(scores)])
+
+    def timed(
+        self,
+        words: Sequence[str],
+        posteriors: Sequence[float],
+        scores: Tensor,
+        scale: float,
+        bounds: Sequence[int] | None = None,
+    ) -> list[TimedToken]:
+        """Return words with their times and confidences.
+
+        Args:
+          words: what was recognised.
+          posteriors: of each word, not calibrated.
+          scores: [T, P] log-likelihoods times `scale`.
+          scale: the acoustic scale of the search.
+          bounds: the frame of each word's begin, then T, where the beam of the forced alignment
+            loses the path; None: words of equal length.
+        """
+        if not words:
+            return []
+        spans = self.spans(words, scores, scale)
+        if spans is None:
+            if bounds is None:
+                bounds = [n * len(scores) // len(words) for n in range(len(words) + 1)]
+            spans = list(pairwise(bounds))
+        sure = self._calibration(posteriors)
+        return [
+            TimedToken(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
+            for name, (start, end), confidence in zip(words, spans, sure, strict=True)
+        ]
+
+    def text(self, words: Sequence[int]) -> str:
+        """Return the words with these ids, separated by spaces."""
+        return " ".join(map(self.symbol, words))
+
+    def symbol(self, word: int) -> str:
+        """Return the word with this id."""
+        return self._compiler.lang.words.symbol(word)
+
+    def spans(
+        self, words: Sequence[str], scores: Tensor, scale: float
+    ) -> list[tuple[int, int]] | None:
+        """Return the first frame and the end frame (exclusive) of each word by forced alignment.
+
+        The best path itself does not give them: a decoding graph outputs a word where no other
+        word is possible any more, which is often late. None where the alignment's beam loses the
+        path.
+
+        Args:
+          words: what was recognised, at least one.
+          scores: [T, P] log-likelihoods times `scale`.
+          scale: the acoustic scale of the search.
+        """
+        graph = self._compiler.compile(words)
+        columns = scores[:, graph.pdfs] / scale
+        config = AlignConfig(scale, beam=self._beam)
+        aligned = force_align(columns, graph, self._compiler.senones, config)
+        return aligned and self._ends(aligned)
+
+    def _ends(self, aligned: UtteranceAlignment) -> list[tuple[int, int]]:
+        """Return the words' spans: a word ends where the next one, or a silence, begins."""
+        starts, silence = aligned.phone_frames, self._compiler.senones.topology.silence
+        ends = [*starts[1:], len(aligned.pdfs)]
+        next_words = [*aligned.word_phones[1:], len(starts)]
+        last = [phone - 1 - (aligned.phones[phone - 1] == silence) for phone in next_words]
+        return [
+            (starts[first], ends[end]) for first, end in zip(aligned.word_phones, last, strict=True)
+        ]
+
+
+PENALTY = 100.0
+"""Log-likelihood by which all but silence is less likely than silence in a row of digital silence:
+at the acoustic scales in use, from 0.05 to 1, 5 and more where beams are 13 to 17."""
+
+
+class SilencePosteriors:
+    """Computes the posterior of silence and noise, summed over their senones.
+
+    Args:
+      senones: those of the acoustic model.
+      log_priors: [P] the log-priors that turned the model's posteriors into likelihoods.
+    """
+
+    def __init__(self, senones: Senones, log_priors: Tensor) -> None:
+        topology = senones.topology
+        silent = [topology.is_silence(int(phone)) for phone in senones.phone_of_pdf]
+        self._silent = torch.tensor(silent)
+        self._log_priors = log_priors
+
+    def __call__(self, log_likelihoods: Tensor) -> Tensor:
+        """Map [T, P] log p(x | s), up to a constant per frame, to [T] p(silence | x)."""
+        posteriors = (log_likelihoods + self._log_priors).softmax(dim=1)
+        return posteriors[:, self._silent].sum(dim=1)
+
+
+def silence_pdfs(senones: Senones) -> Tensor:
+    """Return which pdfs are those of pauses between words: [P] bool.
+
+    Those of noise are not among them, unless both phones share a root of the tree.
+    """
+    topology = senones.topology
+    pauses = torch.tensor(topology.phone_of_state_id) == topology.silence
+    silent = torch.zeros(senones.num_pdfs, dtype=torch.bool)
+    silent[senones.table[pauses].unique().long()] = True
+    return silent
+
+
+class SilenceGate:
+    """Keeps words out of the digital silence of an utterance or stream.
+
+    In the spans that `toolkit.features.silence.SilentSpans` finds, the scores of all outputs but
+    those of silence are lowered to `PENALTY` below the best of silence. Features are taken before
+    the rows of scores that a model makes of them, in any pieces.
+
+    Args:
+      kind: of the raw features, see `FrontendConfig.kind`.
+      silence: [P] bool, which outputs stand for silence.
+      factor: frames from one row of scores to the next.
+      offset: the frame in the middle of what the first row stands for.
+    """
+
+    def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
+        self._spans, self._silence = SilentSpans(kind), silence
+        self._factor, self._offset = factor, offset
+        self.begin_utterance()
+
+    def gate_utterance(self, features: Tensor, scores: Tensor) -> Tensor:
+        """Return unscaled scores [T', P] of whole features [T, F], without words in silence."""
+        self.push(features)
+        return self(scores)
+
+    def begin_utterance(self) -> None:
+        """The next frame is that of a new utterance's first row; spans of silence go on."""
+        self._silent = torch.zeros(0, dtype=torch.bool)  # by frame of the utterance
+        self._row = 0
+
+    def push(self, features: Tensor) -> None:
+        """Take the utterance's next raw features [T, F]."""
+        self._silent = torch.cat([self._silent, self._spans.push(features)])
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """Return the next rows [T', P] of unscaled scores, without words in digital silence."""
+        rows = torch.arange(self._row, self._row + len(scores))
+        self._row += len(scores)
+        if not self._silent.any():
+            return scores
+        middle = (rows * self._factor + self._offset).clamp(max=len(self._silent) - 1)
+        silent = self._silent[middle]
+        gated = scores.clone()
+        best = scores[silent][:, self._silence].amax(dim=1, keepdim=True)
+        lowered = torch.minimum(scores[silent], best) - PENALTY
+        gated[silent] = torch.where(self._silence, scores[silent], lowered)
+        return gated
+
+
+@dataclass(frozen=True)
+class LabelTimes:
+    """When the labels of a text stand in the best path."""
+
+    starts: np.ndarray
+    """[L] first frame of each label."""
+    ends: np.ndarray
+    """[L] one beyond its last frame."""
+    log_posteriors: np.ndarray
+    """[L] sum of the label's log-probabilities over these frames."""
+    score: float
+    """Log-probability of the path."""
+
+
+def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> LabelTimes:
+    """Find the best path of a label sequence.
+
+    Exact, without pruning. Memory grows with the square root of the number of frames: the scores
+    are kept every so many frames, and the path is found block by block from the end.
+
+    Args:
+      log_probs: [T, C] float32 without NaN.
+      labels: [L] without blanks, at least one.
+      blank: the blank's column.
+
+    Raises:
+      CtcDecodeError: there is no path: too few frames, or one with impossible labels.
+    """
+    frames, states = len(log_probs), 2 * len(labels) + 1
+    marks = np.asarray(labels, dtype=np.int64)
+    needed = len(labels) + int((marks[1:] == marks[:-1]).sum())
+    if frames < needed:
+        raise CtcDecodeError(
+            f"{frames} frames are too few for a text of {needed} symbols: do audio and text belong"
+            " together?"
+        )
+    size = max(1, math.isqrt(frames))
+    blocks = [log_probs[begin : begin + size] for begin in range(0, frames, size)]
+    scores = np.full(states, -math.inf)
+    scores[0] = 0.0  # as after a blank
+    nothing = np.zeros((0, states), np.int8)
+    kept = []
+    for block in blocks:
+        kept.append(scores.copy())
+        advance_alignment(block, marks, blank, scores, nothing)
+    state = states - 1 if scores[-1] >= scores[-2] else states - 2
+    score = float(scores[state])
+    if score == -math.inf:
+        raise CtcDecodeError("the text has no path through the posteriors")
+    path = np.zeros(frames, np.int64)
+    for number in range(len(blocks) - 1, -1, -1):
+        block, begin = blocks[number], number * size
+        steps = np.zeros((len(block), states), np.int8)
+        advance_alignment(block, marks, blank, kept[number], steps)
+        for t in range(len(block) - 1, -1, -1):
+            path[begin + t] = state
+            state -= int(steps[t, state])
+    rows = np.flatnonzero(path % 2)
+    label = path[rows] // 2
+    starts = rows[np.searchsorted(label, np.arange(len(marks)))]
+    ends = rows[np.searchsorted(label, np.arange(len(marks)), side="right") - 1] + 1
+    found = log_probs[rows, marks[label]].astype(np.float64)
+    return LabelTimes(starts, ends, np.bincount(label, found, len(marks)), score)
+
+
+@dataclass(frozen=True)
+class CtcAlignment:
+    """When a text was spoken; confidences are geometric means of posteriors."""
+
+    words: tuple[TimedToken, ...]
+    """Its words; of each, the labels' posteriors in the frames in which they stand."""
+    units: tuple[TimedToken, ...]
+    """Its units, spaces left out."""
+    log_likelihood_per_frame: float
+    """Of the best path."""
+    confidence: float
+    """Of all labels together."""
+
+
+class CtcWordAligner:
+    """Finds when words and their units were spoken.
+
+    Args:
+      units: the network's output units.
+      frame_shift: seconds between rows of log-probabilities.
+      offset: seconds before the time that the first row stands for.
+    """
+
+    def __init__(self, units: Units, frame_shift: float, offset: float) -> None:
+        self._units, self._shift, self._offset = units, frame_shift, offset
+        self._space = space_label(units)
+
+    def __call__(self, words: Sequence[str], log_probs: LogProbs) -> CtcAlignment:
+        """Align words.
+
+        Args:
+          words: which the units can write.
+          log_probs: [T, C].
+
+        Raises:
+          CtcDecodeError: there are fewer frames than labels.
+          UnitsError: the units cannot write a word.
+        """
+        labels, spans = self._labels(words)
+        if not labels:
+            return CtcAlignment((), (), 0.0, 0.0)
+        array = as_array(log_probs, self._units.size)
+        times = align_labels(array, labels, self._units.blank)
+        symbols = self._units.symbols
+        units = tuple(
+            self._spoken(symbols[label], times, i, i + 1)
+            for i, label in enumerate(labels)
+            if label != self._space
+        )
+        return CtcAlignment(
+            tuple(self._spoken(w, times, *span) for w, span in zip(words, spans, strict=True)),
+            units,
+            times.score / len(array),
+            _confidence(times, 0, len(labels)),
+        )
+
+    def evenly(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
+        """Return words of equal length, for frames too few to align them; their confidence is 0."""
+        bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
+        spans = zip(words, bounds[:-1], bounds[1:], strict=True)
+        return tuple(TimedToken(word, start, end, 0.0) for word, start, end in spans)
+
+    def _labels(self, words: Sequence[str]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the labels of a text and where in them each word begins and ends."""
+        labels: list[int] = []
+        spans = []
+        for word in words:
+            if labels and self._space >= 0:
+                labels.append(self._space)
+            begin = len(labels)
+            labels += self._units.encode(word)
+            spans.append((begin, len(labels)))
+        return labels, spans
+
+    def _spoken(self, name: str, times: LabelTimes, begin: int, end: int) -> TimedToken:
+        start, stop = map(self._seconds, (times.starts[begin], times.ends[end - 1]))
+        return TimedToken(name, start, stop, _confidence(times, begin, end))
+
+    def _seconds(self, frame: float) -> float:
+        return round(self._offset + float(frame) * self._shift, 3)
+
+
+def _confidence(times: LabelTimes, begin: int, end: int) -> float:
+    """Return the geometric mean of the labels' posteriors in their frames."""
+    frames = np.sum(times.ends[begin:end] - times.starts[begin:end])
+    return float(np.exp(np.sum(times.log_posteriors[begin:end]) / frames))

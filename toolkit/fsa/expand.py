@@ -1,0 +1,193 @@
+"""C and H: a graph over phones becomes one over the pdfs of their HMM states in context."""
+
+from functools import cached_property
+
+import numpy as np
+
+from toolkit.fsa.fst import FINAL, Fst, connect, select_words
+from toolkit.hmm.senones import Senones
+
+
+def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) -> Fst:
+    """Put every phone of a graph into its context and write it as the states of its HMM.
+
+    The same as composing H, C and the graph, with two differences. A phone's unit is chosen when
+    the phone is entered, from all that may follow, instead of one phone late: what an arc writes
+    is written in the frame in which its phone begins. And C's P^2 states are never built, only the
+    contexts that occur; so the same function makes decoding graphs and the graphs of single
+    transcripts, and they cannot disagree about silence, context or topology.
+
+    The result has a chain of states for every pair of a state of `graph` and a unit that ends
+    there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
+    that end where it starts. There are no epsilons: dense search needs none removed.
+
+    Args:
+      graph: phones with neither epsilons nor disambiguation symbols to words; `lm_scores` are
+        kept if there are any.
+      senones: topology and tree. The graph's edges count as silence (see `phone_contexts`).
+      open_end: let the graph end in any state, in the middle of phones too.
+
+    Returns:
+      A connected transducer that reads pdf + 1 and writes what `graph` wrote, arcs sorted.
+    """
+    arcs = np.stack([graph.source, graph.target, graph.labels], axis=1).astype(np.int64)
+    ids = np.arange(len(arcs))
+    final = arcs[:, 2] == FINAL
+    chains, entries = _contexts(arcs[~final], ids[~final], arcs[final, 0], senones)
+    parts = [_inside(chains), _entries(chains, *entries), _finals(chains, arcs, final, open_end)]
+    return _assemble(np.concatenate(parts), graph)
+
+
+class _Chains:
+    """The chains of HMM states: for each where its phone leads to, its unit, its first state."""
+
+    def __init__(self, state: np.ndarray, unit: np.ndarray, senones: Senones) -> None:
+        self.state, self.unit = state, unit
+        self.units, self.topology = senones.context_units, senones.topology
+        sizes = np.array([0, *map(self.topology.num_states, self.topology.phone_ids())])
+        self.first = 1 + np.append(0, sizes[self.phone].cumsum())  # 0 starts, [-1] is final
+
+    @cached_property
+    def phone(self) -> np.ndarray:
+        """[chains] phone ids."""
+        return self.units.phone[self.unit]
+
+    def by_topology(self, chain: np.ndarray | None = None) -> list[tuple[int, np.ndarray]]:
+        """Silence and speech: an example phone, and the chains (or positions in `chain`, where
+        negative ones are neither) that have its topology."""
+        topology = self.topology
+        silent = np.array([False, *map(topology.is_silence, topology.phone_ids())])
+        is_silent = silent[self.phone] if chain is None else silent[self.phone[chain]]
+        valid = True if chain is None else chain >= 0
+        kinds = []
+        for kind in (is_silent & valid, ~is_silent & valid):
+            mine = np.flatnonzero(kind)
+            if len(mine):
+                chosen = mine[0] if chain is None else chain[mine[0]]
+                kinds.append((int(self.phone[chosen]), mine))
+        return kinds
+
+
+def _contexts(
+    arcs: np.ndarray, ids: np.ndarray, ends: np.ndarray, senones: Senones
+) -> tuple[_Chains, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The chains, and which arc leads from which chain (-1: the start) to which."""
+    source, target, phone = arcs.T
+    units, silence = senones.context_units, senones.topology.silence
+    num_phones, num_units = len(units.index), len(units.phone)
+    # What may precede and follow each state: (state, phone) pairs as sorted keys.
+    before = np.unique(np.append(target * num_phones + phone, silence))  # state 0 starts
+    after = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
+
+    # Each arc with each phone before it and each behind it, and the unit that it then is.
+    arc, pair = _join(source, before // num_phones)
+    left = before[pair] % num_phones
+    row, pair = _join(target[arc], after // num_phones)
+    arc, left, right = arc[row], left[row], after[pair] % num_phones
+    unit = units.index[left, phone[arc], right]
+    key, chain = np.unique(target[arc] * num_units + unit, return_inverse=True)
+    chains = _Chains(key // num_units, key % num_units, senones)
+
+    # Each arc, by the phone before it, with the chains that it may enter.
+    width = len(key) + 1
+    entry = np.unique((arc * num_phones + left) * width + chain)
+    entered, arc_left = entry % width, entry // width
+    arc, left = arc_left // num_phones, arc_left % num_phones
+
+    # A chain leads on to the arcs of its state whose phone its unit foresees.
+    chain_key = chains.state * num_phones + chains.phone
+    order = np.argsort(chain_key, kind="stable")
+    row, pair = _join(source[arc] * num_phones + left, chain_key[order])
+    origin = order[pair]
+    fits = units.right[chains.unit[origin], phone[arc[row]]]
+    row, origin = row[fits], origin[fits]
+    begins = np.flatnonzero((source[arc] == 0) & (left == silence))
+    row = np.append(begins, row)
+    origin = np.append(np.full(len(begins), -1), origin)
+    return chains, (origin, ids[arc[row]], entered[row])
+
+
+def _join(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of equal keys: positions in `left` and in `right`, which is sorted."""
+    low, high = np.searchsorted(right, left), np.searchsorted(right, left, side="right")
+    counts = high - low
+    rows = np.repeat(np.arange(len(left)), counts)
+    offsets = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
+    return rows, low[rows] + offsets
+
+
+def _inside(chains: _Chains) -> np.ndarray:
+    """The arcs within chains: [n, 4] source, target, label, the arc of the graph (-1: none)."""
+    parts = []
+    for phone, mine in chains.by_topology():
+        pairs = np.array(
+            [
+                (state, following)
+                for state in range(chains.topology.num_states(phone))
+                for following in chains.topology.successors(phone, state)
+            ]
+        )
+        first = chains.first[mine][:, None]
+        pdfs = chains.units.pdfs[chains.unit[mine]][:, pairs[:, 1]]
+        parts.append(_arcs(first + pairs[:, 0], first + pairs[:, 1], pdfs, -1))
+    return np.concatenate(parts)
+
+
+def _entries(
+    chains: _Chains, origin: np.ndarray, arc: np.ndarray, entered: np.ndarray
+) -> np.ndarray:
+    """The arcs into chains, from the start (origin -1) or from every exit of another chain."""
+    pdf, target = chains.units.pdfs[chains.unit[entered], 0], chains.first[entered]
+    begin = origin < 0
+    parts = [_arcs(np.zeros(begin.sum()), target[begin], pdf[begin], arc[begin])]
+    for phone, mine in chains.by_topology(origin):
+        for state in chains.topology.exit_states(phone):
+            source = chains.first[origin[mine]] + state
+            parts.append(_arcs(source, target[mine], pdf[mine], arc[mine]))
+    return np.concatenate(parts)
+
+
+def _finals(chains: _Chains, arcs: np.ndarray, final: np.ndarray, open_end: bool) -> np.ndarray:
+    """The arcs to the final state: from the exits of chains that end where the graph may."""
+    last = chains.first[-1]
+    if open_end:
+        return _arcs(np.arange(1, last), last, FINAL - 1, -1)
+    ids = np.flatnonzero(final)
+    order = np.argsort(arcs[ids, 0], kind="stable")
+    chain, pair = _join(chains.state, arcs[ids[order], 0])
+    fits = chains.units.right[chains.unit[chain], chains.topology.silence]
+    chain, arc = chain[fits], ids[order][pair[fits]]
+    parts = [np.zeros((0, 4), dtype=np.int64)]
+    for phone, mine in chains.by_topology(chain):
+        for state in chains.topology.exit_states(phone):
+            parts.append(_arcs(chains.first[chain[mine]] + state, last, FINAL - 1, arc[mine]))
+    return np.concatenate(parts)
+
+
+def _arcs(
+    source: np.ndarray, target: np.ndarray, pdf: np.ndarray | int, arc: np.ndarray | int
+) -> np.ndarray:
+    table = np.empty((np.size(source), 4), dtype=np.int64)
+    for column, values in enumerate((source, target, np.asarray(pdf) + 1, arc)):
+        table[:, column] = np.reshape(values, -1)
+    return table
+
+
+def _assemble(table: np.ndarray, graph: Fst) -> Fst:
+    """The transducer of [n, 4] (source, target, label, arc of `graph` for the attributes)."""
+    table = table[np.lexsort((table[:, 1], table[:, 2], table[:, 0]))]
+    origin = table[:, 3]
+    # Entry -1 serves the arcs that are inside HMMs; of the words, row 0.
+    nothing = np.float32(0)
+    splits, words = select_words(np.append(np.int32(0), graph.splits), graph.words, origin + 1)
+    lm_scores = graph.lm_scores
+    fst = Fst(
+        source=table[:, 0].astype(np.int32),
+        target=table[:, 1].astype(np.int32),
+        labels=table[:, 2].astype(np.int32),
+        scores=np.append(graph.scores, nothing)[origin],
+        splits=splits,
+        words=words,
+        lm_scores=None if lm_scores is None else np.append(lm_scores, nothing)[origin],
+    )
+    return connect(fst)

@@ -1,0 +1,236 @@
+"""Online dense search: the same search while the scores arrive.
+
+k2 1.23.4 has `OnlineDenseIntersecter`, but between two calls it keeps only what lies within the
+*output* beam, so that its result depends on how the scores are cut up: on read speech the best
+paths' scores fell from 83 to 63 with pieces of one second, to -180 with single frames. Here the
+search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where
+`max_active` is reached in the last four frames, the lattice can have a few arcs more.)
+"""
+
+import numpy as np
+from numba import njit
+from torch import Tensor
+
+from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.fst import Fst, Lattice, select_words
+from toolkit.fsa.search import graph_arrays, lattice_of, rows_of
+from toolkit.fsa.search_kernels import (
+    FINAL_FRAMES,
+    PRUNE_BACK,
+    PRUNE_EVERY,
+    GraphArrays,
+    advance_frame,
+    empty_trellis,
+    prune_end,
+    prune_trellis,
+)
+
+
+class OnlineSearch:
+    """The online search of one utterance.
+
+    Memory grows with the lattice alone: some 50 to 150 arcs of 16 bytes per frame on read speech.
+
+    Args:
+      graph: the decoding graph.
+      beam: the pruning.
+    """
+
+    def __init__(self, graph: Fst, beam: Beam) -> None:
+        self._graph, self._arrays, self._output = graph, graph_arrays(graph), beam.output
+        self._limits = beam.search, beam.min_active, beam.max_active
+        self._place = np.full(graph.num_states, -1, np.int32)
+        self._trellis = empty_trellis(beam.search)
+        self._rows: list[np.ndarray] = []  # of the last frames
+        self._histories = np.zeros(1, np.int64)
+        self._nodes, self._count = np.zeros((1024, 2), np.int64), 1
+
+    @property
+    def num_frames(self) -> int:
+        """Frames read so far."""
+        return int(self._trellis.frames[0])
+
+    @property
+    def arcs_per_frame(self) -> np.ndarray:
+        """[T] arcs of the lattice that are held of each frame so far."""
+        return np.diff(self._trellis.arcs_at[: self.num_frames + 1])
+
+    @property
+    def num_history_nodes(self) -> int:
+        """Nodes of the tree that holds the words of the best paths to all active states."""
+        return self._count - 1
+
+    def advance(self, scores: Tensor) -> None:
+        """Read the next frames.
+
+        Args:
+          scores: [T, P] scaled log-likelihoods, float32; any T.
+
+        Raises:
+          GraphMismatchError: see `toolkit.fsa.search.search_lattice`.
+        """
+        GraphMismatchError.check(self._graph.top_label, scores.shape[1])
+        for row in rows_of(scores):
+            self._rows = [*self._rows, row.copy()][-FINAL_FRAMES:]
+            self._step(row, FINAL_FRAMES)
+            self._remember()
+            # Frames that may turn out to be the last ones are not pruned yet.
+            if self.num_frames % PRUNE_EVERY == FINAL_FRAMES and self.num_frames > FINAL_FRAMES:
+                prune_trellis(self._trellis, PRUNE_BACK, FINAL_FRAMES, self._output)
+                self._count = collect_histories(self._nodes, self._count, self._histories)
+
+    def best_words(self) -> list[int]:
+        """The words of the best path so far."""
+        _, forward = self._active()
+        if not len(forward):
+            return []
+        arcs, node = [], int(self._histories[forward.argmax()])
+        while node:
+            node, arc = self._nodes[node].tolist()
+            arcs.append(arc)
+        return self._words(arcs[::-1])
+
+    def next_words(self) -> list[int]:
+        """A guess at the word being spoken: the next one along the graph's best arcs, if any."""
+        states, forward = self._active()
+        if not len(states):
+            return []
+        arc = next_word_arc(self._arrays, states[forward.argmax()])
+        return [] if arc < 0 else self._words([arc])
+
+    def finish(self) -> Lattice | None:
+        """End the utterance; return what `search_lattice` returns for all its scores.
+
+        Raises:
+          ValueError: it has ended already.
+        """
+        if self.num_frames == 0:
+            return None
+        if not self._rows:
+            raise ValueError("the search has ended")
+        # Search the last frames again, now that they are known to be the last: with wider beams.
+        self._trellis.frames[0] -= len(self._rows)
+        for left, row in zip(range(len(self._rows) - 1, -1, -1), self._rows, strict=True):
+            self._step(row, left)
+            if self.num_frames % PRUNE_EVERY == 0:
+                prune_trellis(self._trellis, PRUNE_BACK, 0, self._output)
+        self._step(self._rows[-1], -1)
+        self._rows = []
+        prune_end(self._trellis, self._output)
+        return lattice_of(self._trellis, self._graph)
+
+    def _step(self, row: np.ndarray, left: int) -> None:
+        self._trellis = advance_frame(
+            self._trellis, self._arrays, row, left, self._limits, self._output, self._place
+        )
+
+    def _active(self) -> tuple[np.ndarray, np.ndarray]:
+        """The states of the graph after the last frame, and the best scores to each."""
+        trellis, n = self._trellis, self.num_frames
+        last = slice(trellis.states_at[n], trellis.states_at[n + 1])
+        return trellis.state[last], trellis.forward[last]
+
+    def _remember(self) -> None:
+        """Note the words of the best path to every state."""
+        trellis, n = self._trellis, self.num_frames
+        arcs = slice(trellis.arcs_at[n - 1], trellis.arcs_at[n])
+        entry = trellis.entry[trellis.states_at[n] : trellis.states_at[n + 1]]
+        if self._count + len(entry) > len(self._nodes):
+            room = np.zeros((len(self._nodes) + max(len(self._nodes), len(entry)), 2), np.int64)
+            room[: self._count] = self._nodes[: self._count]
+            self._nodes = room
+        self._histories, self._count = extend_histories(
+            self._histories,
+            trellis.source[arcs],
+            trellis.arc[arcs],
+            entry,
+            self._arrays.writes,
+            self._nodes,
+            self._count,
+        )
+
+    def _words(self, arcs: list[int]) -> list[int]:
+        """The words on some arcs of the graph, in order."""
+        return select_words(self._graph.splits, self._graph.words, np.array(arcs, np.int64))[
+            1
+        ].tolist()
+
+
+Array = np.ndarray
+MAX_STEPS = 100
+"""Arcs that `next_word_arc` follows at most."""
+
+
+@njit(nogil=True, cache=True)
+def extend_histories(
+    histories: Array,
+    source: Array,
+    arc: Array,
+    entry: Array,
+    writes: Array,
+    nodes: Array,
+    count: int,
+) -> tuple[Array, int]:
+    """Give each state reached the words of the best path to it, as a node of a tree.
+
+    Args:
+      histories: the nodes of the states before.
+      source, arc: of the frame's arcs.
+      entry: for each state reached the arc by which it comes.
+      writes: see `GraphArrays`.
+      nodes: [room, 2] int64: parent, arc that writes; room for a node per state.
+      count: nodes in use.
+
+    Returns:
+      The nodes of the states reached, and the number of nodes in use.
+    """
+    found = np.empty(len(entry), np.int64)
+    for position in range(len(entry)):
+        k = entry[position]
+        found[position] = histories[source[k]]
+        if writes[arc[k]]:
+            nodes[count, 0], nodes[count, 1] = found[position], arc[k]
+            found[position] = count
+            count += 1
+    return found, count
+
+
+@njit(nogil=True, cache=True)
+def collect_histories(nodes: Array, count: int, histories: Array) -> int:
+    """Drop the nodes that no state's history needs, in place; return how many are left.
+
+    Args:
+      nodes: see `extend_histories`; a parent stands before its children, and node 0 is the root.
+      count: nodes in use.
+      histories: of the states alive; renumbered.
+    """
+    number = np.full(count, -1, np.int64)
+    number[0] = 0
+    for node in histories:
+        while number[node] < 0:
+            number[node] = 1
+            node = nodes[node, 0]
+    left = 1
+    for node in range(1, count):
+        if number[node] > 0:
+            number[node] = left
+            nodes[left, 0], nodes[left, 1] = number[nodes[node, 0]], nodes[node, 1]
+            left += 1
+    for position in range(len(histories)):
+        histories[position] = number[histories[position]]
+    return left
+
+
+@njit(nogil=True, cache=True)
+def next_word_arc(graph: GraphArrays, state: int) -> int:
+    """Follow the best arc out of every state up to one that writes a word; return it, or -1."""
+    for _ in range(MAX_STEPS):
+        best = -1
+        for a in range(graph.first[state], graph.first[state + 1]):
+            ahead = graph.label[a] > 0 and graph.target[a] != state
+            if ahead and (best < 0 or graph.score[a] > graph.score[best]):
+                best = a
+        if best < 0 or graph.writes[best]:
+            return best
+        state = graph.target[best]
+    return -1

@@ -1,0 +1,125 @@
+"""A GMM acoustic model, features, senones and mixtures together, and its features as a store."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.corpus.manifest import write_cuts
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
+from toolkit.features.shards import FAILED_CUTS, SHARDS, write_manifest, write_shard
+from toolkit.features.store import map_shards
+from toolkit.hmm.gmm import Gmm, GmmError
+from toolkit.hmm.senones import Senones
+
+
+@dataclass(frozen=True)
+class GmmSystem:
+    """Everything that scoring utterances needs; picklable."""
+
+    features: GmmFeatures
+    """The features that it scores."""
+    senones: Senones
+    """Its tied states."""
+    gmm: Gmm
+    """The mixtures of its pdfs."""
+
+    @classmethod
+    def load(cls, folder: Path, cepstra: Path) -> "GmmSystem":
+        """Read a system that `save` wrote, over a store of cepstra.
+
+        Raises:
+          GmmError: projection, tree and mixtures have different sizes.
+          ToolkitError: a file cannot be read.
+        """
+        features = GmmFeatures(cepstra, GmmFrontend.load(folder))
+        system = cls(features, Senones.load(folder), Gmm.load(folder / "gmm.safetensors"))
+        system._check_sizes(folder)
+        return system
+
+    def _check_sizes(self, folder: Path) -> None:
+        dimension, num_pdfs = self.gmm.means.shape[1], self.gmm.num_pdfs
+        projection, disagreeing = self.features.frontend.projection, ""
+        if projection is not None and len(projection) != dimension:
+            disagreeing = f"projection.safetensors has {len(projection)} rows"
+        elif self.cepstra % 1:
+            disagreeing = f"features.json splices {self.features.frontend.splice} frames"
+        elif self.senones.num_pdfs != num_pdfs:
+            disagreeing = f"tree.json has {self.senones.num_pdfs} pdfs"
+        if disagreeing:
+            raise GmmError(
+                f"{folder}: {disagreeing}, gmm.safetensors {num_pdfs} pdfs of {dimension}"
+                " dimensions: the files come from different systems; restore them or train the"
+                " system again"
+            )
+
+    @property
+    def cepstra(self) -> float:
+        """Values of a frame of the cepstra that it was trained on; no whole number is damage."""
+        frontend = self.features.frontend
+        projection = frontend.projection
+        inputs = self.gmm.means.shape[1] if projection is None else projection.shape[1]
+        return inputs / (3 * (2 * frontend.splice + 1))  # deltas of two orders beside each
+
+    def save(self, folder: Path) -> None:
+        """Write `gmm.safetensors`, `topology.json`, `tree.json` and the front end's files."""
+        self.features.frontend.save(folder)
+        self.senones.save(folder)
+        self.gmm.save(folder / "gmm.safetensors")
+
+    def on(self, cepstra: Path) -> "GmmSystem":
+        """The same system over another store of cepstra, without transforms."""
+        return replace(self, features=GmmFeatures(cepstra, self.features.frontend))
+
+    def with_gmm(self, gmm: Gmm) -> "GmmSystem":
+        """The same system with other mixtures."""
+        return replace(self, gmm=gmm)
+
+    def adapted(self, transforms: dict[str, Tensor]) -> "GmmSystem":
+        """The same system on features transformed by speaker."""
+        return replace(self, features=self.features.adapted(transforms))
+
+
+@dataclass(frozen=True)
+class GmmFormat:
+    """The description of the features in the store's manifest."""
+
+    kind: str
+    """Type of features: lda_mllt or fmllr."""
+    dimension: int
+    """Values per frame, 40 after LDA + MLLT (C4)."""
+    frame_shift_ms: float = 10.0
+    """Step in milliseconds."""
+    sampling_rate: int = 16000
+    """Of the audio, in Hz."""
+
+
+def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
+    """Write LDA + MLLT features; with transforms as Kaldi's make_fmllr_feats.sh writes them.
+
+    Args:
+      system: a GMM system on LDA + MLLT features, over a store of cepstra. The features of a
+        speaker without a transform stay as LDA + MLLT gives them.
+      out: the feature store to write, with the shards of the cepstra and the cuts without them.
+      jobs: worker processes.
+    """
+    features = system.features
+    kind = "fmllr" if features.transforms else "lda_mllt"
+    audio = features.store.manifest["frontend"]
+    known = {key: audio[key] for key in ("frame_shift_ms", "sampling_rate") if key in audio}
+    form = GmmFormat(kind, features.dimension, **known)
+    work = partial(_write_shard, features, form, out)
+    written = list(map_shards(work, features.store, jobs, kind))
+    failed = write_cuts(features.store.failed_cuts, out / FAILED_CUTS)
+    write_manifest(out, form, written, failed)
+
+
+def _write_shard(
+    features: GmmFeatures, form: GmmFormat, out: Path, shard: tuple[int, Sequence[str]]
+) -> dict[str, int]:
+    number, ids = shard
+    found = ((features.store.cut(u), features.speaker(u), features.load(u)) for u in ids)
+    utterances, frames = write_shard(out / SHARDS, number, found, form)
+    return {"utterances": utterances, "frames": frames}

@@ -1,0 +1,363 @@
+"""Linear transforms of features: LDA and MLLT, shared by all (C4), and fMLLR, by speaker.
+
+Statistics are symmetric matrices stored as their upper triangles: half the additions and memory.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.hmm.gmm import Accumulators, Gmm
+
+BLOCK_FRAMES = 256
+"""Frames whose outer products are held at a time: 1.7 MB at 40 dimensions, near the caches."""
+
+
+def triangle(dimension: int) -> Tensor:
+    """[2, D(D+1)/2] rows and columns of the entries of an upper triangle of [D, D]."""
+    return torch.triu_indices(dimension, dimension)
+
+
+def weighted_outer(x: Tensor, weights: Tensor) -> Tensor:
+    """Sums over frames of weight * x x^T, as upper triangles.
+
+    Args:
+      x: [T, D].
+      weights: [T, J], of x's type.
+
+    Returns:
+      [J, D(D+1)/2].
+    """
+    rows, columns = triangle(x.shape[1])
+    total = x.new_zeros(weights.shape[1], len(rows))
+    for part, weight in zip(x.split(BLOCK_FRAMES), weights.split(BLOCK_FRAMES), strict=True):
+        by_dimension = part.T.contiguous()
+        total += weight.T @ (by_dimension[rows] * by_dimension[columns]).T
+    return total
+
+
+def unpack(triangles: Tensor, dimension: int) -> Tensor:
+    """Whole matrices from their upper triangles: [J, D(D+1)/2] -> [J, D, D]."""
+    rows, columns = triangle(dimension)
+    whole = triangles.new_empty(len(triangles), dimension, dimension)
+    whole[:, rows, columns] = triangles
+    whole[:, columns, rows] = triangles
+    return whole
+
+
+MIN_EIGENVALUE = 1e-8
+"""Smallest eigenvalue of the within-class correlation matrix that counts: directions below it vary
+by rounding alone. Spliced deltas have such directions, since a delta is a sum of spliced frames."""
+
+
+class LdaError(ToolkitError):
+    """The statistics do not determine as many directions as requested."""
+
+
+@dataclass
+class LdaStatistics(Accumulators):
+    """LDA accumulators over D-dimensional frames of C classes, in float64."""
+
+    count: Tensor  # [C], frames
+    first: Tensor  # [C, D], sum of x
+    second: Tensor  # [D, D], sum of x x^T over all classes
+
+    @classmethod
+    def zeros(cls, classes: int, dimension: int) -> "LdaStatistics":
+        """Statistics of no frames."""
+        return cls(
+            torch.zeros(classes, dtype=torch.float64),
+            torch.zeros(classes, dimension, dtype=torch.float64),
+            torch.zeros(dimension, dimension, dtype=torch.float64),
+        )
+
+    def accumulate(self, x: Tensor, classes: Tensor) -> None:
+        """Add frames x[T, D] of the classes [T]; Kaldi accumulates no silence frames."""
+        x = x.double()
+        self.count += torch.bincount(classes, minlength=len(self.count))
+        self.first.index_add_(0, classes, x)
+        self.second.addmm_(x.T, x)
+
+
+def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
+    """The directions in which the classes differ most, as Kaldi's LdaEstimate.
+
+    The within-class covariance of the transformed features is the identity. Unlike Kaldi's,
+    directions without within-class variance are left out, classes without frames do not count,
+    and the sign of each row is fixed: its largest coefficient is positive.
+
+    Args:
+      statistics: at least `dimension` + 1 classes with frames.
+      dimension: of the transformed features.
+
+    Returns:
+      [dimension, D] float64, rows by falling between-class variance.
+
+    Raises:
+      LdaError: too few classes, or features with too few independent dimensions.
+    """
+    seen = statistics.count > 0
+    count, first = statistics.count[seen], statistics.first[seen]
+    if len(count) <= dimension:
+        raise LdaError(
+            f"LDA to {dimension} dimensions needs more than {dimension} classes with frames, and"
+            f" there are {len(count)}: use a larger tree or more data, or fewer dimensions"
+        )
+    total = count.sum()
+    mean = first.sum(0) / total
+    between = (first / count[:, None]).T @ (first / total) - torch.outer(mean, mean)
+    within = statistics.second / total - torch.outer(mean, mean) - between
+
+    deviation = within.diagonal().clamp(min=0).sqrt()
+    scale = torch.where(deviation > 0, 1 / deviation, 0.0)
+    correlations = scale[:, None] * within * scale
+    values, vectors = torch.linalg.eigh((correlations + correlations.T) / 2)
+    kept = values > MIN_EIGENVALUE
+    if int(kept.sum()) < dimension:
+        raise LdaError(
+            f"LDA to {dimension} dimensions: the features have only {int(kept.sum())} independent"
+            " ones: splice more frames or ask for fewer dimensions"
+        )
+    whitening = (vectors[:, kept] / values[kept].sqrt()).T * scale
+    spread = whitening @ between @ whitening.T
+    _, directions = torch.linalg.eigh((spread + spread.T) / 2)
+    rows = directions.flip(1)[:, :dimension].T @ whitening
+    largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+    return rows * largest.sign()
+
+
+MIN_FRAMES_PER_DIMENSION = 10
+"""Kaldi warns below this number; an estimate from so few frames is of no use."""
+
+
+MLLT_ROUNDS = 200
+"""Updates of every row (Kaldi: 200)."""
+
+
+class MlltError(ToolkitError):
+    """Too little data to estimate the transform."""
+
+
+@dataclass
+class MlltStatistics(Accumulators):
+    """MLLT accumulators over D-dimensional frames, in float64."""
+
+    beta: float  # frames
+    scatter: Tensor  # [D, D, D], for each d: sum of posterior / variance_d * (x - m) (x - m)^T
+
+    @classmethod
+    def zeros(cls, dimension: int) -> "MlltStatistics":
+        """Statistics of no frames."""
+        return cls(0.0, torch.zeros(dimension, dimension, dimension, dtype=torch.float64))
+
+    def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
+        """Add the frames x[T, D], aligned to pdfs[T] of the model of these features.
+
+        Kaldi accumulates no silence frames. A call has a cost per pdf: pass many utterances at
+        once.
+        """
+        dimension = x.shape[1]
+        rows, columns = triangle(dimension)
+        total = torch.zeros(dimension, len(rows), dtype=torch.float64)
+        for block in gmm.posteriors(x, pdfs):
+            posteriors, frames = block.posteriors.double(), block.x.double()
+            means = gmm.means[block.gaussians].double()
+            # sum g (x - m) (x - m)^T = sum g x x^T - m f^T - f m^T + n m m^T, f = sum g x
+            first = posteriors.T @ frames - 0.5 * posteriors.sum(0)[:, None] * means
+            cross = means[:, rows] * first[:, columns] + first[:, rows] * means[:, columns]
+            scatter = weighted_outer(frames, posteriors) - cross
+            total.addmm_(1.0 / gmm.variances[block.gaussians].double().T, scatter)
+        self.scatter += unpack(total, dimension)
+        self.beta += len(x)
+
+
+def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
+    """The square matrix M that makes the likelihood of M x highest, as Kaldi's MlltAccs::Update.
+
+    Gales, "Semi-tied covariance matrices for hidden Markov models" (1999), eq. 22, row by row:
+    no row's update lowers the objective. The means of the model become M m
+    (`Gmm.transform_means`); its variances are estimated anew by the iterations of EM that follow.
+
+    Args:
+      statistics: of at least 10 frames per dimension.
+
+    Returns:
+      [D, D] float64, and the gain in log-likelihood per frame.
+
+    Raises:
+      MlltError: too few frames.
+    """
+    count, scatter = statistics.beta, statistics.scatter
+    dimension = len(scatter)
+    singular = bool((torch.linalg.cholesky_ex(scatter).info != 0).any())
+    if singular or count < MIN_FRAMES_PER_DIMENSION * dimension:
+        raise MlltError(
+            f"MLLT in {dimension} dimensions: {count:.0f} frames do not determine it: align more"
+            " utterances first"
+        )
+    inverses = torch.linalg.inv(scatter)
+    matrix = torch.eye(dimension, dtype=torch.float64)
+    start = mllt_objective(statistics, matrix)
+    for _ in range(MLLT_ROUNDS):
+        for d in range(dimension):
+            update_mllt_row(matrix, d, inverses[d], count)
+    return matrix, (mllt_objective(statistics, matrix) - start) / count
+
+
+def mllt_objective(statistics: MlltStatistics, matrix: Tensor) -> float:
+    """Log-likelihood of the frames under the matrix [D, D], up to a constant."""
+    quadratic = torch.einsum("di,dij,dj->", matrix, statistics.scatter, matrix)
+    return statistics.beta * float(matrix.slogdet().logabsdet) - 0.5 * float(quadratic)
+
+
+def update_mllt_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> None:
+    """Replace row d of the matrix [D, D] by its optimum given the other rows.
+
+    Args:
+      matrix: changed in place.
+      d: the row.
+      inverse: [D, D] of the scatter of d.
+      count: frames.
+    """
+    cofactors = torch.linalg.inv(matrix)[:, d]  # up to a factor
+    direction = inverse @ cofactors
+    matrix[d] = direction * math.sqrt(count / float(cofactors @ direction))
+
+
+MIN_FRAMES = 500
+"""Frames of speech below which a speaker's transform is the identity (Kaldi: 500)."""
+
+
+@dataclass
+class FmllrStatistics(Accumulators):
+    """fMLLR accumulators over a speaker's D-dimensional frames, in float64; x' is (x, 1)."""
+
+    beta: float  # frames, each by its weight
+    linear: Tensor  # [D, D+1], sum of posterior * mean_d / variance_d * x'^T
+    quadratic: Tensor  # [D, D+1, D+1], for each d: sum of posterior / variance_d * x' x'^T
+
+    @classmethod
+    def zeros(cls, dimension: int) -> "FmllrStatistics":
+        """Statistics of no frames."""
+        size = dimension + 1
+        return cls(
+            0.0,
+            torch.zeros(dimension, size, dtype=torch.float64),
+            torch.zeros(dimension, size, size, dtype=torch.float64),
+        )
+
+    def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor, weights: Tensor | None = None) -> None:
+        """Add frames with their pdfs; Kaldi accumulates silence with a small weight or none.
+
+        To refine a transform, pass frames that it has already been applied to: the new transform
+        is then to be applied after it.
+
+        Args:
+          gmm: the mixtures of the pdfs.
+          x: [T, D]; a frame may occur with several pdfs.
+          pdfs: [T].
+          weights: [T], such as the posteriors of the pdfs; by default 1.
+        """
+        if not len(x):
+            return
+        frames, precisions, targets = [], [], []
+        for block in gmm.posteriors(x, pdfs):
+            posteriors = block.posteriors.double()
+            precision = 1.0 / gmm.variances[block.gaussians].double()
+            frames.append(block.x)
+            precisions.append(posteriors @ precision)
+            targets.append(posteriors @ (gmm.means[block.gaussians] * precision))
+        extended = _extend(torch.cat(frames).double())
+        precision, target = torch.cat(precisions), torch.cat(targets)
+        if weights is not None:
+            by_pdf = weights.double()[pdfs.argsort(stable=True), None]  # as `posteriors` has them
+            precision, target = by_pdf * precision, by_pdf * target
+        self.linear.addmm_(target.T, extended)
+        triangles = weighted_outer(extended, precision)
+        self.quadratic += unpack(triangles, extended.shape[1])
+        self.beta += len(x) if weights is None else float(weights.sum(dtype=torch.float64))
+
+
+def estimate_fmllr(
+    statistics: FmllrStatistics, min_count: float = MIN_FRAMES, iterations: int = 20
+) -> tuple[Tensor, float]:
+    """The affine transform that makes a speaker's frames most likely.
+
+    Mirrors Kaldi's ComputeFmllrMatrixDiagGmmFull (Gales 1998, row by row: no row's update lowers
+    the objective).
+
+    Args:
+      statistics: of one speaker.
+      min_count: frames below which the transform is the identity; it is the identity also where the
+        statistics are singular.
+      iterations: rounds over all rows (Kaldi: 40).
+
+    Returns:
+      [D, D+1] float64, the last column is the offset; and the gain in log-likelihood per frame.
+    """
+    dimension = len(statistics.linear)
+    identity = torch.eye(dimension, dimension + 1, dtype=torch.float64)
+    count, quadratic = statistics.beta, statistics.quadratic
+    if count < min_count or bool((torch.linalg.cholesky_ex(quadratic).info != 0).any()):
+        return identity, 0.0
+    inverses, linear = torch.linalg.inv(quadratic).numpy(), statistics.linear.numpy()
+    rows = identity.numpy().copy()
+    for _ in range(iterations):
+        square = np.linalg.inv(rows[:, :-1])  # anew, as updates add up their rounding
+        for d in range(dimension):
+            update_fmllr_row(rows, square, d, inverses[d], linear[d], count)
+    transform = torch.from_numpy(rows)
+    gain = fmllr_objective(statistics, transform) - fmllr_objective(statistics, identity)
+    return (transform, gain / count) if gain > 0 else (identity, 0.0)
+
+
+def fmllr_objective(statistics: FmllrStatistics, transform: Tensor) -> float:
+    """Log-likelihood of the frames under the transform [D, D+1], up to a constant."""
+    quadratic = torch.einsum("di,dij,dj->", transform, statistics.quadratic, transform)
+    linear = (transform * statistics.linear).sum()
+    volume = transform[:, :-1].slogdet().logabsdet
+    return statistics.beta * float(volume) + float(linear) - 0.5 * float(quadratic)
+
+
+def update_fmllr_row(
+    transform: np.ndarray,
+    square: np.ndarray,
+    d: int,
+    inverse: np.ndarray,
+    linear: np.ndarray,
+    count: float,
+) -> None:
+    """Replace row d of the transform [D, D+1] by its optimum given the other rows.
+
+    Args:
+      transform: changed in place.
+      square: [D, D], the inverse of the transform without its offsets; changed in place.
+      d: the row.
+      inverse: [D+1, D+1] of the quadratic statistics of d.
+      linear: [D+1], those of d.
+      count: frames.
+    """
+    # The best row is inverse (a c + linear), where the cofactors c are those of the other rows
+    # and the number a solves a^2 c'ic + a c'il = count.
+    cofactors = square[:, d].copy()  # up to a factor
+    direction = inverse[:, :-1] @ cofactors
+    curvature, slope = float(direction[:-1] @ cofactors), float(direction @ linear)
+    root = math.sqrt(slope**2 + 4 * curvature * count)
+
+    def objective(a: float) -> float:
+        return count * math.log(abs(a * curvature + slope)) - 0.5 * a**2 * curvature
+
+    steps = [(sign * root - slope) / (2 * curvature) for sign in (1, -1)]
+    row = max(steps, key=objective) * direction + inverse @ linear
+    change = (row - transform[d])[:-1] @ square  # Sherman and Morrison's formula
+    square -= np.outer(cofactors, change / (1 + change[d]))
+    transform[d] = row
+
+
+def _extend(x: Tensor) -> Tensor:
+    """Append a one to each row: [T, D] -> [T, D+1]."""
+    return torch.cat([x, x.new_ones(len(x), 1)], dim=1)

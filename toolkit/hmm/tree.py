@@ -1,0 +1,286 @@
+"""Phonetic decision trees: which pdf a state of a phone has between its neighbours."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.hmm.phone_sets import default_roots
+from toolkit.hmm.topology import Topology
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
+
+POSITIONS = ("left", "centre", "right")
+"""The positions in a triphone that a question may ask about."""
+
+
+class TreeError(ToolkitError):
+    """A tree that cannot be read, or does not fit what it is used with."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The end of a branch. Leaves of one root that were clustered have the same pdf."""
+
+    pdf: int
+    """Counted from 0 in the order of the tree."""
+    frames: int
+    """Training frames that reached this leaf."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """An inner node: a phonetic question and its two branches."""
+
+    ask: str
+    """The position that it asks about: one of `POSITIONS`."""
+    phones: frozenset[int]
+    """Phone ids for which the answer is yes."""
+    gain: float
+    """Log-likelihood gained in training, in nats."""
+    frames: int
+    """Training frames that reached this node."""
+    yes: "Node"
+    """The branch of these phones."""
+    no: "Node"
+    """The branch of all others, and of no phone (id 0)."""
+
+
+Node = Union[Leaf, Split]  # noqa: UP007 (a forward reference cannot be or-ed)
+
+
+@dataclass(frozen=True)
+class Root:
+    """The root of the tree of one HMM state of one or more phones."""
+
+    phones: tuple[int, ...]
+    """Phone ids, ascending."""
+    state: int
+    """The HMM state, counted from 0 within the phone."""
+    node: Node
+    """The first question, or the only leaf."""
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """The leaves below a node, yes before no."""
+    if isinstance(node, Leaf):
+        yield node
+    else:
+        yield from leaves(node.yes)
+        yield from leaves(node.no)
+
+
+def to_json(phones: tuple[str, ...], roots: tuple[Root, ...]) -> str:
+    """Write a tree with a line for each question and each leaf.
+
+    Args:
+      phones: all phone symbols, in id order.
+      roots: the roots.
+    """
+
+    def symbols(ids: frozenset[int] | tuple[int, ...]) -> str:
+        return json.dumps(" ".join(phones[p - 1] for p in sorted(ids)), ensure_ascii=False)
+
+    def written(node: Node, indent: str) -> str:
+        if isinstance(node, Leaf):
+            return f'{{"pdf": {node.pdf}, "frames": {node.frames}}}'
+        inner = indent + " "
+        return (
+            f'{{"ask": "{node.ask}", "phones": {symbols(node.phones)}, '
+            f'"gain": {node.gain!r}, "frames": {node.frames},\n'
+            f'{inner}"yes": {written(node.yes, inner)},\n'
+            f'{inner}"no": {written(node.no, inner)}}}'
+        )
+
+    lines = [
+        f'  {{"phones": {symbols(root.phones)}, "state": {root.state}, "tree":\n'
+        f"   {written(root.node, '   ')}}}"
+        for root in roots
+    ]
+    everyone = symbols(tuple(range(1, len(phones) + 1)))
+    return f'{{\n "phones": {everyone},\n "roots": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+
+
+def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
+    """Read what `to_json` wrote.
+
+    Returns:
+      All phone symbols, in id order, and the roots.
+
+    Raises:
+      TreeError: what is wrong, and where in the tree.
+    """
+    try:
+        plain = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TreeError(f"line {error.lineno}: not JSON: {error.msg}") from error
+    phones = tuple(_get(plain, "phones", str, "the file").split())
+    ids = {symbol: phone for phone, symbol in enumerate(phones, 1)}
+    if len(ids) < len(phones):
+        raise TreeError("a phone is listed twice")
+
+    def known(plain: Any, place: str) -> tuple[int, ...]:
+        named = _get(plain, "phones", str, place).split()
+        unknown = [symbol for symbol in named if symbol not in ids]
+        if unknown or not named:
+            raise TreeError(f"{place}: {f'no phone {unknown[0]!r}' if unknown else 'no phones'}")
+        return tuple(sorted({ids[symbol] for symbol in named}))
+
+    def node(plain: Any, place: str) -> Node:
+        if isinstance(plain, dict) and "pdf" in plain:
+            return Leaf(_get(plain, "pdf", int, place), _get(plain, "frames", int, place))
+        ask = _get(plain, "ask", str, place)
+        if ask not in POSITIONS:
+            raise TreeError(f"{place}: asks about {ask!r}, which is none of {', '.join(POSITIONS)}")
+        return Split(
+            ask,
+            frozenset(known(plain, place)),
+            float(_get(plain, "gain", (int, float), place)),
+            _get(plain, "frames", int, place),
+            node(_get(plain, "yes", dict, place), f"{place}, yes"),
+            node(_get(plain, "no", dict, place), f"{place}, no"),
+        )
+
+    roots = []
+    for number, root in enumerate(_get(plain, "roots", list, "the file"), 1):
+        place = f"root {number}"
+        members, state = known(root, place), _get(root, "state", int, place)
+        place = f"root {number} ({root['phones']}, state {state})"
+        roots.append(Root(members, state, node(_get(root, "tree", dict, place), place)))
+    return phones, tuple(roots)
+
+
+def _get(plain: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
+    value = plain.get(key) if isinstance(plain, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        fault = "is missing" if value is None else "is of the wrong type"
+        raise TreeError(f"{place}: {key!r} {fault}")
+    return value
+
+
+ADVICE = "is it the tree.json of a model?"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Ties (left phone, state id, right phone) to pdfs.
+
+    Each state of each phone has exactly one root, and a pdf belongs to one root only: states at
+    different places in a phone never share a pdf.
+
+    Raises:
+      TreeError: the parts do not make a tree.
+    """
+
+    phones: tuple[str, ...]
+    """Phone symbols in id order, as in `Topology`."""
+    roots: tuple[Root, ...]
+    """In the order of their first state ids."""
+
+    def __post_init__(self) -> None:
+        last_state: dict[int, int] = {}
+        for root in sorted(self.roots, key=lambda root: root.state):
+            for phone in root.phones:
+                expected = last_state.get(phone, -1) + 1
+                if root.state != expected:
+                    raise TreeError(
+                        f"phone {self.phones[phone - 1]} needs exactly one root for each of its "
+                        f"states; found state {root.state} where state {expected} was expected"
+                    )
+                last_state[phone] = root.state
+        bare = [s for p, s in enumerate(self.phones, 1) if p not in last_state]
+        if bare:
+            raise TreeError(f"no root for {' '.join(bare)}")
+        owner: dict[int, Root] = {}
+        for root in self.roots:
+            for leaf in leaves(root.node):
+                if owner.setdefault(leaf.pdf, root) is not root:
+                    raise TreeError(f"pdf {leaf.pdf} belongs to two roots")
+        if sorted(owner) != list(range(len(owner))):
+            raise TreeError(f"pdfs are not numbered 0 to {len(owner) - 1}")
+
+    @classmethod
+    def monophone(cls, topology: Topology) -> "Tree":
+        """A pdf for every state, whatever the context; variants of a base phone share theirs."""
+        roots = [
+            (group.phones, state)
+            for group in default_roots(topology)
+            for state in range(topology.num_states(group.phones[0]))
+        ]
+        return cls(
+            topology.phones,
+            tuple(Root(phones, state, Leaf(pdf, 0)) for pdf, (phones, state) in enumerate(roots)),
+        )
+
+    @cached_property
+    def num_pdfs(self) -> int:
+        """The number of different pdfs."""
+        return 1 + max(leaf.pdf for root in self.roots for leaf in leaves(root.node))
+
+    @cached_property
+    def _root_of_state_id(self) -> list[tuple[int, Root]]:
+        """For each state id its phone and its root."""
+        pairs = [(phone, root) for root in self.roots for phone in root.phones]
+        return sorted(pairs, key=lambda pair: (pair[0], pair[1].state))
+
+    def pdf(self, left: int, state_id: int, right: int) -> int:
+        """The pdf of a state of the phone between the phones with ids `left` and `right`."""
+        centre, root = self._root_of_state_id[state_id]
+        answered = {"left": left, "centre": centre, "right": right}
+        node = root.node
+        while isinstance(node, Split):
+            node = node.yes if answered[node.ask] in node.phones else node.no
+        return node.pdf
+
+    def table(self) -> Tensor:
+        """The pdf of every state in every context, [S, P+1, P+1] int32: (state id, left, right).
+
+        Id 0, no phone, answers every question with no.
+        """
+        everyone = np.arange(len(self.phones) + 1)
+        numbered = self._root_of_state_id
+        table = np.empty((len(numbered), len(everyone), len(everyone)), dtype=np.int32)
+        for root in self.roots:
+            mine = np.array([i for i, (_, r) in enumerate(numbered) if r is root])
+            centres = np.array([numbered[i][0] for i in mine])
+            # A branch is reached by a box of contexts: some rows, some left, some right phones.
+            branches = [(root.node, mine, centres, everyone, everyone)]
+            while branches:
+                node, rows, centre, left, right = branches.pop()
+                if isinstance(node, Leaf):
+                    table[np.ix_(rows, left, right)] = node.pdf
+                    continue
+                of = {"left": left, "centre": centre, "right": right}
+                answer = np.isin(of[node.ask], list(node.phones))
+                for branch, taken in ((node.yes, answer), (node.no, ~answer)):
+                    if node.ask == "left":
+                        branches.append((branch, rows, centre, left[taken], right))
+                    elif node.ask == "right":
+                        branches.append((branch, rows, centre, left, right[taken]))
+                    else:
+                        branches.append((branch, rows[taken], centre[taken], left, right))
+        return torch.from_numpy(table)
+
+    def save(self, path: Path) -> None:
+        """Write the tree as JSON that people can read, phones by their symbols."""
+        write_atomically(path, to_json(self.phones, self.roots))
+
+    @classmethod
+    def load(cls, path: Path) -> "Tree":
+        """Read a tree that `save` wrote.
+
+        Raises:
+          TreeError: the file holds no tree; says where.
+        """
+        with reading(path, TreeError, ADVICE, "no tree"):
+            try:
+                return cls(*from_json(Path(path).read_text(encoding="utf-8")))
+            except TreeError as error:
+                raise TreeError(f"{path}: {error}; {ADVICE}") from error

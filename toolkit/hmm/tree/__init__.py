@@ -1,1 +1,0 @@
-"""Phonetic decision trees: their statistics, questions, growth and form."""
