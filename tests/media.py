@@ -1,5 +1,7 @@
 """Media files that libsndfile does not read, made by PyAV."""
 
+import gc
+
 import numpy as np
 
 
@@ -33,7 +35,6 @@ def encode_media(
         made = [output.add_stream(codec, rate=rate, layout=layout) for _ in range(streams)]
         for stream in made:
             stream.metadata["language"] = language or "und"
-            stream.codec_context.thread_count = 1  # a forked process cannot end those of encoders
         for stream in made:
             sample_format = stream.codec_context.format.name
             resampler = av.AudioResampler(format=sample_format, layout=layout, rate=rate)
@@ -42,6 +43,8 @@ def encode_media(
             for part in [*resampler.resample(frame), *resampler.resample(None), None]:
                 for packet in stream.encode(part):
                     output.mux(packet)
+    del resampler, made, stream
+    gc.collect()  # a resampler's threads must end before a process forks
     return samples
 
 
@@ -54,8 +57,6 @@ def encode_film(path, codec="aac", sound=True):
         video.width = video.height = 64
         video.pix_fmt = "yuv420p"
         audio = output.add_stream(codec, rate=16000, layout="mono") if sound else None
-        for stream in output.streams:
-            stream.codec_context.thread_count = 1
         for number in range(20):
             picture = np.full((64, 64, 3), 10 * number, np.uint8)
             for packet in video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")):
@@ -68,6 +69,7 @@ def encode_film(path, codec="aac", sound=True):
             for part in (frame, None):
                 for packet in audio.encode(part):
                     output.mux(packet)
+    gc.collect()
 
 
 def amr_file(path, frames=50):
