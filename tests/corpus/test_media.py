@@ -137,9 +137,9 @@ def test_the_program_ffmpeg_gives_the_same(tmp_path, name):
 
 
 def test_a_file_that_changes_is_measured_again(tmp_path):
-    path = make(tmp_path, "a.m4a", seconds=1.0)
+    path = make(tmp_path, "lossless.m4a", seconds=1.0)
     assert len(load_audio(path)) == 16000
-    make(tmp_path, "a.m4a", seconds=3.0)
+    make(tmp_path, "lossless.m4a", seconds=3.0)
     assert len(load_audio(path)) == 48000
 
 
