@@ -1,5 +1,7 @@
 """Media files that libsndfile does not read, made by PyAV."""
 
+import gc
+
 import numpy as np
 
 
@@ -41,6 +43,8 @@ def encode_media(
             for part in [*resampler.resample(frame), *resampler.resample(None), None]:
                 for packet in stream.encode(part):
                     output.mux(packet)
+    del resampler, made, stream
+    gc.collect()  # a resampler's threads must end before a process forks
     return samples
 
 
@@ -65,6 +69,7 @@ def encode_film(path, codec="aac", sound=True):
             for part in (frame, None):
                 for packet in audio.encode(part):
                     output.mux(packet)
+    gc.collect()
 
 
 def amr_file(path, frames=50):

@@ -49,6 +49,7 @@ def test_faults_of_files_are_named_as_elsewhere(audio, frontend, tmp_path):
         ("link.wav", "a link to nowhere, which does not exist"),
         ("samples.raw", "raw samples without a header"),
         ("none.wav", "no such audio file"),
+        (f"{'x' * 5000}.wav", "no audio file can be opened there \\(File name too long"),
     ):
         with pytest.raises(AudioError, match=message):
             extract_file(tmp_path / name, frontend)

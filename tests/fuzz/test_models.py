@@ -128,10 +128,12 @@ READERS = {
             folder
         ),
         lambda folder: Lang.load(folder).policy.tokens("A [B] {C}"),
+        names=("the normaliser ",),
     ),
     "characters-as-given": Reader(
         Characters(["a", "B", "é"], TextPolicy(AS_GIVEN, "keep")).save,
         lambda folder: load_units(folder).encode("aB é"),
+        names=("letters of the units",),
     ),
     "characters": Reader(Characters().save, load_units),
     "pieces": Reader(

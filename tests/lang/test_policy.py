@@ -307,3 +307,12 @@ def test_the_policy_that_suits_transcripts_and_lexicon(lexicon, text, prepared, 
     policy, coverage, _ = choose_policy([text], words, prepared)
     assert policy.id == id
     assert {found.words for found in coverage.values()} == {len(text.split())}
+
+
+@pytest.mark.parametrize(("opening", "closing"), ["()", "[]", "{}"])
+def test_a_long_run_of_brackets_is_read(opening, closing):
+    # Of 300,000 each was the beginning of a search through all that follow: hours.
+    text = f"A {opening * 300_000} B"
+    assert list(tags_in(text)) == []
+    assert ENGLISH.words(text) == ["A", "B"]
+    assert ENGLISH.words(f"A {opening * 3}noise{closing * 3} B") == ["A", "B"]

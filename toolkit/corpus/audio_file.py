@@ -28,7 +28,7 @@ from toolkit.corpus.audio_headers import (
 from toolkit.corpus.media import MediaFile, compressed_container, media_container, open_media
 from toolkit.corpus.mp3 import Mp3Frames, has_mp3_frames, mp3_frames, mp3_pieces, skip_id3
 from toolkit.corpus.splice import Piece, splice
-from toolkit.storage.reading import regular
+from toolkit.storage.reading import reason, regular
 
 AUDIO_SUFFIXES = frozenset(
     f".{name}"
@@ -180,8 +180,8 @@ def _open_compressed(
         try:
             file = stack.enter_context(open_media(source, container, version))
         except soundfile.SoundFileRuntimeError as refusal:
-            reason = f"{error.error_string.rstrip('.')}, and PyAV does not read it: {refusal}"
-            raise soundfile.SoundFileRuntimeError(reason) from error
+            message = f"{error.error_string.rstrip('.')}, and PyAV does not read it: {refusal}"
+            raise soundfile.SoundFileRuntimeError(message) from error
         yield file
 
 
@@ -201,12 +201,15 @@ def _frames_of_file(path: str, size: int, modified: int) -> Mp3Frames | None:
 
 def absence(path: Path) -> str:
     """Return why there is no file to read at a path, for a message; empty where there is one."""
-    if path.is_file():
-        return ""
-    if path.is_dir():
-        return "is a folder, not an audio file"
-    if path.is_symlink():
-        return f"no such audio file: it is a link to {os.readlink(path)}, which does not exist"
+    try:
+        if path.is_file():
+            return ""
+        if path.is_dir():
+            return "is a folder, not an audio file"
+        if path.is_symlink():
+            return f"no such audio file: it is a link to {os.readlink(path)}, which does not exist"
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        return f"no audio file can be opened there ({reason(error)})"
     return "no such audio file"
 
 

@@ -1,7 +1,9 @@
 """Reads the sound of media that libsndfile does not read, such as M4A, WebM, WMA and AMR, by PyAV.
 
 PyAV, the extra `media`, brings FFmpeg's demuxers and decoders. A file is decoded from its beginning
-and in order, as `ffmpeg -i` does, so that a piece of it is a slice of the whole.
+and in order, as `ffmpeg -i` does, so that a piece of it is a slice of the whole. What the encoder
+has put before the first sample is left out; what it has put behind the last, up to a frame, is from
+FFmpeg 9 on (PyAV 19).
 """
 
 import os

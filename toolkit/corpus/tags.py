@@ -18,10 +18,11 @@ EVENTS = frozenset(_EVENTS.split())
 """Words of events. Round brackets with one of them are a tag; others enclose words that are said.
 So are words of events behind %, the tags of some telephone corpora."""
 
+# The number of opening brackets is bounded: otherwise a run of n takes n^2 steps.
 _BRACKETS = re.compile(
     r"""(?<![^\W_])(?:
-      \[+ (?!\s) [^][<>{}]{1,80} (?<!\s) \]+ | < (?!\s) [^][<>{}]{1,80} (?<!\s) >
-      | \{+ (?!\s) [^][<>{}]{1,80} (?<!\s) \}+ | \(+ (?!\s) [^()]{1,80} (?<!\s) \)+
+      \[{1,8} (?!\s) [^][<>{}]{1,80} (?<!\s) \]+ | < (?!\s) [^][<>{}]{1,80} (?<!\s) >
+      | \{{1,8} (?!\s) [^][<>{}]{1,80} (?<!\s) \}+ | \({1,8} (?!\s) [^()]{1,80} (?<!\s) \)+
       | (?<!\S)!SIL | (?<!\S)%[^\W\d_]+
     )(?![^\W_])""",
     re.VERBOSE | re.IGNORECASE,

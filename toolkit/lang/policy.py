@@ -252,7 +252,8 @@ class TextPolicy:
 
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
         """Whether a tag is part of a longer token, or the lexicon has it."""
-        around = text[: match.start()][-1:] + text[match.end() :][:1]
+        around = text[max(0, match.start() - 1) : match.start()]
+        around += text[match.end() : match.end() + 1]
         inside = split_words(match.group())
         return bool(around.strip()) or all(
             word in self.lexicon and word not in NEVER_WORDS for word in inside
