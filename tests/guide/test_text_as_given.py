@@ -54,7 +54,12 @@ WHOLE = " ".join(
         *(s for s in SMALL if not s.startswith(("ce.", "blstm.", "decode.", "sequence."))),
         *("lstm=false", "adapted=false", "bidirectional=false", "chain=true", "neural=true"),
         *("chain_features=adapted", "gmm_decode.scales=0.1", "chain_decode.scales=1"),
-        *("chain_decode.penalties=0", "pronunciation_probabilities=false", "lfmmi.epochs=3"),
+        *(
+            "chain_decode.penalties=0",
+            "pronunciation_probabilities=false",
+            "lfmmi.epochs=3",
+            "bundle=chain",
+        ),
     )
 )
 """The whole recipe, of which the TDNN-F is the only network."""
