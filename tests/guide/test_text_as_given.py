@@ -37,12 +37,13 @@ WITH_SYMBOLS = {
     "m'": "m i",
 }
 TINY = (
-    "rooms.labelled_hours=0.012",
-    "rooms.unlabelled_hours=0.008",
+    "rooms.labelled_hours=0.01",
+    "rooms.labelled_speakers=0.75",
+    "rooms.unlabelled_hours=0.006",
     "rooms.val_hours=0.002",
     "rooms.test_hours=0.002",
-    "prepare.select.hours=0.007",
-    "prepare.select.hours_per_file=0.004",
+    "prepare.select.hours=0.005",
+    "prepare.select.hours_per_file=0.003",
     "repartition.hours=0.002",
     "student.hours=0.004",
 )
@@ -53,7 +54,12 @@ WHOLE = " ".join(
         *(s for s in SMALL if not s.startswith(("ce.", "blstm.", "decode.", "sequence."))),
         *("lstm=false", "adapted=false", "bidirectional=false", "chain=true", "neural=true"),
         *("chain_features=adapted", "gmm_decode.scales=0.1", "chain_decode.scales=1"),
-        *("chain_decode.penalties=0", "pronunciation_probabilities=false", "lfmmi.epochs=3"),
+        *(
+            "chain_decode.penalties=0",
+            "pronunciation_probabilities=false",
+            "lfmmi.epochs=3",
+            "bundle=chain",
+        ),
     )
 )
 """The whole recipe, of which the TDNN-F is the only network."""
@@ -147,7 +153,7 @@ def test_the_far_field_recipe(project):
     settings = (
         f"corpus.root={data}",
         "corpus.name=kaldi",
-        f"lang.lexicon={data / 'local/dict'}",
+        f"lang.lexicon={data / 'local/dict/lexicon.txt'}",
         "lang.normaliser=as-given",
         *("corpus.dev_speakers=1", "corpus.test_speakers=1", *ROOMS, *SMALL_NETWORKS, *TINY),
     )

@@ -14,7 +14,8 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     "--from-csv",
     type=EXISTING_PATH,
     metavar="FILE",
-    help="A table with the columns audio, text and speaker, commas, semicolons or tabs between.",
+    help="A table with the columns audio, text and speaker, commas, semicolons or tabs between; or "
+    "a folder with the tables train, dev and test.",
 )
 @click.option(
     "--from-kaldi",
