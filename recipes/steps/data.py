@@ -1,5 +1,6 @@
 """Steps that all recipes share: corpus, manifests, language model text, results."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import iglob
@@ -18,6 +19,7 @@ from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_o
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.features.kaldi.check import find_feature_faults
+from toolkit.features.speakers import name_speakers
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
@@ -31,6 +33,8 @@ from toolkit.score.results import (
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.storage.names import path_below
+
+logger = logging.getLogger(__name__)
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:
@@ -80,11 +84,18 @@ def write_transcripts(split: str, found: Sequence[MonoCut], policy: TextPolicy) 
 def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]:
     """Write a manifest per split, transcripts by a text policy, and the splits' roles.
 
-    Without a policy transcripts are taken as they are, in upper case.
+    Without a policy transcripts are taken as they are, in upper case. With corpus.speakers=auto the
+    recordings of a split are clustered, so that each utterance has a speaker from here on.
     """
     policy = policy or TextPolicy(UPPER_CASE)
     corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
+    if corpus.speakers == "auto":
+        for split, utterances in parts.items():
+            logger.info(
+                "%s: %d recordings without a named speaker are of %d speakers",
+                *(split, *name_speakers(utterances, run.jobs)),
+            )
     for split, found in parts.items():
         write_transcripts(split, found, policy)
         write_cuts(found, path_below(data, f"{split}.jsonl"))

@@ -11,10 +11,11 @@ def describe(found: Survey) -> list[str]:
     )
     lines = [f"{found.utterances} utterances in {found.corpus.root}", f"splits: {splits}"]
     if found.unnamed:
-        lines.append(
-            f"speakers: {found.unnamed} of {found.utterances} utterances name none; the recording "
-            "of an utterance counts as its speaker"
-        )
+        if found.corpus.speakers == "auto":
+            who = "stage 2 clusters their recordings into speakers"
+        else:
+            who = "the recording of an utterance counts as its speaker"
+        lines.append(f"speakers: {found.unnamed} of {found.utterances} utterances name none; {who}")
     if found.held_out:
         names = " and ".join(found.held_out)
         if found.corpus.hold_out == "speakers":

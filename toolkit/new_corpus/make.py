@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from lhotse import MonoCut
 
@@ -73,6 +74,7 @@ def make_from_data(
     lm_text: Path | None = None,
     pipes: Path | None = None,
     map_paths: tuple[str, ...] = (),
+    speakers: Literal["recording", "auto"] = "recording",
 ) -> NewCorpus:
     """Write the recipe of a corpus that an existing reader can read into the checkout.
 
@@ -86,6 +88,7 @@ def make_from_data(
       lm_text: as in `make_empty`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
       map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
+      speakers: who speaks where the data name no speaker, see `CorpusConfig`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
@@ -93,7 +96,7 @@ def make_from_data(
       TextError: the language model's text cannot be read.
     """
     data = data.absolute()
-    corpus = CorpusConfig(reader, data, map_paths=map_paths)
+    corpus = CorpusConfig(reader, data, map_paths=map_paths, speakers=speakers)
     about_features = []
     if pipes is not None:
         corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
