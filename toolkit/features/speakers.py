@@ -95,9 +95,9 @@ def name_speakers(cuts: Sequence[MonoCut], jobs: int = 1) -> tuple[int, int]:
         )
     statistics = map_in_processes(_statistics_of, list(by_recording.values()), jobs)
     usable = {
-        recording: found
-        for recording, found in zip(by_recording, statistics, strict=True)
-        if found is not None and found.num_frames >= MIN_FRAMES
+        recording: item
+        for recording, item in zip(by_recording, statistics, strict=True)
+        if item is not None and item.num_frames >= MIN_FRAMES
     }
     clusters = dict(zip(usable, cluster_recordings(list(usable.values())), strict=True))
     first: dict[int, str] = {}
@@ -105,7 +105,7 @@ def name_speakers(cuts: Sequence[MonoCut], jobs: int = 1) -> tuple[int, int]:
         speaker = first.setdefault(cluster, recording)
         for cut in by_recording[recording]:
             cut.supervisions[0].speaker = speaker
-            detail = f"its speaker was found by clustering recordings: that of {speaker}"
+            detail = f"clustering of recordings gives it the speaker of {speaker}"
             cut.custom = {**cut.custom, NO_SPEAKER: detail}
     return len(by_recording), len(first) + len(by_recording) - len(usable)
 
@@ -159,7 +159,7 @@ class _Clusters:
         self._log_dets = self._log_det(self._frames, self._sums, self._outers)
 
     def merging_costs(self, i: int, others: np.ndarray) -> np.ndarray:
-        """Return by how much the criterion rises when cluster `i` is merged with each other one.
+        """Return by how much the criterion rises when cluster `i` is merged with each other.
 
         That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n, with n frames and the
         covariance S of both, and P parameters of a Gaussian.
@@ -176,8 +176,10 @@ class _Clusters:
         """Add cluster `j` to cluster `i`."""
         for values in (self._frames, self._sums, self._outers):
             values[i] += values[j]
-        one = slice(i, i + 1)
-        self._log_dets[one] = self._log_det(self._frames[one], self._sums[one], self._outers[one])
+        merged = slice(i, i + 1)
+        self._log_dets[merged] = self._log_det(
+            self._frames[merged], self._sums[merged], self._outers[merged]
+        )
 
     def _log_det(self, frames: np.ndarray, sums: np.ndarray, outers: np.ndarray) -> np.ndarray:
         """Return the log determinants of smoothed covariances, [N]."""

@@ -208,17 +208,17 @@ def _has_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
 
 def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
     """Say that features are used, of which size, and what is assumed of them."""
-    cuts = [cut for found in parts.values() for cut in found if not has_audio(cut)]
+    cuts = [cut for part in parts.values() for cut in part if not has_audio(cut)]
     sizes = Counter(map(feature_dimension, cuts)).most_common(1)
     values = f"{sizes[0][0]} values per frame" if sizes else "none can be read"
     names = {path.name for folder in _kaldi_folders(data)[0].values() for path in folder.iterdir()}
     shift = "frame_shift" if "frame_shift" in names else "utt2dur"
-    known = f"a frame every 10 ms by {shift}" if shift in names else "10 ms per frame assumed"
+    step = f"a frame every 10 ms by {shift}" if shift in names else "10 ms per frame assumed"
     cmvn = "; cmvn.scp is not needed: means by speaker are computed" if "cmvn.scp" in names else ""
-    why = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
+    reason = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
     return (
-        f"features: those of feats.scp, {values}, {known}, as {why}; no copies at other speeds and "
-        f"no bundle, which need audio{cmvn}"
+        f"features: those of feats.scp, {values}, {step}, as {reason}; no copies at other speeds "
+        f"and no bundle, which need audio{cmvn}"
     )
 
 
