@@ -114,15 +114,20 @@ class Config(HybridConfig):
     """The front end of the array version of the test sets (C1)."""
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: rooms are simulated with audio.
+        """Called when all settings are known: rooms are simulated with audio of known speakers.
 
         Raises:
-          ValueError: there is none.
+          ValueError: there is no audio, or speakers are to be found.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
                 "corpus.features=kaldi: this recipe simulates rooms, for which it needs audio; "
                 "recipes/librispeech/run.py takes features"
+            )
+        if self.corpus.speakers == "auto":
+            raise ValueError(
+                "corpus.speakers=auto: this recipe chooses speakers before it clusters recordings; "
+                "give a corpus that names its speakers"
             )
 
     @property

@@ -20,6 +20,7 @@ from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_o
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.features.kaldi.check import find_feature_faults
+from toolkit.features.speakers import name_speakers
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lexicon import Lexicon
@@ -98,12 +99,19 @@ def write_transcripts(parts: Mapping[str, Sequence[MonoCut]], policy: TextPolicy
 def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]:
     """Write a manifest per split, transcripts by a text policy, and the splits' roles.
 
-    Without a policy transcripts are taken as they are, in upper case.
+    Without a policy transcripts are taken as they are, in upper case. With corpus.speakers=auto the
+    recordings of a split are clustered, so that each utterance has a speaker from here on.
     """
     policy = policy or TextPolicy(UPPER_CASE)
     corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
     write_transcripts(parts, policy)
+    if corpus.speakers == "auto":
+        for split, utterances in parts.items():
+            logger.info(
+                "%s: %d recordings without a named speaker are of %d speakers",
+                *(split, *name_speakers(utterances, run.jobs)),
+            )
     for split, found in parts.items():
         write_cuts(found, path_below(data, f"{split}.jsonl"))
     Splits.of(parts, corpus).save(data / "splits.json")
@@ -135,7 +143,7 @@ def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[st
     if has_kaldi_features(run):
         parts = {split: read_cuts(path) for split, path in manifests.items()}
         faults = find_feature_faults(parts, run.jobs, run.progress)
-    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember, faults)
+    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.add_digest, faults)
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")
     return found

@@ -77,13 +77,12 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
         hours_per_shard=run.setting("fbank.hours_per_shard"),
         max_failed_share=run.setting("fbank.max_failed_share"),
     )
-    previous, form = run.previous(plp), None
+    previous = run.previous(plp)
+    form = KaldiFormat(feature_dimension(cuts(run, splits(run).train)[0]))
     headline: dict[str, float] = {}
     for split in splits(run).all:
-        utterances = cuts(run, split)
-        form = form or KaldiFormat(feature_dimension(utterances[0]))
         headline[f"hours {split}"] = extract(
-            utterances,
+            cuts(run, split),
             shards,
             plp / split,
             run.jobs,
@@ -94,7 +93,7 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
         shutil.rmtree(fbank / split, ignore_errors=True)
         shutil.copytree(plp / split, fbank / split, copy_function=link_or_copy)
     write_normaliser(run, fbank)
-    return headline | {"dimension": form.dimension if form else 0}
+    return headline | {"dimension": form.dimension}
 
 
 def training_features(run: Run, name: str) -> Path:

@@ -6,6 +6,8 @@ import numpy as np
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
+from toolkit.features.kaldi.check import find_feature_faults
+from toolkit.features.kaldi.feature_dir import read_feature_dir
 from toolkit.features.kaldi.show import describe_entries
 from toolkit.features.kaldi.tables import entries, read_matrix
 
@@ -33,8 +35,29 @@ def use(folder):
         list(describe_entries(folder / name))
 
 
+def feature_dir(folder):
+    """A data directory of features alone."""
+    archive()(folder)
+    (folder / "x.scp").rename(folder / "feats.scp")
+    tables = {
+        "text": "anna-1 GOOD\nbert-1 É\n",
+        "utt2spk": "anna-1 anna\nbert-1 bert\n",
+        "segments": "anna-1 call 0 0.03\nbert-1 call 1.0 1.03\n",
+        "utt2num_frames": "anna-1 3\nbert-1 3\n",
+        "frame_shift": "0.01\n",
+    }
+    for name, lines in tables.items():
+        (folder / name).write_text(lines, encoding="utf-8")
+
+
+def use_feature_dir(folder):
+    cuts = read_feature_dir(folder)
+    find_feature_faults({"train": cuts})
+
+
 READERS = (
     {
+        "feature-dir": Reader(feature_dir, use_feature_dir, names=NAMES),
         "matrices": Reader(archive(), use, names=NAMES),
         "compressed": Reader(archive(compressed=True), use, names=NAMES),
         "text": Reader(archive(text=True), use, names=NAMES),

@@ -53,6 +53,17 @@ def test_a_folder_for_the_audio_of_commands_is_made(run, corpus, tmp_path):
     assert "is not OLD=NEW" in result.output
 
 
+def test_speakers_that_nobody_names(run, root, corpus):
+    table = corpus / "table.csv"
+    lines = [line.rpartition(",")[0] for line in table.read_text().splitlines()]
+    table.write_text("\n".join(lines) + "\n")
+    result = run("mine", "--from-csv", table, "--speakers", "auto", "--lexicon", "graphemes")
+    assert result.exit_code == 0, result.output
+    assert "40 of 40 utterances name none; stage 2 clusters their recordings" in result.output
+    assert 'speakers="auto"' in (root / "recipes/mine/config.py").read_text()
+    assert run("other", "--speakers", "auto").exit_code == 2
+
+
 def test_an_empty_one(run):
     result = run("mine")
     assert result.exit_code == 0, result.output

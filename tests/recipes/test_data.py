@@ -1,5 +1,6 @@
 """Steps with data that several recipes share."""
 
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import soundfile
 
 from tests.dummies import setting_of
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.manifest import read_cuts, text_of
+from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.lang.config import LangConfig
 
 
@@ -79,6 +80,25 @@ def test_rooms_are_made_anew_from_other_recordings_wherever_these_are(tmp_path, 
     monkeypatch.setattr(farfield.farfield_sets, "make_farfield", lambda clean, *_: len(clean))
     assert farfield.make_rooms(run) == 3
     assert run.needed == [run.data, run.data / "../wav"]
+
+
+@pytest.mark.parametrize(("speakers", "expected"), [("recording", 8), ("auto", 1)])
+def test_recordings_without_speakers_are_clustered_where_that_is_asked_for(
+    tmp_path, speakers, expected
+):
+    from recipes.steps.data import write_corpus
+
+    run = FromKaldi(tmp_path)
+    rng = np.random.default_rng(0)
+    for path in tmp_path.rglob("*.wav"):
+        soundfile.write(path, 0.1 * rng.standard_normal(24_000), 16000)
+    (run.data / "utt2spk").unlink()
+    corpus = replace(run.config.corpus, speakers=speakers, hold_out="utterances")
+    run.config.corpus, run.jobs = corpus, 1
+    run.make = lambda name: tmp_path / name
+    write_corpus(run)
+    cuts = read_cuts(tmp_path / "data/train.jsonl")
+    assert (len(cuts), len({speaker_of(cut) for cut in cuts})) == (8, expected)
 
 
 @pytest.mark.parametrize("text", ["transcripts", "lm"])

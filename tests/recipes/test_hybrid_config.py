@@ -53,5 +53,8 @@ def test_copies_and_recipes_that_need_audio_are_refused_with_features_alone():
     for other in (ctc_config.kaldi(), farfield_config.demo()):
         with pytest.raises(ValueError, match=r"needs audio|from audio"):
             replace(other, corpus=corpus).refuse_contradictions()
+    unnamed = CorpusConfig("table", speakers="auto")
+    with pytest.raises(ValueError, match="names its speakers"):
+        replace(farfield_config.demo(), corpus=unnamed).refuse_contradictions()
     with pytest.raises(ValueError, match="needs name='kaldi'"):
         CorpusConfig("table", features="kaldi")

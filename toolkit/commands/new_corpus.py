@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -38,6 +39,14 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
 )
 @MAP_PATH
 @click.option(
+    "--speakers",
+    type=click.Choice(("recording", "auto")),
+    default="recording",
+    show_default=True,
+    help="Who speaks where the data name no speaker: each recording is one speaker, or recordings "
+    "are clustered by their sound.",
+)
+@click.option(
     "--lexicon",
     metavar="SOURCE",
     help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon: "
@@ -58,6 +67,7 @@ def new_corpus(
     from_cuts: Path | None,
     pipes: Path | None,
     map_paths: tuple[str, ...],
+    speakers: Literal["recording", "auto"],
     lexicon: str | None,
     lm_text: Path | None,
 ) -> None:
@@ -83,6 +93,8 @@ def new_corpus(
         raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
     if map_paths and not given:
         raise click.UsageError("--map-path needs --from-csv, --from-kaldi or --from-cuts")
+    if speakers == "auto" and not given:
+        raise click.UsageError("--speakers auto needs --from-csv, --from-kaldi or --from-cuts")
     if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).exists():
         raise click.BadParameter(
             f"{lexicon!r} is neither cmudict nor graphemes nor a file or folder",
@@ -92,7 +104,9 @@ def new_corpus(
     check_name(name, root)
     if given:
         ((reader, source),) = given.items()
-        made = make_from_data(root, name, source, reader, lexicon, lm_text, pipes, map_paths)
+        made = make_from_data(
+            root, name, source, reader, lexicon, lm_text, pipes, map_paths, speakers
+        )
     else:
         made = make_empty(root, name, lexicon, lm_text)
     for line in made.remarks:

@@ -49,6 +49,10 @@ class CorpusConfig:
     """Where features come from: "audio", from which they are extracted, or "kaldi", the matrices of
     feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
     noise (`augment`) and the bundles of the last stage need audio."""
+    speakers: Literal["recording", "auto"] = "recording"
+    """Who speaks where the corpus names no speaker. "recording": each recording is a speaker of its
+    own; "auto": stage 2 clusters the recordings of each split by their sound, see
+    `toolkit.features.speakers`."""
     map_paths: tuple[str, ...] = ()
     """Mappings `OLD=NEW`: audio and archives of features that the corpus names below the folder
     OLD are read from NEW, of several that fit by the longest OLD."""
@@ -64,6 +68,8 @@ class CorpusConfig:
             raise ValueError("dev_speakers and test_speakers must be at least 1")
         if self.features not in ("audio", "kaldi"):
             raise ValueError(f"features is {self.features!r}, must be 'audio' or 'kaldi'")
+        if self.speakers not in ("recording", "auto"):
+            raise ValueError(f"speakers is {self.speakers!r}, must be 'recording' or 'auto'")
         if self.features == "kaldi" and self.name != "kaldi":
             raise ValueError(f"features='kaldi' needs name='kaldi', not {self.name!r}")
         for mapping in self.map_paths:

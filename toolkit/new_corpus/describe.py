@@ -11,9 +11,12 @@ def describe(found: Survey) -> list[str]:
     )
     lines = [f"{found.utterances} utterances in {found.corpus.root}", f"splits: {splits}"]
     if found.unnamed:
+        if found.corpus.speakers == "auto":
+            replacement = "stage 2 clusters their recordings into speakers"
+        else:
+            replacement = "the recording of an utterance counts as its speaker"
         lines.append(
-            f"speakers: {found.unnamed} of {found.utterances} utterances name none; the recording "
-            "of an utterance counts as its speaker"
+            f"speakers: {found.unnamed} of {found.utterances} utterances name none; {replacement}"
         )
     if found.held_out:
         names = " and ".join(found.held_out)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from lhotse import MonoCut
 
@@ -74,6 +75,7 @@ def make_from_data(
     lm_text: Path | None = None,
     pipes: Path | None = None,
     map_paths: tuple[str, ...] = (),
+    speakers: Literal["recording", "auto"] = "recording",
 ) -> NewCorpus:
     """Write the recipe of a corpus that an existing reader can read into the checkout.
 
@@ -87,6 +89,7 @@ def make_from_data(
       lm_text: as in `make_empty`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
       map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
+      speakers: who speaks where the data name no speaker, see `CorpusConfig`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
@@ -94,7 +97,7 @@ def make_from_data(
       TextError: the language model's text cannot be read.
     """
     data = data.absolute()
-    corpus = CorpusConfig(reader, data, map_paths=map_paths)
+    corpus = CorpusConfig(reader, data, map_paths=map_paths, speakers=speakers)
     about_features = []
     if pipes is not None:
         corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
@@ -220,17 +223,17 @@ def _has_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
 
 def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
     """Say that features are used, of which size, and what is assumed of them."""
-    cuts = [cut for found in parts.values() for cut in found if not has_audio(cut)]
+    cuts = [cut for part in parts.values() for cut in part if not has_audio(cut)]
     sizes = Counter(map(feature_dimension, cuts)).most_common(1)
     values = f"{sizes[0][0]} values per frame" if sizes else "none can be read"
     names = {path.name for folder in _kaldi_folders(data)[0].values() for path in folder.iterdir()}
     shift = "frame_shift" if "frame_shift" in names else "utt2dur"
-    known = f"a frame every 10 ms by {shift}" if shift in names else "10 ms per frame assumed"
+    step = f"a frame every 10 ms by {shift}" if shift in names else "10 ms per frame assumed"
     cmvn = "; cmvn.scp is not needed: means by speaker are computed" if "cmvn.scp" in names else ""
-    why = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
+    reason = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
     return (
-        f"features: those of feats.scp, {values}, {known}, as {why}; no copies at other speeds and "
-        f"no bundle, which need audio{cmvn}"
+        f"features: those of feats.scp, {values}, {step}, as {reason}; no copies at other speeds "
+        f"and no bundle, which need audio{cmvn}"
     )
 
 

@@ -179,9 +179,9 @@ KINDS: dict[str, Kind] = {
     "no-speaker": Kind(
         WARNING,
         "none",
-        "utterance without a speaker: its recording counts as one",
+        "utterance whose speaker is not named: its recording, or a cluster of recordings, is one",
         "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
-        "speaker",
+        "speaker; corpus.speakers=auto clusters recordings",
     ),
     "two-speakers": Kind(
         WARNING,

@@ -11,7 +11,7 @@ from lhotse import MonoCut
 from toolkit.corpus.check.utterances import FeatureFaults
 from toolkit.corpus.manifest import audio_of, text_of
 from toolkit.features.kaldi.feature_dir import HALF_MAX, feature_dimension, feature_entry
-from toolkit.features.kaldi.tables import Entry, KaldiIoError, read_matrix
+from toolkit.features.kaldi.tables import Entry, KaldiIoError, native, read_matrix
 from toolkit.processes.workers import map_in_processes
 
 MATRICES_PER_TASK = 256
@@ -39,7 +39,11 @@ def find_feature_faults(
     Returns:
       Kinds of `toolkit.corpus.check.findings.KINDS`: unreadable-features, other-dimension (than
       most utterances of the corpus have) and same-audio-and-text.
+
+    Raises:
+      KaldiIoError: kaldi_native_io is not installed.
     """
+    native()  # better missing here than in every utterance
     utterances = list(_readable(splits))
     dimensions = Counter(feature_dimension(item.cut) for item in utterances)
     usual = dimensions.most_common(1)[0][0] if dimensions else 0

@@ -168,8 +168,8 @@ def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
     """
     path, shift_ms = folder / "frame_shift", None
     if path.is_file():
-        shift_s = _number(path.read_text(encoding="utf-8", errors="replace"))
-        shift_ms = 1000 * shift_s if shift_s is not None else math.nan
+        seconds = [_number(line.id) for line in read_lines(path)]
+        shift_ms = 1000 * seconds[0] if seconds and seconds[0] is not None else math.nan
     elif (folder / "utt2dur").is_file():
         path = folder / "utt2dur"
         durations = {id: _number(text) for id, text in read_pairs(path)}

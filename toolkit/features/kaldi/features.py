@@ -248,5 +248,5 @@ def cuts_without_audio(
 
 def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
     """Count the frames of every utterance of a table, from headers alone where possible."""
-    found = entries(table, allow_pipes, path_map)
-    return {key: read_shape(entry)[0] for key, entry in found.items()}
+    matrices = entries(table, allow_pipes, path_map)
+    return {key: read_shape(entry)[0] for key, entry in matrices.items()}

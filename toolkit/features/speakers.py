@@ -1,0 +1,212 @@
+"""Clusters recordings into speakers by their sound, where a corpus does not name them.
+
+A recording is a Gaussian of its frames of cepstra. The two clusters are merged, again and again,
+whose frames one Gaussian describes best in place of two, as long as the Bayesian information
+criterion gains by it: Chen and Gopalakrishnan (1998), Speaker, environment and channel change
+detection and clustering via the Bayesian information criterion.
+
+Cepstra keep the mean of the recording, so that clusters are of speakers and their microphones: what
+means and transforms by speaker compensate.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from lhotse import MonoCut
+from torch import Tensor
+
+from toolkit.corpus.manifest import NO_SPEAKER, has_audio, speaker_of
+from toolkit.errors import ToolkitError
+from toolkit.features.audio import AudioError
+from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.kaldi.feature_dir import read_features
+from toolkit.features.kaldi.tables import KaldiIoError
+from toolkit.features.silence import counted_frames
+from toolkit.processes.workers import map_in_processes
+
+CEPSTRA = FrontendConfig("mfcc", num_mel_bins=30, num_ceps=20)
+"""What clusters are made of."""
+MAX_DIMENSION = 20
+"""Of features of Kaldi with more values per frame the first principal components are used."""
+PENALTY = 1.0
+"""Weight of the number of parameters (lambda). A larger one leaves fewer clusters."""
+PRIOR_FRAMES = 100
+"""Frames of the mean covariance of all recordings that each cluster's covariance is smoothed with.
+AN4's recordings have 270 frames and a covariance 210 parameters: without, recordings of the same
+speaker hardly ever merge."""
+MIN_FRAMES = 50
+"""A recording with fewer, digital silence not counted, stays a speaker of its own."""
+MAX_RECORDINGS = 5000
+"""More are not clustered: time and memory grow with the square."""
+logger = logging.getLogger(__name__)
+
+
+class SpeakerClusteringError(ToolkitError):
+    """Recordings that cannot be clustered into speakers."""
+
+
+@dataclass(frozen=True)
+class FrameStatistics:
+    """Statistics of the frames of a recording."""
+
+    num_frames: int
+    """T."""
+    sum: np.ndarray
+    """[D] float64: sum of frames."""
+    outer: np.ndarray
+    """[D, D] float64: sum of outer products of frames with themselves."""
+
+    @classmethod
+    def of(cls, frames: np.ndarray) -> "FrameStatistics":
+        """Return the statistics of frames [T, D]."""
+        frames = frames.astype(np.float64)
+        return cls(len(frames), frames.sum(axis=0), frames.T @ frames)
+
+
+def name_speakers(cuts: Sequence[MonoCut], jobs: int = 1) -> tuple[int, int]:
+    """Give utterances whose speaker the corpus does not name one, by clustering their recordings.
+
+    A cluster is named after its first recording. Cuts with a fault, and recordings that cannot be
+    read or have less than `MIN_FRAMES` of sound, stay as they are: speakers of their own.
+
+    Args:
+      cuts: of one split; their speakers are changed. The result depends neither on their order nor
+        on `jobs`.
+      jobs: processes that read recordings.
+
+    Returns:
+      Number of recordings that name no speaker, and number of speakers that they now have.
+
+    Raises:
+      SpeakerClusteringError: there are more than `MAX_RECORDINGS`.
+    """
+    by_recording: dict[str, list[MonoCut]] = {}
+    for cut in sorted(cuts, key=lambda cut: (speaker_of(cut), cut.start, cut.id)):
+        custom = cut.custom or {}
+        if NO_SPEAKER in custom and "fault" not in custom:
+            by_recording.setdefault(speaker_of(cut), []).append(cut)
+    if len(by_recording) > MAX_RECORDINGS:
+        raise SpeakerClusteringError(
+            f"{len(by_recording)} recordings name no speaker, and at most {MAX_RECORDINGS} can be "
+            "clustered: name the speakers, or set corpus.speakers=recording"
+        )
+    statistics = map_in_processes(_statistics_of, list(by_recording.values()), jobs)
+    usable = {
+        recording: item
+        for recording, item in zip(by_recording, statistics, strict=True)
+        if item is not None and item.num_frames >= MIN_FRAMES
+    }
+    clusters = dict(zip(usable, cluster_recordings(list(usable.values())), strict=True))
+    first: dict[int, str] = {}
+    for recording, cluster in clusters.items():
+        speaker = first.setdefault(cluster, recording)
+        for cut in by_recording[recording]:
+            cut.supervisions[0].speaker = speaker
+            detail = f"clustering of recordings gives it the speaker of {speaker}"
+            cut.custom = {**cut.custom, NO_SPEAKER: detail}
+    return len(by_recording), len(first) + len(by_recording) - len(usable)
+
+
+def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
+    """Cluster recordings by the Bayesian information criterion.
+
+    Returns:
+      For each recording the index of the first one of its cluster.
+    """
+    if len(statistics) < 2:
+        return list(range(len(statistics)))
+    clusters = _Clusters(statistics)
+    size = len(statistics)
+    costs = np.full((size, size), np.inf)  # [i, j] for i < j; inf where one has been merged
+    for i in range(size - 1):
+        costs[i, i + 1 :] = clusters.merging_costs(i, np.arange(i + 1, size))
+    cluster_of = np.arange(size)
+    while True:
+        i, j = divmod(int(costs.argmin()), size)
+        if not costs[i, j] < 0:
+            return cluster_of.tolist()
+        clusters.merge(i, j)
+        cluster_of[cluster_of == j] = i
+        costs[j, :] = costs[:, j] = np.inf
+        others = np.unique(cluster_of)
+        before, after = others[others < i], others[others > i]
+        costs[before, i] = clusters.merging_costs(i, before)
+        costs[i, after] = clusters.merging_costs(i, after)
+
+
+class _Clusters:
+    """Gaussians of N clusters; a cluster keeps the index of its first recording."""
+
+    def __init__(self, statistics: Sequence[FrameStatistics]) -> None:
+        frames = np.array([item.num_frames for item in statistics], np.float64)  # [N]
+        sums = np.stack([item.sum for item in statistics])  # [N, D]
+        outers = np.stack([item.outer for item in statistics])  # [N, D, D]
+        mean = sums.sum(axis=0) / frames.sum()
+        total = outers.sum(axis=0) / frames.sum() - np.outer(mean, mean)
+        # The criterion does not change by a linear transform, so that components need no scale.
+        components = np.linalg.eigh(total)[1][:, -MAX_DIMENSION:]  # [D, K]
+        self._frames = frames
+        self._sums = sums @ components
+        self._outers = components.T @ outers @ components
+        scatters = _scatter(self._frames, self._sums, self._outers)
+        dimension = components.shape[1]
+        floor = 1e-6 * np.trace(components.T @ total @ components) / dimension
+        self._mean_covariance = scatters.sum(axis=0) / frames.sum() + floor * np.eye(dimension)
+        self._num_parameters = dimension + dimension * (dimension + 1) / 2
+        self._log_dets = self._log_det(self._frames, self._sums, self._outers)
+
+    def merging_costs(self, i: int, others: np.ndarray) -> np.ndarray:
+        """Return by how much the criterion rises when cluster `i` is merged with each other.
+
+        That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n, with n frames and the
+        covariance S of both, and P parameters of a Gaussian.
+        """
+        frames = self._frames[i] + self._frames[others]
+        log_dets = self._log_det(
+            frames, self._sums[i] + self._sums[others], self._outers[i] + self._outers[others]
+        )
+        apart = self._frames[i] * self._log_dets[i] + self._frames[others] * self._log_dets[others]
+        penalty = PENALTY * self._num_parameters * np.log(frames)
+        return 0.5 * (frames * log_dets - apart - penalty)
+
+    def merge(self, i: int, j: int) -> None:
+        """Add cluster `j` to cluster `i`."""
+        for values in (self._frames, self._sums, self._outers):
+            values[i] += values[j]
+        merged = slice(i, i + 1)
+        self._log_dets[merged] = self._log_det(
+            self._frames[merged], self._sums[merged], self._outers[merged]
+        )
+
+    def _log_det(self, frames: np.ndarray, sums: np.ndarray, outers: np.ndarray) -> np.ndarray:
+        """Return the log determinants of smoothed covariances, [N]."""
+        scatters = _scatter(frames, sums, outers) + PRIOR_FRAMES * self._mean_covariance
+        return np.linalg.slogdet(scatters / (frames + PRIOR_FRAMES)[:, None, None])[1]
+
+
+def _scatter(frames: np.ndarray, sums: np.ndarray, outers: np.ndarray) -> np.ndarray:
+    """Return the sums of squared differences from the means, [N, D, D]."""
+    return outers - sums[:, :, None] * sums[:, None, :] / frames[:, None, None]
+
+
+def _statistics_of(cuts: Sequence[MonoCut]) -> FrameStatistics | None:
+    """Return the statistics of the cuts of a recording; None if none can be read."""
+    compute = Frontend(CEPSTRA)
+    frames = []
+    for cut in cuts:
+        try:
+            frames.append(_sounding_frames(cut, compute))
+        except (AudioError, FrontendError, KaldiIoError) as error:
+            logger.debug("%s: not used to find its speaker: %s", cut.id, error)
+    return FrameStatistics.of(np.concatenate(frames)) if frames else None
+
+
+def _sounding_frames(cut: MonoCut, compute: Frontend) -> np.ndarray:
+    """Return the frames of a cut [T, D] without digital silence."""
+    if not has_audio(cut):
+        return read_features(cut)
+    cepstra: Tensor = compute(load_cut_audio(cut, CEPSTRA.sampling_rate))
+    return cepstra[counted_frames(cepstra, CEPSTRA.kind)].numpy()
