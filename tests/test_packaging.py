@@ -32,6 +32,7 @@ def wheel(tmp_path_factory):
 
 
 def test_nothing_but_the_toolkit(wheel):
+    """Benchmarks, recipes and tests are for a checkout."""
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {
         "toolkit",
         "asr_recipe_toolkit",

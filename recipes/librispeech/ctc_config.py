@@ -5,8 +5,6 @@ from typing import Literal
 
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
-from toolkit.bench.tta.dataset import Dataset
-from toolkit.bench.tta.rules import EQUAL_BATCH_WER, TtaConfig
 from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
@@ -29,6 +27,8 @@ from toolkit.train.ctc.readers import ReaderConfig
 from toolkit.train.ctc.records import RecordConfig
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.language.training import NeuralLmConfig
+from toolkit.tta.dataset import Dataset
+from toolkit.tta.rules import EQUAL_BATCH_WER, TtaConfig
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.steps.breakdown import write_breakdown
-from toolkit.bench.instruments.published import published
 from toolkit.stages.marker import Marker
+from toolkit.tta.published import published
 
 HOURS = {
     "clean speech and rooms": 1.0,

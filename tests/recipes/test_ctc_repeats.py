@@ -8,13 +8,13 @@ import torch
 from click.testing import CliRunner
 
 from tests.recipes.tiny_ctc import tiny_recipe
-from toolkit.bench.tta import repeats
-from toolkit.bench.tta.repeats import TrainingPlan, layers_of
 from toolkit.cli import main
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.train.runlog import Created, read_run_log
+from toolkit.tta import repeats
+from toolkit.tta.repeats import TrainingPlan, layers_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def exp(tmp_path, monkeypatch):
 
 
 def bench(*arguments):
-    return CliRunner().invoke(main, ["bench", "tta", *map(str, arguments)])
+    return CliRunner().invoke(main, ["tta", *map(str, arguments)])
 
 
 def losses(folder):

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.score import sclite
 from toolkit import cli
-from toolkit.bench.score import sclite
 from toolkit.score.align import align_all
 from toolkit.score.inputs import InputReader
 from toolkit.score.nist import write_trn

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.emissions import Emissions
 from recipes.steps import ctc as steps
-from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc.prefix import PrefixConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, decode_ctc
 from toolkit.decode.ctc.tune import TuneConfig
