@@ -23,7 +23,7 @@ import click
 from toolkit.config.parameters import JSON_OUT
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
-from toolkit.tta.accelerators import Accelerators
+from toolkit.tta.machine import Accelerators
 
 if TYPE_CHECKING:
     import rich.table

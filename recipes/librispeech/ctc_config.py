@@ -27,8 +27,7 @@ from toolkit.train.ctc.readers import ReaderConfig
 from toolkit.train.ctc.records import RecordConfig
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.language.training import NeuralLmConfig
-from toolkit.tta.dataset import Dataset
-from toolkit.tta.rules import EQUAL_BATCH_WER, TtaConfig
+from toolkit.tta.config import EQUAL_BATCH_WER, Dataset, TtaConfig
 
 
 @dataclass(frozen=True)

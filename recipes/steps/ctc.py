@@ -42,12 +42,12 @@ from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.storage.whitespace import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
-from toolkit.tta.feature_panels import utterance_figure
+from toolkit.tta.figures import utterance_figure
 from toolkit.tta.page import Extras, write_page
-from toolkit.tta.repeats import TrainingPlan, train_by_plan
-from toolkit.tta.result_tables import sweep_table
 from toolkit.tta.runs import read_platforms
 from toolkit.tta.sweep import stored_sweep
+from toolkit.tta.tables import sweep_table
+from toolkit.tta.training import TrainingPlan, train_by_plan
 
 RESCORED = "decode/ctc_lstm_lm"
 """The folder of the search whose lists the LSTM language model has rescored."""

@@ -13,8 +13,8 @@ from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.train.runlog import Created, read_run_log
-from toolkit.tta import repeats
-from toolkit.tta.repeats import TrainingPlan, layers_of
+from toolkit.tta import training
+from toolkit.tta.training import TrainingPlan, layers_of
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_repeat_with_the_same_seed_has_the_same_losses(exp):
     plan = TrainingPlan.read(exp / "ctc")
     assert plan.train.model == load_model(exp / "ctc").config
     torch.manual_seed(1)
-    repeats.train_by_plan(plan, exp, exp / "repeats" / "same", "cpu", 1, "a test")
+    training.train_by_plan(plan, exp, exp / "repeats" / "same", "cpu", 1, "a test")
     assert losses(exp / "repeats" / "same") == losses(exp / "ctc")
 
 

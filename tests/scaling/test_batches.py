@@ -2,13 +2,13 @@
 
 import pytest
 
-from toolkit.scaling.batches import POWERS, Trial, TunedBatches
 from toolkit.scaling.simulator.run import Outcome, Scenario
 from toolkit.scaling.simulator.sequence_task import (
     SequenceTask,
     SpeechLikeConfig,
     speech_like_frames,
 )
+from toolkit.scaling.studies import POWERS, Trial, TunedBatches
 
 
 @pytest.fixture(scope="module")

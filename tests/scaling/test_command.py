@@ -9,9 +9,7 @@ from click.testing import CliRunner
 
 from toolkit.cli import main
 from toolkit.errors import ToolkitError
-from toolkit.scaling.frontier import Frontier, Reach, Trained
-from toolkit.scaling.inputs import audio_hours, table1_inputs
-from toolkit.scaling.page import Results
+from toolkit.scaling.page import Results, audio_hours, table1_inputs
 from toolkit.scaling.simulator.run import Outcome
 from toolkit.scaling.simulator.simulate import simulate
 from toolkit.scaling.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
@@ -20,14 +18,17 @@ from toolkit.scaling.studies import (
     PAPERS_MINIBATCHES,
     SHARED,
     TABLE1,
+    Frontier,
+    Reach,
+    Trained,
     accuracy_variations,
     ibm,
+    measured_shares,
     speedup_variations,
     stragglers,
     table1,
     table1_scenario,
 )
-from toolkit.scaling.task import measured_shares
 
 pytestmark = pytest.mark.long
 

@@ -13,9 +13,9 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.tree import Tree
-from toolkit.scaling import task
+from toolkit.scaling import studies
 from toolkit.scaling.simulator.task import FrameTask
-from toolkit.scaling.task import frames_of, make_task
+from toolkit.scaling.studies import frames_of, make_task
 
 FRAMES = 30  # of an utterance, at 10 ms
 ORIGINALS = 40
@@ -86,7 +86,7 @@ def test_targets_belong_to_the_frames(run):
 
 
 def test_utterances_are_chosen_from_all_speakers_by_the_seed(run, monkeypatch):
-    monkeypatch.setattr(task, "MOST_FRAMES", 20 * FRAMES // 3)
+    monkeypatch.setattr(studies, "MOST_FRAMES", 20 * FRAMES // 3)
     chosen = [utterances(run, frames_of(run, seed)[0]) for seed in (0, 0, 1)]
     assert [len(names) for names in chosen] == [20, 20, 20]
     assert chosen[0] == chosen[1] != chosen[2]
@@ -95,7 +95,7 @@ def test_utterances_are_chosen_from_all_speakers_by_the_seed(run, monkeypatch):
 
 
 def test_the_task_is_trained_and_evaluated_on_these_frames(run, monkeypatch):
-    monkeypatch.setattr(task, "MOST_FRAMES", 20 * FRAMES // 3)
+    monkeypatch.setattr(studies, "MOST_FRAMES", 20 * FRAMES // 3)
     loaded, expected = make_task(run, seed=1), FrameTask(*frames_of(run, seed=1), seed=1)
     weights = expected.initial()
     assert torch.equal(loaded.initial(), weights)

@@ -2,8 +2,17 @@
 
 import pytest
 
-from toolkit.scaling.processes import ALONE, Load, Machine, Measured
-from toolkit.scaling.validate import METHODS, Compared, predict, table_rows, validate
+from toolkit.scaling.real_processes import (
+    ALONE,
+    METHODS,
+    Compared,
+    Load,
+    Machine,
+    Measured,
+    predict,
+    table_rows,
+    validate,
+)
 
 LOAD = Load(seconds=0.1, steps=50, factor=5.0)
 

@@ -5,18 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolkit.tta import accelerators, amd
-from toolkit.tta.accelerators import Accelerators
-from toolkit.tta.amd import AmdDevices
-from toolkit.tta.nvml import Device
-from toolkit.tta.platform import describe
+from toolkit.tta import machine
+from toolkit.tta.machine import Accelerators, AmdDevices, Device, describe
 
 
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(AmdDevices.__init__, "__defaults__", (tmp_path / "drm",))
-    for name in amd.VISIBLE:
+    for name in machine.VISIBLE:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -106,7 +103,7 @@ def test_torch_tells_of_devices_where_nvml_does_not(monkeypatch):
     ]
     assert "pip install nvidia-ml-py" in found["unmeasured"]
     false_torch(monkeypatch, ["GPU 0"], hip="6.2")
-    assert describe()["unmeasured"] == accelerators.NO_DRIVER
+    assert describe()["unmeasured"] == machine.NO_DRIVER
     false_torch(monkeypatch)
     assert describe()["unmeasured"] is None
 
@@ -114,13 +111,13 @@ def test_torch_tells_of_devices_where_nvml_does_not(monkeypatch):
 def test_apples_device_is_named_after_its_chip(monkeypatch):
     false_torch(monkeypatch, mps=True)
     said = SimpleNamespace(stdout="Apple M2 Pro\n")
-    monkeypatch.setattr(accelerators.subprocess, "run", lambda command, **_: said)
+    monkeypatch.setattr(machine.subprocess, "run", lambda command, **_: said)
     found = Accelerators()
     assert found.describe() == [Device("Apple M2 Pro GPU", 12.0, "shared memory")]
-    assert found.unmeasured() == accelerators.APPLE
+    assert found.unmeasured() == machine.APPLE
 
     def fails(command, **_):
         raise FileNotFoundError(command[0])
 
-    monkeypatch.setattr(accelerators.subprocess, "run", fails)
+    monkeypatch.setattr(machine.subprocess, "run", fails)
     assert found.describe()[0].name.startswith("Apple GPU")

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit import cli
+from toolkit.tta.config import TtaConfig
 from toolkit.tta.page import write_page
-from toolkit.tta.rules import TtaConfig
 from toolkit.tta.runs import read_platforms
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "librispeech" / "CTC.md"

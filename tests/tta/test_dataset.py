@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.tta.dataset import Dataset, DatasetError, read_dataset
+from toolkit.tta.config import Dataset, DatasetError, read_dataset
 
 TEXT = "name: A & B\nutterances: continuous\nspeakers: independent\nvocabulary: very large\n"
 
@@ -37,7 +37,7 @@ def test_faults_name_the_file(tmp_path, text, message):
 
 
 def test_axes_go_from_easy_to_hard():
-    from toolkit.tta.dataset import AXES
+    from toolkit.tta.config import AXES
 
     easiest = Dataset("x", *(values[0] for _, values in AXES.values()))
     assert easiest.html().count("class=here") == 4

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from toolkit.tta.feature_panels import panels
+from toolkit.tta.figures import panels
 
 
 def images(text):

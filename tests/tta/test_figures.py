@@ -4,17 +4,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from toolkit.tta.cards import machine_cards, result_cards
-from toolkit.tta.diagram import system_figure
+from toolkit.tta.config import TtaConfig
 from toolkit.tta.figures import (
     CONTRAST,
     accuracy_figure,
     loss_figure,
     states_figure,
+    system_figure,
     throughput_figure,
     utilisation_figure,
 )
-from toolkit.tta.rules import TtaConfig
+from toolkit.tta.page import machine_cards, result_cards
 from toolkit.tta.runs import read_platforms
 
 CONFIG = TtaConfig(cer=(12, 8), wer=(24,), epochs=3)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from toolkit.tta.platform import PlatformError, Price, describe, read_prices
+from toolkit.tta.machine import PlatformError, Price, describe, read_prices
 
 
 def test_the_machine_describes_itself_as_plain_data(tmp_path):

@@ -18,10 +18,15 @@ from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 from toolkit.train.ctc.record_folder import Records
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.tta import readers as module
-from toolkit.tta import throughput
-from toolkit.tta.readers import choice, tune
-from toolkit.tta.synthetic_records import write_synthetic_records
-from toolkit.tta.throughput import Measurement, Setting, measure
+from toolkit.tta.readers import (
+    Measurement,
+    Setting,
+    choice,
+    measure,
+    measure_here,
+    tune,
+    write_synthetic_records,
+)
 
 
 def machine_with(rates, memory=lambda readers, batch: 0):
@@ -125,10 +130,10 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
     model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))
     save_model(tmp_path, model)
     monkeypatch.setattr(objective, "CtcObjective", Objective)
-    monkeypatch.setattr(throughput, "make_optimizer", make)
+    monkeypatch.setattr(module, "make_optimizer", make)
     readers = ReaderConfig(2, readers=0, buffer=2)
     with torch_threads(2):
-        throughput.measure_here(Setting(records, readers, str(tmp_path), training, seconds=0.01))
+        measure_here(Setting(records, readers, str(tmp_path), training, seconds=0.01))
         assert torch.get_num_threads() == 2
     dtype = torch.bfloat16 if training.amp == "bf16" else torch.float32
     assert set(seen) == {(training.threads or 2, dtype)}

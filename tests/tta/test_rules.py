@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.tta.rules import TtaConfig, first_epoch, mlperf, time_to_accuracy, typical
+from toolkit.tta.config import TtaConfig, first_epoch, mlperf, time_to_accuracy, typical
 
 RATES = st.lists(st.floats(0, 100), max_size=12)
 

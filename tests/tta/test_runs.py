@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.stages.marker import Marker
 from toolkit.train.runlog import RUN_LOG
-from toolkit.tta.platform import Price
+from toolkit.tta.machine import Price
 from toolkit.tta.runs import BenchRunError, read_platforms, recipe_folder, stage_times
 
 EPOCH = 10 * 2.0 + 0.5 + 0.25 + 1 + 4 + 1  # seconds of a fake epoch, see FakeTraining

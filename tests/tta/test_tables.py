@@ -3,20 +3,23 @@ import json
 import pytest
 
 from toolkit.score.results import Result, record_results
-from toolkit.tta.platform import Price
+from toolkit.tta.config import TtaConfig
+from toolkit.tta.machine import Price
 from toolkit.tta.published import published
-from toolkit.tta.result_tables import final_table, published_table, stage_table, sweep_table
-from toolkit.tta.rules import TtaConfig
 from toolkit.tta.runs import BenchRunError, read_platforms
 from toolkit.tta.tables import (
     cost_table,
     duration,
     efficiency_table,
+    final_table,
     minutes,
     price_table,
     published_price_table,
+    published_table,
     rent_table,
     rules_table,
+    stage_table,
+    sweep_table,
     tta_table,
 )
 

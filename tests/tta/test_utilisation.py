@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from toolkit.tta import nvml, utilisation
+from toolkit.tta import machine, utilisation
 from toolkit.tta.utilisation import Meter, UtilisationConfig, sampling
 
 FAST = UtilisationConfig(fine=0.02, coarse=0.02, burst=1.0, period=1.0)
@@ -179,9 +179,9 @@ def devices(monkeypatch):
 
 @pytest.mark.usefixtures("devices")
 def test_devices_are_described_and_metered():
-    found = nvml.Devices()
+    found = machine.Devices()
     assert found.utilisation() == (0.7, 0.71)
-    assert found.describe()[1] == nvml.Device("Device 1", 8.0, "PCIe 3 x8")
+    assert found.describe()[1] == machine.Device("Device 1", 8.0, "PCIe 3 x8")
     assert Meter().sample().gpus == (0.7, 0.71)
 
 
@@ -192,7 +192,7 @@ def test_devices_are_described_and_metered():
 )
 def test_only_visible_devices_count(monkeypatch, visible, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [d.name for d in nvml.Devices().describe()] == [f"Device {n}" for n in names]
+    assert [d.name for d in machine.Devices().describe()] == [f"Device {n}" for n in names]
 
 
 @pytest.mark.parametrize("module", [None, Nvml])
@@ -204,5 +204,5 @@ def test_without_package_or_driver_there_are_no_devices(monkeypatch, module):
             raise Nvml.NVMLError
 
         monkeypatch.setattr(Nvml, "nvmlInit", staticmethod(fails))
-    assert nvml.Devices().utilisation() == ()
-    assert nvml.Devices().describe() == []
+    assert machine.Devices().utilisation() == ()
+    assert machine.Devices().describe() == []

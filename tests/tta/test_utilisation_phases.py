@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from toolkit.train.runlog import Utilisation
-from toolkit.tta.utilisation_phases import Window, mean_utilisation, phases, waiting, window
+from toolkit.tta.utilisation import Window, mean_utilisation, phases, waiting, window
 
 STEP = [  # of 10 samples: (cpu, gpu 0, gpu 1)
     *[(0.9, 0.0, 0.0)] * 2,  # transfer

@@ -165,23 +165,23 @@ def scaling(
       toolkit scaling validate --processes 4 --method adpsgd --method hadpsgd
     """
     from toolkit.processes.threads import one_thread
-    from toolkit.scaling.batches import TunedBatches
-    from toolkit.scaling.frontier import Frontier
-    from toolkit.scaling.inputs import table1_inputs
-    from toolkit.scaling.later import Later
-    from toolkit.scaling.page import Results
-    from toolkit.scaling.processes import Load
+    from toolkit.scaling.page import Results, table1_inputs
+    from toolkit.scaling.real_processes import HEADING, METHODS, Load, note, table_rows, validate
     from toolkit.scaling.studies import (
         PAPERS_MINIBATCHES,
+        Frontier,
+        Later,
+        TunedBatches,
         accuracy_variations,
         ibm,
+        make_sequence_task,
+        make_task,
+        measured_shares,
         speedup_variations,
         stragglers,
         table1,
         table1_scenario,
     )
-    from toolkit.scaling.task import make_sequence_task, make_task, measured_shares
-    from toolkit.scaling.validate import HEADING, METHODS, note, table_rows, validate
 
     unknown = set(methods) - METHODS.keys()
     if unknown:

@@ -57,8 +57,8 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
 def _with_repeats(given: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
     """Train runs again; yield NAME=FOLDER of every training."""
     from toolkit.processes.devices import choose_device
-    from toolkit.tta.repeats import repeated
     from toolkit.tta.runs import name_and_folder, read_platforms
+    from toolkit.tta.training import repeated
 
     command = shlex.join(["toolkit", *sys.argv[1:]])
     for one in given:
@@ -150,14 +150,12 @@ def page(
       toolkit tta "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
       toolkit tta --runs 3 exp/ctc-demo --cer 20,15,12 --wer 60,50,40
     """
-    from toolkit.tta.dataset import read_dataset
-    from toolkit.tta.feature_panels import feature_figure
+    from toolkit.tta.config import EQUAL_BATCH_WER, TtaConfig, read_dataset
+    from toolkit.tta.figures import feature_figure
+    from toolkit.tta.machine import read_prices
     from toolkit.tta.page import Extras, write_page
-    from toolkit.tta.platform import read_prices
-    from toolkit.tta.result_tables import sweep_table
-    from toolkit.tta.rules import EQUAL_BATCH_WER, TtaConfig
     from toolkit.tta.runs import read_platforms
-    from toolkit.tta.tables import tta_table
+    from toolkit.tta.tables import sweep_table, tta_table
 
     default = TtaConfig()
     try:

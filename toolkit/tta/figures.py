@@ -1,18 +1,27 @@
-"""The paper's figures, drawn from run logs: accuracy, loss, throughput, utilisation (A35-A37)."""
+"""Figures of the page: curves, throughput, utilisation, block diagrams (A41), features (A3)."""
 
+import base64
+import io
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from toolkit.report.chart import Band, Chart, Ring, Series, Target
+from toolkit.report.chart import Band, Chart, Ring, Series, Target, linear_ticks
 from toolkit.report.page import figure, figures, legend
 from toolkit.train.runlog import Evaluated, Event, Saved, Sentences, Swapped, Utilisation
-from toolkit.tta.rules import TtaConfig
+from toolkit.tta.config import TtaConfig
+from toolkit.tta.machine import format_devices, format_processors
 from toolkit.tta.runs import STATES, Platform, TrainingRun
 from toolkit.tta.tables import NAMES, duration, minutes
-from toolkit.tta.utilisation_phases import Span, phases, waiting, window
+from toolkit.tta.utilisation import Span, phases, waiting, window
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 CONTRAST = (1, 0, 1, 2, 0, 3, 1, 0)
 """For each colour of the page's palette another one that is easily told from it."""
@@ -74,11 +83,13 @@ def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfi
 
 def _searches(platforms: Sequence[Platform]) -> str:
     """Name the search behind each curve."""
-    known = {platform.name: platform.first.search for platform in platforms}
-    if len(set(known.values())) == 1:
-        found = next(iter(known.values()))
-        return f" Recognised by {found}." if found else ""
-    named = [f"{name} by {found or 'an unnamed search'}" for name, found in known.items()]
+    search_by_platform = {platform.name: platform.first.search for platform in platforms}
+    if len(set(search_by_platform.values())) == 1:
+        search = next(iter(search_by_platform.values()))
+        return f" Recognised by {search}." if search else ""
+    named = [
+        f"{name} by {search or 'an unnamed search'}" for name, search in search_by_platform.items()
+    ]
     return f" Recognised: {'; '.join(named)}."
 
 
@@ -260,3 +271,248 @@ def states_figure(platforms: Sequence[Platform]) -> str:
 
 def _share_text(state: str, share: float) -> str:
     return f"{state} {100 * share:.{0 if share >= 0.1 else 1}f} %"
+
+
+Where = Literal["storage", "processors", "devices", ""]
+DIAGRAM_WIDE, DIAGRAM_NARROW = (760, 5), (340, 2)
+"""Width of a drawing in pixels, and boxes in a row."""
+BOX_GAP, BOX_HEIGHT, ROW_HEIGHT = 22, 44, 62
+MAX_BOX_CHARACTERS = 22
+"""Characters of a box's text; the rest is in its tooltip."""
+COLOURS = {"storage": 7, "processors": 0, "devices": 1}
+"""Colour of the boxes by the hardware that does their work."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A box of the diagram."""
+
+    text: str
+    small: str = ""
+    """A second line."""
+    where: Where = ""
+    """The hardware that does it."""
+
+
+def system_figure(platform: Platform) -> str:
+    """Draw the system of a platform's first run: features, acoustic model, language model, layers.
+
+    Empty where the log does not describe it, as in those of earlier versions.
+    """
+    about = platform.first.log.created.about or {}
+    system, machine = about.get("system"), about.get("machine") or {}
+    if not system:
+        return ""
+    computing: Where = "devices" if machine.get("devices") else "processors"
+    chains = {
+        "Features": _features(system),
+        "Acoustic model": _acoustic_model(system, platform.first.log.created.devices, computing),
+        "Language model": _language_model(system, about.get("settings") or {}),
+        "Layers of the network": [
+            Block(text, small, computing) for text, small in system["layers"]
+        ],
+    }
+    drawn = "".join(
+        f'<div class="{name}">{_chains_svg(platform.name, chains, *size)}</div>'
+        for name, size in (("wide", DIAGRAM_WIDE), ("narrow", DIAGRAM_NARROW))
+    )
+    hardware = {
+        "storage": machine.get("storage") or "",
+        "processors": format_processors(machine),
+        "devices": format_devices(machine),
+    }
+    items = "".join(
+        f'<li><i class="patch c{COLOURS[where]}"></i>{where}: {escape(text)}</li>'
+        for where, text in hardware.items()
+        if text
+    )
+    title = f"From audio to text on {escape(platform.name)}"
+    return f'<figure><h3>{title}</h3><ul class="key">{items}</ul>{drawn}</figure>'
+
+
+def _features(system: dict[str, Any]) -> list[Block]:
+    return [
+        Block("audio", "", "storage"),
+        Block("front end", f"{system['values']} values per frame", "processors"),
+        Block("features", "", "storage"),
+        Block("records", "with labels", "storage"),
+    ]
+
+
+def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> list[Block]:
+    copies = f"{replicas} copies of it" if replicas > 1 else "one copy"
+    readers = system["readers"]
+    return [
+        Block("records", "", "storage"),
+        Block(
+            f"{readers} reader{'s' * (readers != 1)}" if readers else "a reading thread",
+            f"per copy, {system['buffer']} batches",
+            "processors",
+        ),
+        Block(f"batches of {system['batch']}", copies, computing),
+        Block("network, CTC loss", f"{system['units']} outputs", computing),
+        Block(system["optimizer"], "weights, checkpoints", computing),
+    ]
+
+
+def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Block]:
+    search, _, rest = str(settings.get("evaluation", "")).partition(", ")
+    return [
+        Block("log-probabilities", f"of {system['units']} outputs", "processors"),
+        Block(f"search: {search}", rest.partition(", ")[0], "processors"),
+        Block("text", "WER, CER", "processors"),
+    ]
+
+
+def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most: int) -> str:
+    """Draw chains of boxes below each other, each under its title."""
+    parts, y = [], 0.0
+    box = (width - BOX_GAP * (most - 1)) / most
+    for title, blocks in chains.items():
+        parts.append(f'<text class="label small" x="0" y="{y + 12:g}">{escape(title)}</text>')
+        for number, block in enumerate(blocks):
+            row, column = divmod(number, most)
+            x, top = column * (box + BOX_GAP), y + 20 + ROW_HEIGHT * row
+            parts.append(_block(block, x, top, box))
+            if number + 1 == len(blocks):
+                continue
+            if column + 1 < most:
+                parts.append(_arrow(x + box, top + BOX_HEIGHT / 2, BOX_GAP, 0))
+            else:
+                parts.append(
+                    _arrow(x + box / 2, top + BOX_HEIGHT, -(width - box), ROW_HEIGHT - BOX_HEIGHT)
+                )
+        y += 20 + ROW_HEIGHT * -(-len(blocks) // most) + 6
+    return (
+        f'<svg viewBox="0 0 {width} {y:g}" role="img" aria-label="Block diagram of {escape(name)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _block(block: Block, x: float, y: float, width: float) -> str:
+    hue = f" c{COLOURS[block.where]}" if block.where else ""
+    lines = [(block.text, ""), (block.small, " small")] if block.small else [(block.text, "")]
+    first = y + BOX_HEIGHT / 2 + (4 if len(lines) == 1 else -4)
+    texts = "".join(
+        f'<text class="label{kind}" x="{x + width / 2:.5g}" y="{first + 16 * n:g}" '
+        f'text-anchor="middle">{escape(_short(text))}</text>'
+        for n, (text, kind) in enumerate(lines)
+    )
+    whole = f"<title>{escape(', '.join(text for text, _ in lines))}</title>"
+    return (
+        f'<g>{whole}<rect class="box-shape placed{hue}" x="{x:.5g}" y="{y:g}" width="{width:.5g}" '
+        f'height="{BOX_HEIGHT}" rx="5"/>{texts}</g>'
+    )
+
+
+def _short(text: str) -> str:
+    return (
+        text if len(text) <= MAX_BOX_CHARACTERS else f"{text[: MAX_BOX_CHARACTERS - 1].rstrip()}…"
+    )
+
+
+def _arrow(x: float, y: float, right: float, down: float) -> str:
+    """Draw an arrow: to the right, or down and back to the first box of the next row."""
+    if not down:
+        return f'<path class="wire" d="M{x:.5g} {y:g}h{right - 5:g}m-4 -4l4 4l-4 4"/>'
+    half = down / 2
+    return (
+        f'<path class="wire" d="M{x:.5g} {y:g}v{half:g}h{right:.5g}v{half - 2:g}m-4 -4l4 4l4 -4"/>'
+    )
+
+
+PANELS_WIDE, PANELS_NARROW = 1040.0, 400.0
+LEFT, RIGHT, PANEL_HEIGHT, PANEL_GAP = 46.0, 14.0, 118.0, 30.0
+"""Margins, height of a panel, and gap between panels in pixels."""
+
+
+def feature_figure(audio: Path) -> str:
+    """Return the figure of a file: 80 log-mel and 13 MFCC of windows of 32 ms (A1, A3).
+
+    Raises:
+      AudioError: the file cannot be read.
+      FrontendError: there is no front end on this Python, or the file is shorter than a window.
+    """
+    from toolkit.features.audio import load_audio
+
+    return utterance_figure(load_audio(audio), audio.name)
+
+
+def utterance_figure(samples: "Tensor", name: str) -> str:
+    """Return the figure of samples[S] at 16 kHz; see `feature_figure`."""
+    from toolkit.features.frontend import PRESETS, Frontend
+
+    config = PRESETS["fbank80-mfcc13"]
+    features = Frontend(config)(samples).numpy()
+    mel, cepstra = np.split(features, [config.mel_bins], axis=1)
+    return panels(samples.numpy(), mel, cepstra, config.sampling_rate, name)
+
+
+def panels(samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int, name: str) -> str:
+    """Draw samples [S], log-mel energies [T, 80] and cepstra [T, 13], one above the other.
+
+    Each cepstral coefficient has its own scale, as the first one would dominate the others.
+    """
+    scaled = (cepstra - cepstra.mean(axis=0)) / np.maximum(cepstra.std(axis=0), 1e-9)
+    images = [_png(mel), _png(np.clip(scaled, -2.5, 2.5))]
+    labels = [f"{mel.shape[1]} log-mel energies", f"{cepstra.shape[1]} MFCC"]
+    drawn = "".join(
+        f'<div class="{kind}">{_panels_svg(samples, images, labels, rate, width)}</div>'
+        for kind, width in (("wide", PANELS_WIDE), ("narrow", PANELS_NARROW))
+    )
+    caption = (
+        "From samples to features: windows of 32 ms every 10 ms; bright is loud. Each cepstral "
+        "coefficient has its own scale."
+    )
+    return f"<figure><h3>{escape(name)}</h3>{drawn}<figcaption>{caption}</figcaption></figure>"
+
+
+def _panels_svg(
+    samples: np.ndarray, images: list[str], labels: list[str], rate: int, width: float
+) -> str:
+    seconds, inside = len(samples) / rate, width - LEFT - RIGHT
+    top = [20 + n * (PANEL_HEIGHT + PANEL_GAP) for n in range(3)]
+    height = top[-1] + PANEL_HEIGHT + 30
+    parts = [
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="Waveform and features">',
+        _wave(samples, top[0], inside),
+        *(
+            f'<text class="unit" x="0" y="{y - 8:g}">{escape(label)}</text>'
+            for y, label in zip(top, ["waveform", *labels], strict=True)
+        ),
+        *(
+            f'<image x="{LEFT:g}" y="{y:g}" width="{inside:g}" height="{PANEL_HEIGHT:g}" '
+            f'preserveAspectRatio="none" style="image-rendering:pixelated" href="{image}"/>'
+            for y, image in zip(top[1:], images, strict=True)
+        ),
+    ]
+    base = top[-1] + PANEL_HEIGHT
+    for tick in linear_ticks(0.0, seconds, max(3, round(width / 110))):
+        x = LEFT + inside * tick / seconds
+        unit = " s" if tick == 0 else ""
+        parts.append(
+            f'<path class="axis" d="M{x:.1f} {base:g}v4"/><text class="tick" x="{x:.1f}" '
+            f'y="{base + 18:g}" text-anchor="middle">{tick:g}{unit}</text>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _wave(samples: np.ndarray, top: float, inside: float) -> str:
+    """Draw the envelope of the samples: minimum and maximum of each pixel."""
+    columns = np.array_split(samples, min(len(samples), int(inside)))
+    scale = PANEL_HEIGHT / 2 / max(float(np.abs(samples).max()), 1e-9)
+    middle = top + PANEL_HEIGHT / 2
+    step = inside / len(columns)
+    upper = [f"{LEFT + n * step:.1f} {middle - scale * c.max():.1f}" for n, c in enumerate(columns)]
+    lower = [f"{LEFT + n * step:.1f} {middle - scale * c.min():.1f}" for n, c in enumerate(columns)]
+    return f'<path class="wave c0" d="M{"L".join(upper + lower[::-1])}z"/>'
+
+
+def _png(values: np.ndarray) -> str:
+    """Return [T, F] as an image: time to the right, the first feature at the bottom."""
+    from matplotlib.image import imsave
+
+    file = io.BytesIO()
+    low, high = np.percentile(values, [2, 99.5])
+    imsave(file, values.T[::-1], cmap="magma", vmin=low, vmax=max(high, low + 1e-9), format="png")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -22,8 +22,8 @@ from toolkit.train.runlog import (
     Utilisation,
     read_run_log,
 )
-from toolkit.tta.platform import Price
-from toolkit.tta.rules import first_epoch, mlperf, time_to_accuracy, typical
+from toolkit.tta.config import first_epoch, mlperf, time_to_accuracy, typical
+from toolkit.tta.machine import Price
 
 STATES = ("training", "sentences", "saving", "swapping", "evaluating", "start-up and rest")
 
@@ -68,8 +68,8 @@ class TrainingRun:
     def tta(self, metric: str, target: float, epochs: int) -> float | None:
         """Return TTA(target, epochs) in minutes (A26); with one epoch it is DAWNBench's rule."""
         seconds, rates = self.curve(metric)
-        found = time_to_accuracy(seconds.tolist(), rates.tolist(), target, epochs)
-        return None if found is None else found / 60
+        tta_seconds = time_to_accuracy(seconds.tolist(), rates.tolist(), target, epochs)
+        return None if tta_seconds is None else tta_seconds / 60
 
     def losses(self, sigma: float = 10.0) -> tuple[np.ndarray, np.ndarray]:
         """Return seconds and training loss, smoothed by a Gaussian of `sigma` events (A35: 10).
@@ -243,7 +243,7 @@ def recipe_folder(folder: Path) -> Path | None:
 def stage_times(folder: Path) -> list[tuple[int, str, float]]:
     """Return number, title and seconds of the finished stages of a recipe's run (A39)."""
     place = recipe_folder(folder)
-    found = []
+    times = []
     for path in sorted(place.glob("stages/*.json")) if place else []:
         if not re.fullmatch(r"\d+\.json", path.name):
             continue
@@ -252,5 +252,5 @@ def stage_times(folder: Path) -> list[tuple[int, str, float]]:
         except UnreadableMarkerError:
             continue
         if marker is not None:
-            found.append((marker.stage, marker.title, marker.seconds))
-    return found
+            times.append((marker.stage, marker.title, marker.seconds))
+    return times

@@ -65,7 +65,7 @@ def sweep(
     for width in widths:
         wide = decoder.widened(width)
         before = perf_counter()
-        texts = [found[0].text for found in wide.decode_many(utterances, jobs)]
+        texts = [nbest[0].text for nbest in wide.decode_many(utterances, jobs)]
         seconds = perf_counter() - before
         rates = error_rates(references, dict(zip(log_probs, texts, strict=True)))
         cost = 1e6 * seconds * min(jobs, len(utterances)) / max(1, frames * width)
@@ -200,19 +200,21 @@ def table(rows: Sequence[Row], title: str) -> Any:  # rich's, which is imported 
     from rich.table import Table
 
     paper = published("A31")
-    found = Table(
+    table_of_widths = Table(
         title=f"Beam width: {title}",
         caption=f"{MARK}: {paper.title}; {paper.source}, {paper.place}",
         caption_justify="left",
     )
     for name in ("width", "seconds", "WER %", "CER %", "usual CER %", "us / frame / width"):
-        found.add_column(name, justify="right")
+        table_of_widths.add_column(name, justify="right")
     for row in rows:
-        found.add_row(
+        table_of_widths.add_row(
             str(row.width), f"{row.seconds:.2f}", f"{row.wer:.2f}", f"{row.cer:.3f}",
             f"{row.cer_usual:.3f}", f"{row.microseconds:.2f}",
         )  # fmt: skip
-    found.add_section()
+    table_of_widths.add_section()
     for width, seconds, wer, cer in paper.rows:
-        found.add_row(f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", "")
-    return found
+        table_of_widths.add_row(
+            f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", ""
+        )
+    return table_of_widths

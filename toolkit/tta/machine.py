@@ -1,15 +1,14 @@
-"""The machine of a training: processors, devices, storage (A30), and prices (A29)."""
+"""The machine of a training: processors, storage, devices (A28, A30), and its price (A29)."""
 
+import difflib
 import os
-from dataclasses import dataclass
-from typing import Any
-from pathlib import Path
 import platform
 import subprocess
 import sys
-from dataclasses import replace
-import difflib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
@@ -121,10 +120,10 @@ class AmdDevices:
     """
 
     def __init__(self, cards: Path = CARDS) -> None:
-        found = [path / "device" for path in cards.glob("card*") if path.name[4:].isdigit()]
-        found = [path for path in found if _read(path / "vendor") == VENDOR]
-        found = [path for path in found if _read(path / "mem_info_vram_total").isdigit()]
-        self._folders = _visible(sorted(found, key=lambda path: path.resolve().name))
+        folders = [path / "device" for path in cards.glob("card*") if path.name[4:].isdigit()]
+        folders = [path for path in folders if _read(path / "vendor") == VENDOR]
+        folders = [path for path in folders if _read(path / "mem_info_vram_total").isdigit()]
+        self._folders = _visible(sorted(folders, key=lambda path: path.resolve().name))
 
     def describe(self) -> list[Device]:
         """Return a description of each device; the driver knows few names, else it is a number."""
@@ -189,8 +188,8 @@ class Accelerators:
 
     def describe(self) -> list[Device]:
         """Return a description of each device."""
-        if found := self._nvidia.describe():
-            return found
+        if devices := self._nvidia.describe():
+            return devices
         files, known = self._amd.describe() if self._amd else [], _known_to_torch()
         if len(files) != len(known):
             return known or files
@@ -220,8 +219,8 @@ def _known_to_torch() -> list[Device]:
     if torch is None:
         return []
     if torch.cuda.is_available():  # of AMD too, in torch's build for ROCm
-        found = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
-        return [Device(d.name, round(d.total_memory / 2**30, 1), link="") for d in found]
+        properties = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+        return [Device(d.name, round(d.total_memory / 2**30, 1), link="") for d in properties]
     if _has_mps():
         return [Device(_apple_name(), round(_mps_bytes() / 2**30, 1), "shared memory")]
     return []
@@ -249,10 +248,10 @@ def _apple_name() -> str:
     """Return the chip's name, such as `Apple M2 Pro`, whose GPU has no other."""
     command = ["sysctl", "-n", "machdep.cpu.brand_string"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return f"Apple GPU ({platform.machine()})"
-    return f"{found.stdout.strip()} GPU"
+    return f"{done.stdout.strip()} GPU"
 
 
 SHARED = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "fuse.s3", "fuse.sshfs")
@@ -394,3 +393,27 @@ def _storage(folder: Path) -> str | None:
             continue
         return f"{kind} on {'a rotating disk' if rotates else 'SSD'}"
     return kind
+
+
+def format_processors(machine: dict[str, Any]) -> str:
+    """Format the processors of `describe` in one line."""
+    if not machine.get("cpu"):
+        return ""
+    sockets = machine.get("sockets") or 1
+    many = f"{sockets} x " if sockets > 1 else ""
+    cores = f", {machine['cores']} cores" if machine.get("cores") else ""
+    usable = f" ({machine['cpus']} CPUs usable)" if machine.get("cpus") else ""
+    ghz = f", {machine['ghz']} GHz" if machine.get("ghz") else ""
+    return f"{many}{machine['cpu']}{cores}{usable}{ghz}"
+
+
+def format_devices(machine: dict[str, Any]) -> str:
+    """Format the devices of `describe` in one line, equal ones together."""
+    links_by_model: dict[tuple[str, float], list[str]] = {}
+    for device in machine.get("devices") or []:
+        links_by_model.setdefault((device["name"], device["memory_gib"]), []).append(device["link"])
+    return "; ".join(
+        f"{len(links)} x {name}, {memory:g} GiB"
+        + (f" ({', '.join(dict.fromkeys(links))})" if any(links) else "")
+        for (name, memory), links in links_by_model.items()
+    )

@@ -1,33 +1,31 @@
-"""x"""
+"""Epochs of real processes on this machine, measured and predicted by the simulator."""
 
 import multiprocessing
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
+
 import torch
 from torch import Tensor, nn
+
 from toolkit.errors import ToolkitError
 from toolkit.parallel.batch import Batch
-from toolkit.parallel.config import ParallelConfig, make_strategy
+from toolkit.parallel.config import AdpsgdConfig, BmufConfig, ParallelConfig, make_strategy
 from toolkit.parallel.process_group import Workers
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.processes.workers import start_worker
-from toolkit.train.config import TrainerConfig
-from toolkit.train.loop import Trainer
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from toolkit.parallel.config import AdpsgdConfig, BmufConfig, ParallelConfig
-from toolkit.scaling.outcomes import NAMES
 from toolkit.scaling.simulator.network import GIGABIT, Network
 from toolkit.scaling.simulator.run import Scenario, StepTimes
 from toolkit.scaling.simulator.simulate import simulate
-
+from toolkit.scaling.studies import NAMES
+from toolkit.train.config import TrainerConfig
+from toolkit.train.loop import Trainer
 
 ALONE = "alone"
 """In place of a method: every process trains on its own, all at the same time."""

@@ -1,18 +1,17 @@
-"""Target accuracies, rules and data sets of times to accuracy (A4, A26, A40)."""
+"""Targets and rules of times to accuracy (A26, A40), and the difficulty of data sets (A4)."""
 
+import difflib
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-import difflib
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from typing import Any
+
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import reading, validated
-
 
 EQUAL_BATCH_WER = (22.0, 20.0, 19.0)
 """Target word error rates of the equal-batch study in percent (A34)."""

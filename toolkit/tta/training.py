@@ -26,7 +26,7 @@ from toolkit.train.ctc.record_folder import Records
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.monitor import Progress
 from toolkit.train.precision import Precision
-from toolkit.tta.platform import describe
+from toolkit.tta.machine import describe
 from toolkit.tta.runs import BenchRunError, log_folder, recipe_folder
 from toolkit.tta.utilisation import sampling
 
@@ -200,7 +200,7 @@ def repeated(
     for number in range(2, runs + 1):
         seed, out = plan.train.seed + number - 1, root / REPEATS / str(number)
         tell(f"Run {number} of {runs}, seed {seed}, in {out}")
-        own = replace(plan, train=replace(plan.train, seed=seed))
-        train_by_plan(own, root, out, device, jobs, command)
+        repeat_plan = replace(plan, train=replace(plan.train, seed=seed))
+        train_by_plan(repeat_plan, root, out, device, jobs, command)
         folders.append(out)
     return folders
