@@ -1,5 +1,6 @@
 """The command `toolkit scaling`: simulated scaling of data-parallel training methods."""
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,33 +203,33 @@ def scaling(
     chosen = studies or SIMULATED
     with one_thread():
         shares = measured_shares()
-        task = make_task(run) if {"table1", "frontier", "later"} & set(chosen) else None
+        task = cache(lambda: make_task(run))
         scenario = table1_scenario(minibatches, block, threshold, shares)
         results = Results()
         if "table1" in chosen:
-            outcomes = table1(scenario, task, click.echo)
+            outcomes = table1(scenario, task(), click.echo)
             short = table1_scenario(PAPERS_MINIBATCHES * block // 2, block, threshold, shares)
             densities = [outcome.density for outcome in outcomes if outcome.method == "gtc"]
             results.table1(
                 outcomes,
-                table1(short, task, click.echo),
-                table1_inputs(scenario, task, synthetic=run is None),
+                table1(short, task(), click.echo),
+                table1_inputs(scenario, task(), synthetic=run is None),
                 speedup_variations(scenario, densities),
-                accuracy_variations(scenario, task, outcomes, click.echo),
+                accuracy_variations(scenario, task(), outcomes, click.echo),
             )
         if "ibm" in chosen:
             results.ibm(ibm(shares))
         if "stragglers" in chosen:
             results.stragglers(stragglers(shares))
         if "frontier" in chosen:
-            results.frontier(study, list(study.trained(task, click.echo)))
+            results.frontier(study, list(study.trained(task(), click.echo)))
         if "batches" in chosen:
             tuned = TunedBatches(shares=shares)
             rows = tuned.rows(list(tuned.trials(make_sequence_task(run), click.echo)))
             results.add_table("batches", "Large batches with tuned rates", TUNED, rows, tuned.note)
         if "later" in chosen:
             later = Later()
-            rows = later.rows(list(later.outcomes(task, click.echo)))
+            rows = later.rows(list(later.outcomes(task(), click.echo)))
             results.add_table("later", "Later methods", LATER, rows, later.note)
         if "validate" in chosen:
             load = Load(step_seconds, steps, slower, weights=weights)
