@@ -14,11 +14,15 @@ import click
 import numpy as np
 import torch
 
-from benchmarks.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE, CtcDecoderProcess
-from benchmarks.peers.flashlight_decoder import FlashlightDecoder
-from benchmarks.peers.process import PeerUnavailableError
+from benchmarks.peers import (
+    FLASHLIGHT_TEXT,
+    PYCTCDECODE,
+    CtcDecoderProcess,
+    FlashlightDecoder,
+    PeerUnavailableError,
+)
 from benchmarks.run import Case, compare
-from benchmarks.synthetic_task import FRAMES, SyntheticCtcTask
+from benchmarks.synthetic import FRAMES, SyntheticCtcTask
 from toolkit.config.parameters import JSON_OUT
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder

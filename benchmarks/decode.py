@@ -13,10 +13,9 @@ from time import process_time
 from torch import Tensor
 
 from benchmarks import decode_gpu as gpu_decode
-from benchmarks.peers.faster_decoder import FasterDecoder
-from benchmarks.peers.process import PeerUnavailableError
+from benchmarks.peers import FasterDecoder, PeerUnavailableError
 from benchmarks.run import BenchmarkError, Case, Table, Target, compare, table_figure
-from benchmarks.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
+from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.engines import EngineError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.run import Case, Table, compare
-from benchmarks.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
+from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.align.scored import Scored, map_scored
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.environment import usable_cpus

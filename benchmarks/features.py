@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import features_gpu as gpu_features
-from benchmarks.noise import RATE, write_noise
 from benchmarks.run import Case, Table, Target, compare, rate_ratio
+from benchmarks.synthetic import RATE, write_noise
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.noise import write_noise
 from benchmarks.run import Case, Table, compare
+from benchmarks.synthetic import write_noise
 from toolkit.environment import usable_cpus
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks import lattice_gpu as gpu_lattice
 from benchmarks.run import Case, Table, Target, compare, table_figure
-from benchmarks.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
+from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.decode.denominator_lattices import LatticeConfig, search
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
 from toolkit.fsa.files import load_fst

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.flops import flops_per_frame
-from benchmarks.gemm import Gemm, synchronise
+from benchmarks.limits import Gemm, flops_per_frame, synchronise
 from benchmarks.run import Case, Table, compare
-from benchmarks.synthetic_sentences import SyntheticSentences
+from benchmarks.synthetic import SyntheticSentences
 from toolkit.decode.denominator_lattices import LatticeConfig, search
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
 from toolkit.fsa.files import load_fst

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.gemm import Gemm, synchronised
+from benchmarks.limits import Gemm, synchronised
 from benchmarks.run import Case, Table, Target, compare, rate_ratio
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.recurrence import replaces_torch, run_lstm, spread_rows

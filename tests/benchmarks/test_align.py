@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers import kaldi_hmm_gmm, process
-from benchmarks.peers.process import PeerUnavailableError
-from benchmarks.synthetic_speech import SyntheticSpeech
+from benchmarks import peers
+from benchmarks.peers import PeerUnavailableError
+from benchmarks.synthetic import SyntheticSpeech
 from toolkit.fsa.alignment import TrainingGraph
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.hmm.gmm import Gmm, GmmStatistics
@@ -33,7 +33,7 @@ def test_compares_all_cases(monkeypatch, ticking_clock):
     from benchmarks import align
 
     ticking_clock(align)
-    monkeypatch.delenv(kaldi_hmm_gmm.VARIABLE, raising=False)
+    monkeypatch.delenv(peers.KALDI_HMM_GMM_VARIABLE, raising=False)
     sizes = align.Sizes(utterances=3, seconds=3.0, repeats=1, long_seconds=90.0)
     table = align.benchmark(sizes)
     whole = table.row(align.OURS)
@@ -82,14 +82,14 @@ def task():
 def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-hmm-gmm."""
     (tmp_path / "kaldi_hmm_gmm_worker.py").write_text(STUB.format(answer=answer))
-    monkeypatch.setattr(process, "__file__", str(tmp_path / "process.py"))
-    monkeypatch.setattr(kaldi_hmm_gmm, "CHECK", "")
-    monkeypatch.setenv(kaldi_hmm_gmm.VARIABLE, sys.executable)
+    monkeypatch.setattr(peers, "__file__", str(tmp_path / "process.py"))
+    monkeypatch.setattr(peers, "KALDI_HMM_GMM_CHECK", "")
+    monkeypatch.setenv(peers.KALDI_HMM_GMM_VARIABLE, sys.executable)
 
 
 def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch, tmp_path, task):
     stand_in(monkeypatch, tmp_path, "pass")
-    with kaldi_hmm_gmm.KaldiHmmGmm(*task, tmp_path) as aligner:
+    with peers.KaldiHmmGmm(*task, tmp_path) as aligner:
         aligner.align()
         aligner.align()
         assert aligner.processor_seconds == 0.5
@@ -102,7 +102,7 @@ def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
     stand_in(monkeypatch, tmp_path, answer)
-    with kaldi_hmm_gmm.KaldiHmmGmm(*task, tmp_path) as aligner:
+    with peers.KaldiHmmGmm(*task, tmp_path) as aligner:
         aligner.timeout = 0.5
         with pytest.raises(PeerUnavailableError, match="crashed, or gave no answer"):
             aligner.align()
@@ -117,10 +117,10 @@ def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, an
     ],
 )
 def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pinned, reason):
-    monkeypatch.setenv(kaldi_hmm_gmm.VARIABLE, python)
-    monkeypatch.setattr(kaldi_hmm_gmm, "PINNED", (pinned,))
+    monkeypatch.setenv(peers.KALDI_HMM_GMM_VARIABLE, python)
+    monkeypatch.setattr(peers, "KALDI_HMM_GMM_PINNED", (pinned,))
     with pytest.raises(PeerUnavailableError, match=reason):
-        kaldi_hmm_gmm.KaldiHmmGmm(*task, tmp_path)
+        peers.KaldiHmmGmm(*task, tmp_path)
 
 
 def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_likelihood_is_ours(
@@ -130,7 +130,7 @@ def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_likelihood_is_o
     gmm = Gmm(gmm.owner, gmm.weights, torch.arange(9.0)[:, None].expand(9, 2), gmm.variances)
     x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])
     try:
-        aligner = kaldi_hmm_gmm.KaldiHmmGmm(gmm, graphs, [x], pdfs, tmp_path)
+        aligner = peers.KaldiHmmGmm(gmm, graphs, [x], pdfs, tmp_path)
     except PeerUnavailableError as error:
         pytest.skip(str(error))
     with aligner:

@@ -16,9 +16,8 @@ from benchmarks.ctc_decode import (
     measure,
     text_score,
 )
-from benchmarks.emissions import Emissions
-from benchmarks.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE
-from benchmarks.synthetic_task import FRAMES, LABELS, SyntheticCtcTask
+from benchmarks.peers import FLASHLIGHT_TEXT, PYCTCDECODE
+from benchmarks.synthetic import FRAMES, LABELS, Emissions, SyntheticCtcTask
 from tests.optional import load_torchaudio
 from toolkit.decode.ctc.greedy import collapse
 

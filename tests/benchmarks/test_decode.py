@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import decode
-from benchmarks.peers import faster_decoder, process
-from benchmarks.peers.process import PeerUnavailableError
+from benchmarks import decode, peers
+from benchmarks.peers import PeerUnavailableError
 from toolkit.fsa.fst import fst_from_arcs
 
 STUB = """
@@ -27,7 +26,7 @@ for line in sys.stdin:
 
 def test_compares_all_beams(monkeypatch, ticking_clock):
     ticking_clock(decode)
-    monkeypatch.setenv(faster_decoder.VARIABLE, "no-such-python")
+    monkeypatch.setenv(peers.KALDI_DECODER_VARIABLE, "no-such-python")
     monkeypatch.delenv(decode.VARIABLE, raising=False)
     sizes = decode.Sizes(2, 2.0, words=100, sentences=500, beams=(6.0, 16.0), repeats=1)
     table = decode.benchmark(sizes=sizes)
@@ -89,14 +88,14 @@ def task():
 def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-decoder."""
     (tmp_path / "faster_decoder_worker.py").write_text(STUB.format(answer=answer))
-    monkeypatch.setattr(process, "__file__", str(tmp_path / "process.py"))
-    monkeypatch.setattr(faster_decoder, "CHECK", "")
-    monkeypatch.setenv(faster_decoder.VARIABLE, sys.executable)
+    monkeypatch.setattr(peers, "__file__", str(tmp_path / "process.py"))
+    monkeypatch.setattr(peers, "KALDI_DECODER_CHECK", "")
+    monkeypatch.setenv(peers.KALDI_DECODER_VARIABLE, sys.executable)
 
 
 def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_path, task):
     stand_in(monkeypatch, tmp_path, "assert max_active == '99'")
-    with faster_decoder.FasterDecoder(*task, tmp_path) as decoder:
+    with peers.FasterDecoder(*task, tmp_path) as decoder:
         assert decoder.decode(2, 99) == [[8, 9], [7, 8, 9], []]
         decoder.decode(1, 99)
         assert decoder.processor_seconds == 0.5
@@ -108,7 +107,7 @@ def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_p
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
     stand_in(monkeypatch, tmp_path, answer)
-    with faster_decoder.FasterDecoder(*task, tmp_path) as decoder:
+    with peers.FasterDecoder(*task, tmp_path) as decoder:
         decoder.timeout = 0.5
         for _ in "ab":  # the second finds the process gone
             with pytest.raises(PeerUnavailableError, match="crashed, or gave"):
@@ -117,7 +116,7 @@ def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, an
 
 def test_kaldis_own_paths_are_the_best(tmp_path, task):
     try:
-        decoder = faster_decoder.FasterDecoder(*task, tmp_path)
+        decoder = peers.FasterDecoder(*task, tmp_path)
     except PeerUnavailableError as error:
         pytest.skip(str(error))
     with decoder:

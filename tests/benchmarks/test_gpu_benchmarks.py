@@ -4,7 +4,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import decode_gpu, features_gpu, gemm, lattice_gpu, train
+from benchmarks import decode_gpu, features_gpu, lattice_gpu, limits, train
 from benchmarks import features_gpu as on_one_core
 from benchmarks.run import Case, compare, main
 from toolkit.models.lstm import LstmConfig
@@ -36,7 +36,7 @@ def test_decoding_overlapped_finds_the_words_of_the_search_alone(monkeypatch, ti
 
 def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
     ticking_clock(lattice_gpu)
-    monkeypatch.setattr(gemm, "SIZE", 64)
+    monkeypatch.setattr(limits, "SIZE", 64)
     shrink(monkeypatch, lattice_gpu, UTTERANCES=3, SECONDS=1.0, WORDS=40, REPEATS=1, BATCH=2)
     table = lattice_gpu.measure("cpu", SMALL)
     frames = {row.rate for row in table.rows if row.name != lattice_gpu.LIMIT}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import lattice
-from benchmarks.synthetic_sentences import SyntheticSentences
+from benchmarks.synthetic import SyntheticSentences
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice_density import reference_path
 

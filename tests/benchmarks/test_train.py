@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from benchmarks import gemm, train
-from benchmarks.lattice_free import CriterionAlone, LatticeFreeSteps
+from benchmarks import limits, train
+from benchmarks.train import CriterionAlone, LatticeFreeSteps
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.tdnnf import TdnnfConfig
 
@@ -11,7 +11,7 @@ SMALL = LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)
 
 def test_compares_chunks_with_whole_utterances_and_the_gemm_limit(monkeypatch, ticking_clock):
     ticking_clock(train)
-    monkeypatch.setattr(gemm, "SIZE", 256)
+    monkeypatch.setattr(limits, "SIZE", 256)
     table = train.benchmark(SMALL)
     assert table.row(train.LIMIT).ratio == 1.0
     chunked = table.row(train.CHUNKS)
@@ -34,9 +34,9 @@ def test_operations_are_six_per_weight():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gemm_amount_is_its_operations(monkeypatch, dtype):
-    monkeypatch.setattr(gemm, "SIZE", 64)
-    product = gemm.Gemm(torch.device("cpu"), dtype, per_unit=1000)
-    assert product.run() == gemm.REPEATS * 2 * 64**3 / 1000
+    monkeypatch.setattr(limits, "SIZE", 64)
+    product = limits.Gemm(torch.device("cpu"), dtype, per_unit=1000)
+    assert product.run() == limits.REPEATS * 2 * 64**3 / 1000
 
 
 def test_the_plain_loop_learns_and_counts_low_rate_frames():

@@ -1,6 +1,6 @@
 import torch
 
-from benchmarks import gemm, train_ctc
+from benchmarks import limits, train_ctc
 from toolkit.models.ctc import CtcConfig, CtcModel
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -11,7 +11,7 @@ SMALL = CtcConfig(
 
 def test_compares_the_step_and_its_parts_with_the_gemm_limit(monkeypatch, ticking_clock):
     ticking_clock(train_ctc)
-    monkeypatch.setattr(gemm, "SIZE", 128)
+    monkeypatch.setattr(limits, "SIZE", 128)
     monkeypatch.setattr(train_ctc, "SKINNY_REPEATS", 2)
     table = train_ctc.benchmark(SMALL, frames=41)
     assert table.row(train_ctc.LIMIT).ratio == 1.0

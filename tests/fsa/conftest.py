@@ -212,7 +212,7 @@ def engine(request):
 @pytest.fixture(scope="session")
 def language():
     """A language of 80 words."""
-    from benchmarks.synthetic_sentences import SyntheticSentences
+    from benchmarks.synthetic import SyntheticSentences
 
     return SyntheticSentences.make(words=80)
 

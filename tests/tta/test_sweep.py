@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from benchmarks.emissions import Emissions
+from benchmarks.synthetic import Emissions
 from tests.dummies import dummy_recording
 from toolkit.cli import main
 from toolkit.corpus.check.exclusions import Exclusion, write_exclusions

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.emissions import Emissions
+from benchmarks.synthetic import Emissions
 from toolkit.decode.ctc.decoder import Hypothesis
 from toolkit.decode.ctc.lists import (
     CtcRescorer,

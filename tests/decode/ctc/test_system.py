@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.emissions import Emissions
+from benchmarks.synthetic import Emissions
 from recipes.steps import ctc as steps
 from toolkit.decode.ctc.prefix import PrefixConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, decode_ctc

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.emissions import Emissions
+from benchmarks.synthetic import Emissions
 from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.tune_beam import BeamTuneConfig, TunedBeam, tune_beam, widen
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder

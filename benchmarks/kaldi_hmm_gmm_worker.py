@@ -1,4 +1,4 @@
-"""Worker script of `benchmarks.peers.kaldi_hmm_gmm`, run by a Python that has kaldi-hmm-gmm.
+"""Worker script of `benchmarks.peers`, run by a Python that has kaldi-hmm-gmm.
 
 That Python does not have this package. Arguments: the input file that the module wrote, and the
 output file for the pdfs. The script prints `ready`; for every line `align` on standard input it

@@ -1,4 +1,4 @@
-"""Worker script of `benchmarks.peers.faster_decoder`, run by a Python that has kaldi_decoder.
+"""Worker script of `benchmarks.peers`, run by a Python that has kaldi_decoder.
 
 Arguments: the input file that the module wrote, and the output file for the paths. The script
 prints `ready`; for every line `beam max_active` on standard input it decodes all utterances once

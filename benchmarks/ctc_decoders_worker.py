@@ -1,4 +1,4 @@
-"""Worker script of `benchmarks.peers.ctc_decoders`, run by a Python that has the decoder.
+"""Worker script of `benchmarks.peers`, run by a Python that has the decoder.
 
 Arguments: the decoder's name, the task's file, the language model's file, the output file for the
 texts. The script prints `ready`; for every line of JSON on standard input it decodes all utterances

@@ -1,4 +1,4 @@
-"""The rate of matrix products (GEMM), the limit to which training throughput is compared."""
+"""The rate of matrix products (GEMM), the limit of training, and the operations of training."""
 
 import statistics
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from time import perf_counter
 from typing import Any
 
 import torch
+
+from toolkit.models.lstm import LstmConfig
 
 SIZE = 2048
 GPU_SIZE = 8192
@@ -68,3 +70,14 @@ def _median_seconds(product: Callable[[], float]) -> float:
         product()
         times.append(perf_counter() - before)
     return statistics.median(times[1:])
+
+
+def flops_per_frame(config: LstmConfig) -> int:
+    """Floating point operations of training on one frame: 2 per weight forward, 4 backward.
+
+    Biases, activations and the look-ahead's extra frames are not counted.
+    """
+    hidden = config.hidden
+    first = config.input_dim + hidden
+    weights = 4 * hidden * (first + (config.layers - 1) * 2 * hidden) + hidden * config.output_dim
+    return 6 * weights
