@@ -165,9 +165,9 @@ def test_wrong_command_line_ends_with_status_2(arguments):
 
 @pytest.mark.parametrize(("works", "status"), [(True, 0), (False, 1)])
 def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
-    import toolkit.doctor.doctor
+    import toolkit.doctor
 
-    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda as_json: works)
+    monkeypatch.setattr(toolkit.doctor, "run_checks", lambda as_json: works)
     assert run("doctor").exit_code == status
 
 

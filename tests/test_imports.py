@@ -75,6 +75,8 @@ def level(name: str, order: list[str]) -> int:
         return len(order) + 1 + len(TREES) - TREES.index(tree)
     if package in order:
         return order.index(package)
+    if package == "doctor":  # tests the packages below the commands
+        return len(order) - 1
     # toolkit/errors.py and the like are the lowest level
     return len(order) if package in ("cli", "__main__") else -1
 

@@ -158,7 +158,6 @@ def test_imports_of_every_form_are_found(code, imported):
 NAMED_IN_STRINGS = {
     "local",
     "toolkit.cli",
-    "toolkit.doctor.processes",
     "toolkit.new_corpus.templates",
     "toolkit.parallel.config",
     "toolkit.processes.context",
