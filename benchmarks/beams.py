@@ -32,7 +32,7 @@ from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
 from toolkit.processes.threads import one_thread
-from toolkit.score.read import read_transcripts
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import Score, score
 from toolkit.storage.files import write_atomically
 

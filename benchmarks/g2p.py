@@ -11,7 +11,7 @@ from toolkit.config.parameters import FILE
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.processes.threads import one_thread
-from toolkit.score.align import align_all
+from toolkit.score.alignment import align_all
 
 
 @dataclass(frozen=True)

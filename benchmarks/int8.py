@@ -19,7 +19,7 @@ from toolkit.decode.bundle.folder import find_system
 from toolkit.decode.sources import Inputs, Source
 from toolkit.models.quantised import stored_bytes
 from toolkit.processes.threads import one_thread
-from toolkit.score.read import read_transcripts
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import Score, score
 
 FLOAT32, INT8 = "float32", "int8"

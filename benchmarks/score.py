@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.run import BenchmarkError, Case, Table, compare
-from toolkit.score.align import Weights
-from toolkit.score.nist import write_trn
+from toolkit.score.alignment import Weights
+from toolkit.score.nist.formats import write_trn
 from toolkit.score.wer import Score, score
 
 WORDS, SPEAKERS = 5000, 40

@@ -19,11 +19,11 @@ from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
-from toolkit.score.alternatives import Grammar
-from toolkit.score.glm import Glm
-from toolkit.score.nist import read_stm
-from toolkit.score.read import read_speakers, read_transcripts
+from toolkit.score.nist.formats import read_stm
+from toolkit.score.nist.glm import Glm
+from toolkit.score.nist.grammar import Grammar
 from toolkit.score.results import Result, read_results, record_results, results_table
+from toolkit.score.transcripts import read_speakers, read_transcripts
 from toolkit.score.wer import score
 
 CSV = """audio,text,speaker,start,end,split

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.interop.sclite import counts_of, sclite_command
-from toolkit.score.alternatives import Grammar
 from toolkit.score.inputs import InputReader
+from toolkit.score.nist.formats import write_trn
+from toolkit.score.nist.grammar import Grammar
+from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines
 from toolkit.score.normalise import TextNormaliser
-from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines
-from toolkit.score.tables import write_trn
 from toolkit.score.wer import score
 
 pytestmark = pytest.mark.skipif(

@@ -7,8 +7,7 @@ import pytest
 import soundfile
 
 from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
-from toolkit.score.results import record_results
-from toolkit.score.split import score_split
+from toolkit.score.results import record_results, score_split
 from toolkit.stages.marker import Marker
 from toolkit.storage.digest import Content
 from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, Step

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.alternatives import Choice, Grammar, mapped, parse
+from toolkit.score.nist.grammar import Choice, Grammar, mapped, parse
 from toolkit.score.normalise import TextNormaliser
 
 

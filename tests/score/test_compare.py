@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.score.alternatives import Grammar
 from toolkit.score.compare import compare, comparison_lines, comparison_numbers
+from toolkit.score.nist.grammar import Grammar
 from toolkit.score.wer import score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm, ttest_1samp
 
-from toolkit.score.align import align
-from toolkit.score.matched_pairs import MatchedPairs, exchange_p, matched_pairs
+from toolkit.score.alignment import align
+from toolkit.score.significance import MatchedPairs, exchange_p, matched_pairs
 
 
 def by_enumeration(differences):

@@ -1,5 +1,5 @@
-from toolkit.score.alternatives import Grammar
-from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
+from toolkit.score.nist.grammar import Grammar
+from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
 from toolkit.score.wer import score
 
 REFS = {"s1-1": "{ a / b } (uh) cat", "s2-1": "c d", "s1-2": "x"}

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from toolkit.align.ctm import CtmEntry
 from toolkit.errors import ToolkitError
-from toolkit.score.nist import CtmEntry, StmSegment
-from toolkit.score.segments import assign
+from toolkit.score.nist.formats import StmSegment, assign
 
 
 def segment(start, end, text="x", recording="r", channel="A", speaker="s"):

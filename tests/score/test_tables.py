@@ -3,7 +3,7 @@ import json
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.tables import (
+from toolkit.score.report import (
     FILES,
     kaldi_lines,
     kaldi_speaker_lines,

@@ -3,7 +3,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from toolkit.lang.text import Normaliser
-from toolkit.score.align import (
+from toolkit.score.alignment import (
     DELETION,
     INSERTION,
     OPTIONAL_DELETION,
@@ -12,9 +12,8 @@ from toolkit.score.align import (
     WEIGHTS,
     pairs_of,
 )
-from toolkit.score.alternatives import Grammar
+from toolkit.score.nist.grammar import Grammar, align_texts
 from toolkit.score.normalise import TextNormaliser
-from toolkit.score.texts import align_texts
 from toolkit.score.wer import score
 
 MARKS = Grammar(fragments=True, optional=True)

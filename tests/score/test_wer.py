@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.score import wer
-from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
-from toolkit.score.utterance import UtteranceScore
+from toolkit.score.alignment import CORRECT, DELETION, INSERTION, SUBSTITUTION, UtteranceScore
 from toolkit.score.wer import Score, pool, score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}

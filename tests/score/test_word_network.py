@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.score.align import OPTIONAL_DELETION, OPTIONAL_INSERTION, align
-from toolkit.score.alternatives import Choice, Grammar, GrammarError, parse
+from toolkit.score.alignment import OPTIONAL_DELETION, OPTIONAL_INSERTION, align
+from toolkit.score.nist.grammar import (
+    Choice,
+    Grammar,
+    GrammarError,
+    Network,
+    align_networks,
+    parse,
+)
 from toolkit.score.wer import score
-from toolkit.score.word_network import Network, align_networks
 
 WORD = st.sampled_from(["a", "b", "c", "@"])
 

@@ -64,8 +64,8 @@ def combine(
     from toolkit.decode.combination_inputs import read_system
     from toolkit.decode.combined_output import write_combined
     from toolkit.fsa.word_lattice_store import Words
-    from toolkit.score.read import read_transcripts
-    from toolkit.score.tables import numbers
+    from toolkit.score.report import numbers
+    from toolkit.score.transcripts import read_transcripts
     from toolkit.score.wer import score
 
     if tune and (ref is None or weights):

@@ -19,10 +19,9 @@ from toolkit.config.parameters import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.score.align import Weights
+    from toolkit.score.alignment import Unit, Weights
     from toolkit.score.normalise import Rules
-    from toolkit.score.read import Form
-    from toolkit.score.utterance import Unit
+    from toolkit.score.transcripts import Form
     from toolkit.score.wer import Missing, Score
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -197,14 +196,14 @@ def score(
             f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
             "--ref, or use `toolkit score compare` for several systems"
         )
-    from toolkit.score.report import write_report
-    from toolkit.score.tables import (
+    from toolkit.score.report import (
         FILES,
         all_numbers,
         speaker_lines,
         trn_remarks,
         utterance_lines,
         write_folder,
+        write_report,
     )
 
     written = ([] if alignments is None else [alignments]) + [out / name for name in FILES if out]
@@ -322,7 +321,7 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) ->
 
 def _named(method: _Method) -> str:
     """Return what is added to the normaliser's name."""
-    from toolkit.score.glm import glm_name
+    from toolkit.score.nist.glm import glm_name
 
     glm = [] if method.glm is None else [f"GLM {glm_name(method.glm)}"]
     marks = [name for name in ("fragments", "optional") if getattr(method, name)]
@@ -331,8 +330,8 @@ def _named(method: _Method) -> str:
 
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
-    from toolkit.score.alternatives import Grammar, GrammarError
     from toolkit.score.inputs import InputReader
+    from toolkit.score.nist.grammar import Grammar, GrammarError
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 

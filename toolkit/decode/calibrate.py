@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.decode.confidence import Calibration, calibration_error, cross_entropy_gain
-from toolkit.score.align import align
+from toolkit.score.alignment import align
 from toolkit.storage.files import write_atomically
 
 

@@ -11,7 +11,7 @@ from toolkit.align.ctm import CtmEntry, read_ctm
 from toolkit.errors import ToolkitError
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
 from toolkit.fsa.word_lattice_store import WordLatticeStore, Words
-from toolkit.score.read import form_by_name, read_transcripts
+from toolkit.score.transcripts import form_by_name, read_transcripts
 
 LATTICES, CTM, TEXT = "word_lattices", "words.ctm", "text"
 OTHER = -1
@@ -47,7 +47,7 @@ def read_system(path: Path, words: Words) -> System:
     Args:
       path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
         aligned), else with `text`; a CTM file; or a file of transcripts, see
-        `toolkit.score.read.read_transcripts`. Words without confidences are taken as sure.
+        `toolkit.score.transcripts.read_transcripts`. Words without confidences are taken as sure.
       words: gives ids to the words of all systems.
 
     Raises:

@@ -16,9 +16,15 @@ from toolkit.decode.combination_inputs import CTM, System, read_system
 from toolkit.decode.tuning import FEWEST_WORDS, percent
 from toolkit.fsa.word_lattice_store import Words
 from toolkit.score.compare import compare, comparison_lines
-from toolkit.score.read import read_transcripts
-from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.results import (
+    Result,
+    can_be_scored,
+    read_results,
+    record_results,
+    score_split,
+    write_texts,
+)
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
-from toolkit.score.align import align
+from toolkit.score.alignment import align
 from toolkit.storage.files import write_atomically
 
 

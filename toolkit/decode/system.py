@@ -18,8 +18,7 @@ from toolkit.decode.first_pass import (
 )
 from toolkit.decode.tuning import Count, Grid, Tuning, percent, tune
 from toolkit.fsa.lattice import Weights
-from toolkit.score.results import Result, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 

@@ -14,7 +14,7 @@ from toolkit.decode.system import Scorers
 from toolkit.decode.word_times import WordAligner
 from toolkit.hmm.senones import Senones
 from toolkit.lang.units.units import UnitsError
-from toolkit.score.read import read_transcripts
+from toolkit.score.transcripts import read_transcripts
 
 TEXT, WORDS = "text", "words.ctm"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from toolkit.report.decodes import Decode
 from toolkit.report.errors import SplitErrors
 from toolkit.report.page import Cell, Column, Row, Table
-from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
+from toolkit.score.significance import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
 
 MOST_SYSTEMS = 10
 """Most systems of a table, those with the fewest errors."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.errors import ToolkitError
-from toolkit.score.align import align
+from toolkit.score.alignment import align
 
 WITHIN_MS = (25, 50, 100)
 NUM_WORST = 5
@@ -95,8 +95,8 @@ def compare_boundaries(
     """Compare the times of the words that two alignments of the same audio have in common.
 
     Within an utterance (and channel) words are paired in order of time: one by one where both have
-    the same words, otherwise by the alignment of `toolkit.score.align`; insertions, deletions and
-    substitutions are left out. Utterances in only one of the two count as unpaired words.
+    the same words, otherwise by the alignment of `toolkit.score.alignment`; insertions, deletions
+    and substitutions are left out. Utterances in only one of the two count as unpaired words.
 
     Raises:
       BoundaryError: the two have no word in common.

@@ -8,9 +8,14 @@ from math import isfinite
 
 import numpy as np
 
-from toolkit.score import bootstrap
-from toolkit.score.bootstrap import Interval
-from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
+from toolkit.score import significance
+from toolkit.score.significance import (
+    MANY_SEGMENTS,
+    Interval,
+    MatchedPairs,
+    exchange_p,
+    matched_pairs,
+)
 from toolkit.score.wer import Score, ScoreError
 
 _SHOWN = 15
@@ -146,17 +151,17 @@ def compare(first: Score, second: Score) -> Comparison:
         [utterance.ref_units for utterance in second.utterances],
     )
     differences = blocks[:, 2] - blocks[:, 1]
-    units, errors_first, errors_second, units_second = bootstrap.resample(blocks).T
+    units, errors_first, errors_second, units_second = significance.resample(blocks).T
     fewer, equal = (errors_second < errors_first).mean(), (errors_second == errors_first).mean()
     interval = None
     if len(blocks) > 1:
         if (units == units_second).all():
-            rates = bootstrap.percent(errors_second - errors_first, units)
+            rates = significance.percent(errors_second - errors_first, units)
         else:  # of the references' alternatives, each system has its own
             filled = (units > 0) & (units_second > 0)  # one may have taken @, the other a word
-            rates = bootstrap.percent(errors_second[filled], units_second[filled])
-            rates = rates - bootstrap.percent(errors_first[filled], units[filled])
-        interval = bootstrap.interval_of(rates, first.resampled, len(blocks))
+            rates = significance.percent(errors_second[filled], units_second[filled])
+            rates = rates - significance.percent(errors_first[filled], units[filled])
+        interval = significance.interval_of(rates, first.resampled, len(blocks))
     return Comparison(
         first=first,
         second=second,

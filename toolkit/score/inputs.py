@@ -10,11 +10,10 @@ from typing import Literal
 
 from toolkit.align.ctm import CtmError
 from toolkit.errors import ToolkitError
-from toolkit.score.ctm import filtered, read_scored_ctm
-from toolkit.score.glm import Glm, GlmError
 from toolkit.score.lines import Side, TranscriptError
-from toolkit.score.nist import StmError, read_stm
-from toolkit.score.read import (
+from toolkit.score.nist.formats import StmError, assign, filtered, read_scored_ctm, read_stm
+from toolkit.score.nist.glm import Glm, GlmError
+from toolkit.score.transcripts import (
     FOLDER,
     JSON_FOLDER,
     Form,
@@ -23,7 +22,6 @@ from toolkit.score.read import (
     read_speakers,
     read_transcripts,
 )
-from toolkit.score.segments import assign
 from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
@@ -45,7 +43,7 @@ class ScoringInput:
     notes: tuple[str, ...] = ()
     """Messages about the formats that were read and about what is not scored."""
     marked: bool = False
-    """Whether texts may have alternatives: see `toolkit.score.alternatives`."""
+    """Whether texts may have alternatives: see `toolkit.score.nist.grammar`."""
 
 
 class InputReader:
@@ -56,7 +54,7 @@ class InputReader:
         their names.
       speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: the speakers that the references
         name.
-      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.glm`.
+      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.nist.glm`.
     """
 
     def __init__(

@@ -1,22 +1,85 @@
 """Word and character error rates, computed from the alignments of the utterances."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 
 from toolkit.errors import ToolkitError
 from toolkit.processes.collection import without_collections
-from toolkit.score import bootstrap
-from toolkit.score.align import Weights
-from toolkit.score.alternatives import Grammar
-from toolkit.score.bootstrap import Interval
-from toolkit.score.likeness import likeness_remarks
-from toolkit.score.texts import align_texts
-from toolkit.score.utterance import Unit, UtteranceScore
+from toolkit.score import significance
+from toolkit.score.alignment import Unit, UtteranceScore, Weights
+from toolkit.score.nist.grammar import Grammar, align_texts
+from toolkit.score.normalise import basic
+from toolkit.score.significance import Interval
+from toolkit.storage.whitespace import has_other_space
+
+_NOTABLE = 0.3
+"""Share of substitutions above which case and punctuation are remarked upon."""
+_LONGEST = 2000
+"""Characters: longer words are left alone, since many marks on a letter take quadratic time."""
+
+
+def likeness_remarks(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
+    """Yield notes about errors between texts that look alike; nothing is changed by them."""
+    wrong = [utterance for utterance in utterances if utterance.errors]
+    spaced = [u for u in wrong if has_other_space(u.ref_text) or has_other_space(u.hyp_text)]
+    if spaced:
+        yield (
+            f"{len(spaced)} utterances with errors have white space inside words, first "
+            f"{spaced[0].id}: words end at ASCII's white space alone, as in Kaldi and sclite, not "
+            "at no-break spaces and the like (--normalise basic splits there)"
+        )
+    composed = [u for u in wrong if _composed(u.ref_text) == _composed(u.hyp_text)]
+    characters = bool(wrong) and wrong[0].unit == "char"
+    pairs = [] if characters else [pair for u in wrong for pair in _substitutions(u)]
+    alike = sum(_composed(ref) == _composed(hyp) for ref, hyp in pairs)
+    advice = "bring both texts into one form, such as NFC (--normalise basic does)"
+    if characters and composed:
+        yield (
+            f"{len(composed)} utterances have errors in Unicode's normal form alone (composed or "
+            f"decomposed letters), first {composed[0].id}: {advice}"
+        )
+    if alike:
+        yield (
+            f"{alike} of {len(pairs)} substitutions differ only in Unicode's normal form (composed "
+            f"or decomposed letters): {advice}"
+        )
+    alike = sum(_bare(ref) == _bare(hyp) and _helped(ref, hyp) for ref, hyp in pairs)
+    if alike > _NOTABLE * len(pairs):
+        yield (
+            f"{alike} of {len(pairs)} substitutions differ only in case or punctuation: normalise "
+            "both texts in the same way (--normalise basic)"
+        )
+
+
+def _substitutions(utterance: UtteranceScore) -> Iterator[tuple[str, str]]:
+    if utterance.substitutions:
+        for ref, hyp in utterance.pairs:
+            if ref is not None and hyp is not None and ref != hyp:
+                yield ref, hyp
+
+
+def _composed(text: str) -> str:
+    if text.isascii():
+        return text
+    words = text.split(" ")
+    return " ".join(w if len(w) > _LONGEST else unicodedata.normalize("NFC", w) for w in words)
+
+
+def _helped(ref: str, hyp: str) -> bool:
+    """Whether the rules that are advised change one of two words; if not, they were applied."""
+    return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
+
+
+@lru_cache(maxsize=1 << 16)
+def _bare(word: str) -> str:
+    return "".join(c for c in word.casefold() if c.isalnum())
+
 
 Missing = Literal["all", "present", "strict"]
 """How a reference without a hypothesis is scored, named as in `compute-wer --mode`: as deletions
@@ -89,13 +152,13 @@ class Score:
         return sum(utterance.errors > 0 for utterance in self.utterances)
 
     @cached_property
-    def resampled(self) -> bootstrap.Unit:
+    def resampled(self) -> significance.Unit:
         """The unit of resampling: speakers if all are known and there are enough of them.
 
         The interval then holds for speakers like these; with utterances, only for these speakers.
         """
         speakers = {utterance.speaker for utterance in self.utterances}
-        enough = len(speakers) >= bootstrap.MIN_SPEAKERS
+        enough = len(speakers) >= significance.MIN_SPEAKERS
         return "speaker" if enough and None not in speakers else "utterance"
 
     def by_speaker(self) -> dict[str, "Score"]:
@@ -121,7 +184,7 @@ class Score:
         """
         by_speaker = self.resampled == "speaker"
         names = [(u.speaker or "") if by_speaker else u.block for u in self.utterances]
-        return bootstrap.block_sums(names, np.asarray(counts, dtype=np.int64).T)
+        return significance.block_sums(names, np.asarray(counts, dtype=np.int64).T)
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -135,8 +198,8 @@ class Score:
         )
         if len(blocks) < 2:
             return None
-        rates = bootstrap.percent(*bootstrap.resample(blocks).T)
-        return bootstrap.interval_of(rates, self.resampled, len(blocks))
+        rates = significance.percent(*significance.resample(blocks).T)
+        return significance.interval_of(rates, self.resampled, len(blocks))
 
     def interval_remarks(self) -> list[str]:
         """Return how the interval was computed, and warnings about its validity."""
@@ -144,16 +207,16 @@ class Score:
             return ["one utterance alone has no confidence interval"]
         units = self.interval.units
         found = [
-            f"the interval is that of {bootstrap.REPLICATES} bootstrap resamples of "
+            f"the interval is that of {significance.REPLICATES} bootstrap resamples of "
             f"{units} {self.resampled}s"
         ]
         speakers = len(self.by_speaker())
         if speakers and self.resampled == "utterance":
             found.append(
-                f"{speakers} speakers are fewer than the {bootstrap.MIN_SPEAKERS} needed for "
+                f"{speakers} speakers are fewer than the {significance.MIN_SPEAKERS} needed for "
                 "resampling: the interval holds for these speakers only"
             )
-        if units < bootstrap.FEW_UNITS:
+        if units < significance.FEW_UNITS:
             found.append(f"{units} {self.resampled}s are few: expect the interval to be too narrow")
         if not self.errors:
             found.append(
@@ -233,7 +296,7 @@ def score(
       unit: "word" for the word error rate, "char" for the character error rate.
       speakers: speaker by utterance id, for tables by speaker, and for intervals that account for
         the dependence of a speaker's utterances.
-      weights: weights of the alignment, see `toolkit.score.align.Weights`.
+      weights: weights of the alignment, see `toolkit.score.alignment.Weights`.
       mode: how references without a hypothesis are scored, see `Missing`.
       normalise: applied to every reference and hypothesis.
       normaliser: name of that normalisation.
@@ -356,3 +419,72 @@ def _kaldi_percent(errors: int, total: int) -> str:
     single = struct.Struct("f")
     errors, total = (single.unpack(single.pack(n))[0] for n in (errors, total))
     return f"{single.unpack(single.pack(100.0 * errors / total))[0]:.2f}"
+
+
+@dataclass(frozen=True)
+class ErrorRates:
+    """Error rates of a set of utterances, in percent.
+
+    e(x, y) is the edit distance of hypotheses x and references y in characters.
+    """
+
+    wer: float
+    """(I + D + S) / W over all utterances, by jiwer; may exceed 100."""
+    cer: float
+    """e(x, y) / max(|x|, |y|) over all utterances: the paper's CER, never above 100."""
+    cer_usual: float
+    """e(x, y) / |y| over all utterances: the usual CER, never below the paper's."""
+    ser: float
+    """Share of utterances with at least one error."""
+
+
+def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
+    """Score hypotheses as in the paper's benchmark (A25).
+
+    A missing hypothesis counts as an empty one. The WER of jiwer is checked against that of
+    `toolkit.score.wer`.
+
+    Args:
+      refs: transcript by utterance id.
+      hyps: hypothesis by utterance id.
+
+    Raises:
+      ScoreError: as `score`, or the two word error rates differ.
+    """
+    words, characters = score(refs, hyps), score(refs, hyps, unit="char")
+    wer = jiwer_percent(refs, hyps)
+    if abs(wer - words.percent) > 1e-6:
+        raise ScoreError(
+            f"jiwer finds a word error rate of {wer} %, toolkit.score.wer {words.percent} %: one "
+            "of the two is wrong; compare with `toolkit score`"
+        )
+    return ErrorRates(
+        wer=wer,
+        cer=percent_of_longer(characters),
+        cer_usual=characters.percent,
+        ser=100.0 * words.wrong_utterances / len(words.utterances),
+    )
+
+
+def percent_of_longer(score: Score) -> float:
+    """Return the errors in percent of max(|x|, |y|) units, hypothesis x and reference y (A25).
+
+    Numerator and denominator are each summed over the utterances, so that long utterances weigh
+    more, as in the word error rate; for a single utterance it is the paper's equation.
+    """
+    longer = sum(
+        max(utterance.ref_units, len(utterance.steps) - utterance.deletions)
+        for utterance in score.utterances
+    )
+    return 100.0 * score.errors / max(1, longer)
+
+
+def jiwer_percent(refs: Mapping[str, str], hyps: Mapping[str, str]) -> float:
+    """Return the word error rate in percent by jiwer (A25); words are separated by white space."""
+    import jiwer
+
+    ids = list(refs)
+    return 100.0 * jiwer.wer(
+        [" ".join(refs[id].split()) for id in ids],
+        [" ".join(hyps.get(id, "").split()) for id in ids],
+    )

@@ -17,7 +17,7 @@ from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units
-from toolkit.score.cer import error_rates
+from toolkit.score.wer import error_rates
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 from toolkit.tta.published import MARK, published

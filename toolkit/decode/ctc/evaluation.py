@@ -17,7 +17,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units
 from toolkit.lang.units.units import Units
-from toolkit.score.cer import error_rates
+from toolkit.score.wer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
 from toolkit.train.ctc.evaluation import Evaluation, Recognition

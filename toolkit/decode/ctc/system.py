@@ -20,8 +20,14 @@ from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.units import Units
 from toolkit.processes.workers import processor_seconds
-from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.results import (
+    Result,
+    can_be_scored,
+    read_results,
+    record_results,
+    score_split,
+    write_texts,
+)
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 

@@ -14,9 +14,8 @@ from toolkit.decode.system import words_of
 from toolkit.decode.tuning import FEWEST_WORDS, Count, Grid, Untuned, percent
 from toolkit.fsa.lattice import Weights
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.score.align import align
-from toolkit.score.results import Result, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.alignment import align
+from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
 from toolkit.storage.files import write_atomically
 
 

@@ -7,15 +7,15 @@ compared as they stand in them, so that alignments are marked as case-sensitive.
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from toolkit.score.align import (
+from toolkit.score.alignment import (
     CORRECT,
     DELETION,
     INSERTION,
     OPTIONAL_DELETION,
     OPTIONAL_INSERTION,
     SUBSTITUTION,
+    UtteranceScore,
 )
-from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import Score
 
 _LETTERS = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
