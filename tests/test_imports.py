@@ -158,3 +158,15 @@ def test_k2_and_pyspark_are_imported_where_they_belong():
     for path in modules(ROOT).values():
         for name in {used.split(".")[0] for used in imports(path)} & owners.keys():
             assert path.is_relative_to(owners[name]), path
+
+
+@pytest.mark.parametrize("name", ["wer", "results", "report", "compare"])
+def test_the_core_of_scoring_knows_nothing_of_nists_formats(name):
+    edges, todo, seen = graph(ROOT), [f"toolkit.score.{name}"], set()
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            todo += edges[module]
+    assert len(seen) > 5
+    assert [module for module in seen if ".nist" in module] == []

@@ -21,7 +21,7 @@ from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
 from toolkit.score.nist.formats import read_stm
 from toolkit.score.nist.glm import Glm
-from toolkit.score.nist.grammar import Grammar
+from toolkit.score.nist.grammar import Grammar, nist_aligner
 from toolkit.score.results import Result, read_results, record_results, results_table
 from toolkit.score.transcripts import read_speakers, read_transcripts
 from toolkit.score.wer import score
@@ -161,7 +161,11 @@ READERS = {
     "alternatives": Reader(
         text("hyp.trn", "GOOD { MORNING / { A / @ } B } (UH) (u-1)\nwo- x* y;t (u-2)\n"),
         lambda folder: [
-            score({"u": words}, {"u": "GOOD A"}, grammar=Grammar(fragments=True, optional=True))
+            score(
+                {"u": words},
+                {"u": "GOOD A"},
+                aligner=nist_aligner(Grammar(fragments=True, optional=True)),
+            )
             for words in read_transcripts(folder / "hyp.trn").texts.values()
             if words
         ],

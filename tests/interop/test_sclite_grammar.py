@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.interop.sclite import counts_of, sclite_command
 from toolkit.score.inputs import InputReader
 from toolkit.score.nist.formats import write_trn
-from toolkit.score.nist.grammar import Grammar
+from toolkit.score.nist.grammar import Grammar, nist_aligner
 from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines
 from toolkit.score.normalise import TextNormaliser
 from toolkit.score.wer import score
@@ -60,7 +60,7 @@ def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragment
         sides.hyps,
         weights="sclite",
         normalise=TextNormaliser("none" if cased else "case"),
-        grammar=Grammar(fragments, optional),
+        aligner=nist_aligner(Grammar(fragments, optional)),
     )
     counts = {
         u.id.lower(): (u.correct, u.substitutions, u.deletions, u.insertions)
@@ -118,7 +118,7 @@ def test_words_and_alternatives_of_a_ctm_are_scored_as_by_sclite(tmp_path_factor
             speakers=sides.speakers,
             weights="sclite",
             normalise=TextNormaliser("case"),
-            grammar=Grammar(fragments=True, optional=True),
+            aligner=nist_aligner(Grammar(fragments=True, optional=True)),
         )
         counts = {}
         for u in found.utterances:
@@ -156,7 +156,11 @@ def test_sclite_reads_the_reports_as_its_own(tmp_path):
 
 def test_a_folder_of_scores_can_be_scored_by_sclite(tmp_path):
     """The chosen alternatives, written as trn, have the counts that the alternatives had."""
-    result = score({"s-1": "{ a / b } c", "s-2": "d"}, {"s-1": "b", "s-2": "d"}, grammar=Grammar())
+    result = score(
+        {"s-1": "{ a / b } c", "s-2": "d"},
+        {"s-1": "b", "s-2": "d"},
+        aligner=nist_aligner(Grammar()),
+    )
     write_trn({u.id: u.ref_text for u in result.utterances}, tmp_path / "ref.trn")
     write_trn({u.id: u.hyp_text for u in result.utterances}, tmp_path / "hyp.trn")
     command = [*sclite_command(), "-r", "ref.trn", "trn", "-h", "hyp.trn", "trn", "-i", "spu_id"]

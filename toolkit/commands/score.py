@@ -196,17 +196,19 @@ def score(
             f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
             "--ref, or use `toolkit score compare` for several systems"
         )
+    from toolkit.score.nist import sclite_reports
     from toolkit.score.report import (
         FILES,
         all_numbers,
         speaker_lines,
-        trn_remarks,
         utterance_lines,
-        write_folder,
         write_report,
+        write_score_folder,
     )
 
-    written = ([] if alignments is None else [alignments]) + [out / name for name in FILES if out]
+    written = ([] if alignments is None else [alignments]) + [
+        out / name for name in (*FILES, *sclite_reports.FILES) if out
+    ]
     _refuse_to_overwrite([*refs, *hyps], _Method(**method), written)
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     if per_speaker and not result.by_speaker():
@@ -227,8 +229,9 @@ def score(
     if alignments is not None:
         write_report(result, alignments)
     if out is not None:
-        write_folder(result, out)
-        for remark in trn_remarks(result):
+        sclite_reports.write_sclite_reports(result, out)  # refuses ids that a trn file cannot hold
+        write_score_folder(result, out)
+        for remark in sclite_reports.trn_remarks(result):
             click.echo(f"Note: {remark}.", err=True)
 
 
@@ -330,8 +333,9 @@ def _named(method: _Method) -> str:
 
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
+    from toolkit.score.alignment import align_texts
     from toolkit.score.inputs import InputReader
-    from toolkit.score.nist.grammar import Grammar, GrammarError
+    from toolkit.score.nist.grammar import Grammar, GrammarError, nist_aligner
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 
@@ -352,6 +356,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
         click.echo(named(note), err=True)
     scores = []
     for (ref, hyp), side in zip(pairs, sides, strict=True):
+        marked = side.marked or marks != Grammar()
         try:
             scores.append(
                 score_transcripts(
@@ -363,7 +368,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
                     mode=method.mode,
                     normalise=normaliser,
                     normaliser=normaliser.name + _named(method),
-                    grammar=marks if side.marked or marks != Grammar() else None,
+                    aligner=nist_aligner(marks) if marked else align_texts,
                 )
             )
         except GrammarError as error:

@@ -1,13 +1,15 @@
 """Edit-distance alignment of hypotheses with references, and the score of an utterance."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numba import njit
+
+from toolkit.storage.whitespace import single_spaced
 
 Pair = tuple[str | None, str | None]
 """(reference unit, hypothesis unit); None first is an insertion, None second a deletion."""
@@ -306,3 +308,59 @@ def units_of(text: str, unit: Unit) -> Sequence[str]:
     if unit == "char":
         return list(text)
     return text.split(" ") if text else []
+
+
+class AlignedTexts(NamedTuple):
+    """N references and hypotheses as they were compared, and their alignments."""
+
+    refs: list[str]
+    """Words separated by single spaces; of alternatives, those on the best path."""
+    hyps: list[str]
+    steps: list[bytes]
+    """One byte per step of each alignment."""
+    has_alternatives: list[bool]
+    """Whether a reference has marks such as alternatives: its words then depend on the
+    hypothesis."""
+
+
+Aligner = Callable[
+    [Sequence[str], Sequence[str], Sequence[str], Unit, Weights, Callable[[str], str]],
+    AlignedTexts,
+]
+"""Aligns texts, with the arguments of `align_texts`."""
+
+
+def align_texts(
+    ids: Sequence[str],
+    refs: Sequence[str],
+    hyps: Sequence[str],
+    unit: Unit,
+    weights: Weights,
+    normalise: Callable[[str], str] = str,
+) -> AlignedTexts:
+    """Align N hypotheses with their references, word by word as they stand there.
+
+    `toolkit.score.nist.grammar.nist_aligner` also understands alternatives and other marks.
+
+    Args:
+      ids: of the utterances, for the errors of other aligners.
+      refs: texts as they were read.
+      hyps: texts as they were read.
+      unit: what is compared, see `toolkit.score.wer.score`.
+      weights: weights of the alignment.
+      normalise: applied to every text.
+    """
+    ref_texts = [single_spaced(normalise(text)) for text in refs]
+    hyp_texts = [single_spaced(normalise(text)) for text in hyps]
+    steps = align_spaced_texts(ref_texts, hyp_texts, unit, weights)
+    return AlignedTexts(ref_texts, hyp_texts, steps, [False] * len(refs))
+
+
+def align_spaced_texts(
+    refs: Sequence[str], hyps: Sequence[str], unit: Unit, weights: Weights
+) -> list[bytes]:
+    """Return the steps of N alignments of texts whose words are separated by single spaces."""
+    if unit == "char":  # `align_all` takes a text as a sequence of characters
+        return align_all(refs, hyps, weights)[0]
+    ref_words, hyp_words = ([units_of(text, unit) for text in texts] for texts in (refs, hyps))
+    return align_all(ref_words, hyp_words, weights)[0]

@@ -18,12 +18,8 @@ from toolkit.score.alignment import (
     Pair,
     UtteranceScore,
 )
-from toolkit.score.nist.formats import check_trn, write_trn
-from toolkit.score.nist.grammar import NO_WORD, GrammarError, parse
-from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
 from toolkit.score.wer import Score
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.whitespace import split_words
 
 _LEGEND = """\
 In the alignments (A->B) means that A was said and B recognised: (A->) is a deletion, (->B) an
@@ -144,13 +140,9 @@ def _units(pairs: list[Pair], unit: str) -> Iterator[str]:
 _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
 _LETTER |= {OPTIONAL_DELETION: "C", OPTIONAL_INSERTION: "C"}
-_SCLITE = {"sgml": sgml_lines, "pra": pra_lines, "raw": raw_lines, "sys": sys_lines}
-_NOT_ALWAYS = ("per_utt", *(f"hyp.{form}" for form in _SCLITE), "per_speaker.txt", "per_spk")
-FILES = (
-    *("wer.txt", "score.json", "report.txt", "per_utterance.tsv", "ref.trn", "hyp.trn"),
-    *_NOT_ALWAYS,
-)
-"""Names of the files that `write_folder` may write."""
+_OPTIONAL_FILES = ("per_utt", "per_speaker.txt", "per_spk")
+FILES = ("wer.txt", "score.json", "report.txt", "per_utterance.tsv", *_OPTIONAL_FILES)
+"""Names of the files that `write_score_folder` may write."""
 
 
 def speaker_lines(score: Score) -> Iterator[str]:
@@ -252,62 +244,30 @@ def _centred(text: str, width: int) -> str:
     return f"{text + ' ' * right:>{width}}"
 
 
-def write_folder(score: Score, folder: Path) -> None:
-    """Write all files about a score to a folder.
+def write_score_folder(score: Score, folder: Path) -> None:
+    """Write the tables and alignments of a score to a folder.
 
-    These are `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv`, `report.txt`
-    (confusions and alignments), and the texts as they were compared, `ref.trn` and `hyp.trn`, for
-    sclite; with known speakers also `per_speaker.txt` and Kaldi's `per_spk`; with words as units
-    also Kaldi's `per_utt`, and `hyp.sgml`, `hyp.pra`, `hyp.raw` and `hyp.sys` in sclite's forms.
-    Those of them that an earlier score has left and this one lacks are removed.
-
-    Raises:
-      TranscriptError: an id or a text cannot stand in a trn file; nothing is written then.
+    These are `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv` and
+    `report.txt` (confusions and alignments); with known speakers also `per_speaker.txt` and Kaldi's
+    `per_spk`; with words as units also Kaldi's `per_utt`. Those of them that an earlier score has
+    left and this one lacks are removed.
     """
     folder = Path(folder)
-    refs = {u.id: u.ref_text for u in score.utterances}
-    hyps = {u.id: u.hyp_text for u in score.utterances}
-    check_trn(refs)
-    check_trn(hyps)
     summary = f"{score.summary(interval=True)}\n{score.method}\n"
     write_atomically(folder / "wer.txt", summary)
     write_atomically(folder / "score.json", json.dumps(numbers(score), indent=1) + "\n")
     tables = {"per_utterance.tsv": utterance_lines(score)}
     if score.unit == "word":
         tables["per_utt"] = (line for u in score.utterances for line in kaldi_lines(u))
-        for form, lines_of in _SCLITE.items():
-            tables[f"hyp.{form}"] = lines_of(score, "hyp")
     if score.by_speaker():
         tables["per_speaker.txt"] = speaker_lines(score)
         tables["per_spk"] = kaldi_speaker_lines(score)
-    for name in set(_NOT_ALWAYS) - tables.keys():
+    for name in set(_OPTIONAL_FILES) - tables.keys():
         (folder / name).unlink(missing_ok=True)
     for name, lines in tables.items():
         with open_atomically(folder / name) as file:
             file.writelines(f"{line}\n" for line in lines)
     write_report(score, folder / "report.txt")
-    write_trn(refs, folder / "ref.trn")
-    write_trn(hyps, folder / "hyp.trn")
-
-
-def trn_remarks(score: Score) -> Iterator[str]:
-    """Yield a note if words in the trn files of `write_folder` mean something else when read."""
-    found = [u.id for u in score.utterances if _has_marks(u.ref_text) or _has_marks(u.hyp_text)]
-    if found:
-        yield (
-            f"{len(found)} utterances have words that are marks in trn files (like @ and word*), "
-            f"first {found[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
-            "these files would read them otherwise"
-        )
-
-
-def _has_marks(text: str) -> bool:
-    """Whether words are not read as themselves from a trn file."""
-    words = split_words(text)
-    try:
-        return NO_WORD in words or list(parse(text)) != words
-    except GrammarError:
-        return True
 
 
 def numbers(score: Score) -> dict[str, object]:

@@ -12,8 +12,7 @@ import numpy as np
 from toolkit.errors import ToolkitError
 from toolkit.processes.collection import without_collections
 from toolkit.score import significance
-from toolkit.score.alignment import Unit, UtteranceScore, Weights
-from toolkit.score.nist.grammar import Grammar, align_texts
+from toolkit.score.alignment import Aligner, Unit, UtteranceScore, Weights, align_texts
 from toolkit.score.normalise import basic
 from toolkit.score.significance import Interval
 from toolkit.storage.whitespace import has_other_space
@@ -284,7 +283,7 @@ def score(
     normalise: Callable[[str], str] | None = None,
     normaliser: str = "none",
     sources: Mapping[str, str] | None = None,
-    grammar: Grammar | None = None,
+    aligner: Aligner = align_texts,
 ) -> Score:
     """Score hypotheses against references.
 
@@ -302,11 +301,9 @@ def score(
       normaliser: name of that normalisation.
       sources: by utterance id the sentence that it is a copy of, for intervals and tests that
         account for the dependence of copies.
-      grammar: how alternatives and other marks in the texts are understood; None takes words as
-        they are.
+      aligner: aligns the texts; by default it takes words as they are.
 
     Raises:
-      GrammarError: a text does not follow the grammar.
       ScoreError: there is no reference, no word in any reference or no common id; an utterance has
         no speaker; in mode "strict", an utterance has no hypothesis; or two texts are too long for
         the memory.
@@ -315,20 +312,19 @@ def score(
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
     _check_ids(refs, hyps, speakers, mode)
     ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
-    said = [refs[utterance] for utterance in ids]
-    found = [hyps.get(utterance, "") for utterance in ids]
+    ref_given = [refs[utterance] for utterance in ids]
+    hyp_given = [hyps.get(utterance, "") for utterance in ids]
     try:
-        ref_texts, hyp_texts, steps = align_texts(
-            ids, said, found, unit, weights, normalise or str, grammar
-        )
+        aligned = aligner(ids, ref_given, hyp_given, unit, weights, normalise or str)
     except MemoryError as error:
-        longest = max(range(len(ids)), key=lambda n: len(said[n]) * len(found[n]))
+        longest = max(range(len(ids)), key=lambda n: len(ref_given[n]) * len(hyp_given[n]))
         raise ScoreError(
             f"the memory is too small to align the hypothesis of {ids[longest]} "
-            f"({len(found[longest]):,} characters) with its reference ({len(said[longest]):,}): "
-            "split the utterance, or score a CTM against an STM of its segments"
+            f"({len(hyp_given[longest]):,} characters) with its reference "
+            f"({len(ref_given[longest]):,}): split the utterance, or score a CTM against an STM of "
+            "its segments"
         ) from error
-    if not any(ref_texts):
+    if not any(aligned.refs):
         raise ScoreError(
             f"all {len(ids)} references are empty (first: {ids[0]}): "
             "an error rate needs at least one reference word"
@@ -340,14 +336,14 @@ def score(
                 id=utterance,
                 ref_text=ref,
                 hyp_text=hyp,
-                steps=alignment,
+                steps=steps,
                 unit=unit,
                 missing=utterance not in hyps,
                 speaker=None if speakers is None else speakers[utterance],
                 source=None if sources is None else sources[utterance],
-                alternatives=refs[utterance] if grammar and grammar.marks(refs[utterance]) else "",
+                alternatives=refs[utterance] if has_alternatives else "",
             )
-            for utterance, ref, hyp, alignment in zip(ids, ref_texts, hyp_texts, steps, strict=True)
+            for utterance, ref, hyp, steps, has_alternatives in zip(ids, *aligned, strict=True)
         ),
         extra=tuple(sorted(set(hyps) - set(refs))),
         skipped=tuple(u for u in refs if u not in hyps) if mode == "present" else (),

@@ -18,6 +18,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numba import njit
@@ -30,10 +31,12 @@ from toolkit.score.alignment import (
     OPTIONAL_DELETION,
     OPTIONAL_INSERTION,
     SUBSTITUTION,
+    AlignedTexts,
+    Aligner,
     Unit,
     Weights,
     align_all,
-    units_of,
+    align_spaced_texts,
 )
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import WHITE_SPACE, single_spaced, split_words
@@ -438,60 +441,63 @@ def _fill(
     return cost, back
 
 
-def align_texts(
+def nist_aligner(grammar: Grammar) -> Aligner:
+    """Return an aligner that chooses alternatives, fragments and optional words as sclite does.
+
+    Alternatives are chosen by words, also where characters are then compared, and so are words that
+    may be left out: see `_by_characters`. The normalisation is applied to the words between marks.
+
+    Args:
+      grammar: how marks in the texts are understood.
+
+    Returns:
+      An aligner that raises a `GrammarError` where a text does not follow the grammar; the message
+      names the utterance.
+    """
+    return partial(_align_marked_texts, grammar)
+
+
+def _align_marked_texts(
+    grammar: Grammar,
     ids: Sequence[str],
     refs: Sequence[str],
     hyps: Sequence[str],
     unit: Unit,
     weights: Weights,
     normalise: Callable[[str], str] = str,
-    grammar: Grammar | None = None,
-) -> tuple[list[str], list[str], list[bytes]]:
-    """Align N hypotheses with their references.
-
-    Alternatives are chosen by words, also where characters are then compared, and so are words that
-    may be left out: see `_by_characters`.
-
-    Args:
-      ids: of the utterances, for errors.
-      refs: texts as they were read.
-      hyps: texts as they were read.
-      unit: what is compared, see `toolkit.score.wer.score`.
-      weights: weights of the alignment.
-      normalise: applied to every text; with a grammar to the words between its marks.
-      grammar: how marks in the texts are understood; None takes words as they are.
-
-    Returns:
-      References, hypotheses and steps of their alignments. Words are separated by single spaces,
-      and of alternatives those on the best path are left.
-
-    Raises:
-      GrammarError: a text does not follow the grammar; the message names the utterance.
-    """
+) -> AlignedTexts:
+    """Align N texts; see `nist_aligner` and `toolkit.score.alignment.align_texts`."""
     ref_texts, hyp_texts = [""] * len(refs), [""] * len(hyps)
-    chosen: dict[int, bytes] = {}
+    # Steps of the texts whose best path through alternatives is known.
+    steps: dict[int, bytes] = {}
     for n, both in enumerate(zip(refs, hyps, strict=True)):
-        if grammar is None or not any(map(grammar.marks, both)):
+        if not any(map(grammar.marks, both)):
             ref_texts[n], hyp_texts[n] = (single_spaced(normalise(text)) for text in both)
             continue
         try:
             sides = [mapped(parse(text), normalise, grammar) for text in both]
             if all(_one_path(items, grammar) for items in sides):
                 ref_texts[n], hyp_texts[n] = (" ".join(map(str, items)) for items in sides)
-                continue  # the alignment of plain words takes far less memory
-            first, second = map(Network.of, sides)
-            best = align_networks(first, second, grammar, weights)
+                continue  # the alignment of words takes far less memory than that of networks
+            ref_network, hyp_network = map(Network.of, sides)
+            best = align_networks(ref_network, hyp_network, grammar, weights)
         except GrammarError as error:
             raise GrammarError(f"{ids[n]}: {error}") from error
         if unit == "word":
             ref_texts[n], hyp_texts[n] = " ".join(best.ref), " ".join(best.hyp)
-            chosen[n] = best.steps
+            steps[n] = best.steps
         else:
-            ref_texts[n], hyp_texts[n], chosen[n] = _by_characters(best, grammar, weights)
-    rest = [n for n in range(len(refs)) if n not in chosen]
-    said, heard = ([_sides(texts[n], unit) for n in rest] for texts in (ref_texts, hyp_texts))
-    aligned = dict(zip(rest, align_all(said, heard, weights)[0], strict=True)) | chosen
-    return ref_texts, hyp_texts, [aligned[n] for n in range(len(refs))]
+            ref_texts[n], hyp_texts[n], steps[n] = _by_characters(best, grammar, weights)
+    without_choice = [n for n in range(len(refs)) if n not in steps]
+    aligned = align_spaced_texts(
+        [ref_texts[n] for n in without_choice],
+        [hyp_texts[n] for n in without_choice],
+        unit,
+        weights,
+    )
+    steps |= zip(without_choice, aligned, strict=True)
+    in_order = [steps[n] for n in range(len(refs))]
+    return AlignedTexts(ref_texts, hyp_texts, in_order, list(map(grammar.marks, refs)))
 
 
 def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[str, str, bytes]:
@@ -543,8 +549,3 @@ def _one_path(items: Items, grammar: Grammar) -> bool:
         and not (grammar.fragments and is_fragment(item, grammar))
         for item in items
     )
-
-
-def _sides(text: str, unit: Unit) -> Sequence[str]:
-    """Return the units as `align_all` takes them: a text is a sequence of characters."""
-    return text if unit == "char" else units_of(text, unit)

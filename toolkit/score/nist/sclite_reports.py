@@ -6,6 +6,7 @@ compared as they stand in them, so that alignments are marked as case-sensitive.
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from toolkit.score.alignment import (
     CORRECT,
@@ -16,7 +17,11 @@ from toolkit.score.alignment import (
     SUBSTITUTION,
     UtteranceScore,
 )
+from toolkit.score.nist.formats import check_trn, write_trn
+from toolkit.score.nist.grammar import NO_WORD, GrammarError, parse
 from toolkit.score.wer import Score
+from toolkit.storage.files import open_atomically
+from toolkit.storage.whitespace import split_words
 
 _LETTERS = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
 _LETTERS |= {OPTIONAL_DELETION: "C", OPTIONAL_INSERTION: "C"}
@@ -184,3 +189,53 @@ def _table(
 
 def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+_REPORTS = {"sgml": sgml_lines, "pra": pra_lines, "raw": raw_lines, "sys": sys_lines}
+FILES = ("ref.trn", "hyp.trn", *(f"hyp.{form}" for form in _REPORTS))
+"""Names of the files that `write_sclite_reports` may write."""
+
+
+def write_sclite_reports(score: Score, folder: Path) -> None:
+    """Write the texts as they were compared, for sclite, and its reports to a folder.
+
+    These are `ref.trn` and `hyp.trn`; with words as units also `hyp.sgml`, `hyp.pra`, `hyp.raw` and
+    `hyp.sys`, which are otherwise removed where an earlier score has left them.
+
+    Raises:
+      TranscriptError: an id or a text cannot stand in a trn file; nothing is written then.
+    """
+    folder = Path(folder)
+    refs = {u.id: u.ref_text for u in score.utterances}
+    hyps = {u.id: u.hyp_text for u in score.utterances}
+    check_trn(refs)
+    check_trn(hyps)
+    for form, lines_of in _REPORTS.items():
+        path = folder / f"hyp.{form}"
+        if score.unit != "word":
+            path.unlink(missing_ok=True)
+            continue
+        with open_atomically(path) as file:
+            file.writelines(f"{line}\n" for line in lines_of(score, "hyp"))
+    write_trn(refs, folder / "ref.trn")
+    write_trn(hyps, folder / "hyp.trn")
+
+
+def trn_remarks(score: Score) -> Iterator[str]:
+    """Yield a note if words of the trn files mean something else when they are read."""
+    found = [u.id for u in score.utterances if _has_marks(u.ref_text) or _has_marks(u.hyp_text)]
+    if found:
+        yield (
+            f"{len(found)} utterances have words that are marks in trn files (like @ and word*), "
+            f"first {found[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
+            "these files would read them otherwise"
+        )
+
+
+def _has_marks(text: str) -> bool:
+    """Whether words are not read as themselves from a trn file."""
+    words = split_words(text)
+    try:
+        return NO_WORD in words or list(parse(text)) != words
+    except GrammarError:
+        return True
