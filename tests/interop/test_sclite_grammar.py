@@ -15,7 +15,7 @@ from toolkit.score.inputs import InputReader
 from toolkit.score.nist.formats import write_trn
 from toolkit.score.nist.grammar import Grammar, nist_aligner
 from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines
-from toolkit.score.normalise import TextNormaliser
+from toolkit.score.normalise import ScoringFilter
 from toolkit.score.wer import score
 
 pytestmark = pytest.mark.skipif(
@@ -59,7 +59,7 @@ def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragment
         sides.refs,
         sides.hyps,
         weights="sclite",
-        normalise=TextNormaliser("none" if cased else "case"),
+        normalise=ScoringFilter("none" if cased else "case"),
         aligner=nist_aligner(Grammar(fragments, optional)),
     )
     counts = {
@@ -117,7 +117,7 @@ def test_words_and_alternatives_of_a_ctm_are_scored_as_by_sclite(tmp_path_factor
             sides.hyps,
             speakers=sides.speakers,
             weights="sclite",
-            normalise=TextNormaliser("case"),
+            normalise=ScoringFilter("case"),
             aligner=nist_aligner(Grammar(fragments=True, optional=True)),
         )
         counts = {}

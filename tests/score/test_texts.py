@@ -13,7 +13,7 @@ from toolkit.score.alignment import (
     pairs_of,
 )
 from toolkit.score.nist.grammar import Grammar, nist_aligner
-from toolkit.score.normalise import TextNormaliser
+from toolkit.score.normalise import ScoringFilter
 from toolkit.score.wer import score
 
 MARKS = Grammar(fragments=True, optional=True)
@@ -60,7 +60,7 @@ def test_characters_are_those_of_the_words_without_parentheses(ref, hyp, weights
 
 
 def test_characters_are_counted_as_removed_once_and_marks_are_none():
-    normalise = TextNormaliser("english")
+    normalise = ScoringFilter("english")
     texts = {"u1": "{ a 1 / @ } c*", "u2": "d 2"}
     score(texts, texts, normalise=normalise, aligner=nist_aligner(Grammar()))
     (remark,) = normalise.remarks()

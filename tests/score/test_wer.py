@@ -59,7 +59,7 @@ def test_empty_hypothesis_is_not_missing():
 def test_extra_hypotheses_are_reported_and_not_scored():
     result = score(REFS, {**REFS, "v": "a b", "a": "c"})
     assert result.errors == 0
-    assert result.extra == ("a", "v")
+    assert result.unmatched_hypotheses == ("a", "v")
     assert any("2 hypotheses have no reference" in remark for remark in result.remarks())
 
 
@@ -204,7 +204,7 @@ def test_pool_keeps_every_utterance_and_puts_speakers_together():
     assert [u.id for u in pooled.utterances] == ["dev/u1", "dev/u2", "dev/u3", "test/u1"]
     assert (pooled.errors, pooled.ref_units) == (2, 9)
     assert pooled.by_speaker()["ann"].errors == 2
-    assert pooled.extra == ("dev/v",)
+    assert pooled.unmatched_hypotheses == ("dev/v",)
     for scores in ({}, {"words": dev, "characters": score(REFS, REFS, "char")}):
         with pytest.raises(ToolkitError, match="all of the same unit"):
             pool(scores)

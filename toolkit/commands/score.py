@@ -336,7 +336,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     from toolkit.score.alignment import align_texts
     from toolkit.score.inputs import InputReader
     from toolkit.score.nist.grammar import Grammar, GrammarError, nist_aligner
-    from toolkit.score.normalise import TextNormaliser
+    from toolkit.score.normalise import ScoringFilter
     from toolkit.score.wer import score as score_transcripts
 
     if method.glm is not None:
@@ -350,7 +350,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
         raise click.UsageError(f"--normalise {method.normalise} removes the marks that {reader}")
     marks = Grammar(method.fragments, method.optional)
     inputs = InputReader(method.form, method.speakers, method.glm)
-    normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
+    normaliser = ScoringFilter(method.normalise, method.drop, method.mapping)
     sides = [inputs.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(named(note), err=True)

@@ -59,12 +59,12 @@ def pairs_of(steps: bytes, ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]
     refs, hyps = iter(ref), iter(hyp)
     pairs: list[Pair] = []
     for step in steps:
-        said = None if step in (INSERTION, OPTIONAL_INSERTION) else next(refs)
-        found = None if step in (DELETION, OPTIONAL_DELETION) else next(hyps)
+        ref_unit = None if step in (INSERTION, OPTIONAL_INSERTION) else next(refs)
+        hyp_unit = None if step in (DELETION, OPTIONAL_DELETION) else next(hyps)
         if step in (SUBSTITUTION, DELETION, INSERTION):
-            pairs.append((said, found))
+            pairs.append((ref_unit, hyp_unit))
         else:
-            same = found if said is None else said
+            same = hyp_unit if ref_unit is None else ref_unit
             pairs.append((same, same))
     return pairs
 

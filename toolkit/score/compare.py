@@ -13,8 +13,8 @@ from toolkit.score.significance import (
     MANY_SEGMENTS,
     Interval,
     MatchedPairs,
-    exchange_p,
     matched_pairs,
+    permutation_p_value,
 )
 from toolkit.score.wer import Score, ScoreError
 
@@ -91,24 +91,26 @@ class Comparison:
         for utterance in self.first.utterances:
             count.update(utterance.ref)
         names = sorted({*count, *first, *second})
-        found = [WordDifference(name, count[name], first[name], second[name]) for name in names]
-        return sorted(found, key=lambda word: -abs(word.difference))
+        differences = [
+            WordDifference(name, count[name], first[name], second[name]) for name in names
+        ]
+        return sorted(differences, key=lambda word: -abs(word.difference))
 
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the tests."""
-        found = []
+        remarks = []
         least = 2.0 ** (1 - self.units)
         if least > 0.05:
-            found.append(
+            remarks.append(
                 f"with {self.units} {self.first.resampled}s no difference can have a p-value "
                 f"below {least:g}"
             )
         if self.matched_pairs.segments < MANY_SEGMENTS:
-            found.append(
+            remarks.append(
                 f"the matched pairs test needs at least {MANY_SEGMENTS} segments and has "
                 f"{self.matched_pairs.segments}"
             )
-        return found
+        return remarks
 
 
 def compare(first: Score, second: Score) -> Comparison:
@@ -167,7 +169,7 @@ def compare(first: Score, second: Score) -> Comparison:
         second=second,
         interval=interval,
         probability=float(fewer + equal / 2),
-        p_value=exchange_p(differences.tolist()),
+        p_value=permutation_p_value(differences.tolist()),
         units=len(blocks),
     )
 
@@ -197,7 +199,10 @@ def comparison_numbers(comparison: Comparison) -> dict[str, object]:
         },
         "utterances": {"better": better, "equal": equal, "worse": worse},
         "missing": {"first": list(c.first.missing), "second": list(c.second.missing)},
-        "extra": {"first": list(c.first.extra), "second": list(c.second.extra)},
+        "extra": {
+            "first": list(c.first.unmatched_hypotheses),
+            "second": list(c.second.unmatched_hypotheses),
+        },
     }
 
 

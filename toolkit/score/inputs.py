@@ -117,12 +117,14 @@ class InputReader:
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
         if (path, side, named) not in self._read:
-            found = read_transcripts(path, self._form, named, side, leave_out_faulty=side == "ref")
+            transcripts = read_transcripts(
+                path, self._form, named, side, leave_out_faulty=side == "ref"
+            )
             if self._glm is not None:
-                glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
-                texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
-                found = replace(found, texts=texts)
-            self._read[path, side, named] = found
+                glm = Glm.read(self._glm, "ctm" if transcripts.form == "ctm" else "trn", side)
+                texts = {id: glm.filter(t, f"{path}: {id}") for id, t in transcripts.texts.items()}
+                transcripts = replace(transcripts, texts=texts)
+            self._read[path, side, named] = transcripts
         return self._read[path, side, named]
 
     def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
@@ -176,20 +178,20 @@ class InputReader:
                     words = filtered(words, rules)
                 except GlmError as error:
                     raise GlmError(f"{hyp}: {error}") from error
-            found = assign(segments, words)
+            by_segment = assign(segments, words)
         except (CtmError, StmError) as error:
             named = str(error).startswith((str(ref), str(hyp)))
             raise error if named else StmError(f"{ref}, {hyp}: {error}") from error
-        notes = [f"Read {ref} as stm, {hyp} as ctm; {len(found.refs)} segments."]
-        if found.ignored:
-            notes.append(f"Note: {found.ignored} segments are marked as not to be scored.")
+        notes = [f"Read {ref} as stm, {hyp} as ctm; {len(by_segment.refs)} segments."]
+        if by_segment.ignored:
+            notes.append(f"Note: {by_segment.ignored} segments are marked as not to be scored.")
         notes += [
             f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment of "
             "it."
-            for channel, words in found.orphans
+            for channel, words in by_segment.unscored_channels
         ]
-        speakers = self._speakers_of(found.refs, found.speakers)
-        return ScoringInput(found.refs, found.hyps, speakers, tuple(notes), marked=True)
+        speakers = self._speakers_of(by_segment.refs, by_segment.speakers)
+        return ScoringInput(by_segment.refs, by_segment.hyps, speakers, tuple(notes), marked=True)
 
     def _speakers_of(
         self, refs: Mapping[str, str], named: Mapping[str, str]
@@ -254,8 +256,8 @@ def speaker_of_id(utterance: str) -> str:
       SpeakerError: the id has none of them.
     """
     for mark in "/-_":
-        speaker, found, _ = utterance.partition(mark)
-        if found and speaker:
+        speaker, separator, _ = utterance.partition(mark)
+        if separator and speaker:
             return speaker
     raise SpeakerError(
         f"the id {utterance!r} has no /, - or _ after a speaker's name: give a file of "

@@ -287,7 +287,7 @@ def numbers(score: Score) -> dict[str, object]:
         "utterances": len(score.utterances),
         "wrong_utterances": score.wrong_utterances,
         "missing": list(score.missing),
-        "extra": list(score.extra),
+        "extra": list(score.unmatched_hypotheses),
         "normaliser": score.normaliser,
         "weights": score.weights,
         "toolkit": __version__,

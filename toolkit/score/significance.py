@@ -130,7 +130,7 @@ MANY_SEGMENTS = 50
 """With fewer segments the mean difference per segment is not approximately normal."""
 
 
-def exchange_p(differences: Sequence[int]) -> float:
+def permutation_p_value(differences: Sequence[int]) -> float:
     """Return the p-value of a permutation test that exchanges the two systems.
 
     If the systems are equally good, each unit's difference of errors could as well have the other
@@ -200,15 +200,15 @@ def matched_pairs(
     keys: Iterable[str | int] = sentences or count()
     for sentence, both in zip(keys, pairs, strict=False):
         by_sentence.setdefault(sentence, []).append(_segments(*both))
-    found = []
+    differences = []
     for copies in by_sentence.values():
         if len(copies) == 1:
-            found += copies[0]
+            differences += copies[0]
         elif any(copies):
-            found.append(sum(map(sum, copies)))
-    mean = float(np.mean(found)) if found else 0.0
-    deviation = float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
-    return MatchedPairs(len(found), mean, deviation)
+            differences.append(sum(map(sum, copies)))
+    mean = float(np.mean(differences)) if differences else 0.0
+    deviation = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
+    return MatchedPairs(len(differences), mean, deviation)
 
 
 def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
@@ -216,7 +216,7 @@ def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
 
     An utterance in whose reference the two systems took different alternatives is one segment.
     """
-    found = []
+    differences = []
     difference, wrong, right_run = 0, False, 0
     sides = _errors(first), _errors(second)
     if [ref for ref, _ in first if ref is not None] != [
@@ -232,18 +232,18 @@ def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
             else:
                 right_run += slot
         if wrong and right_run >= BOUNDARY:
-            found.append(difference)
+            differences.append(difference)
             difference, wrong = 0, False
-    return [*found, difference] if wrong else found
+    return [*differences, difference] if wrong else differences
 
 
 def _errors(pairs: Sequence[Pair]) -> list[tuple[int, int]]:
     """Return (insertions before it, whether it is wrong) of each reference word and of the end."""
-    found, inserted = [], 0
+    errors, inserted = [], 0
     for ref, hyp in pairs:
         if ref is None:
             inserted += 1
         else:
-            found.append((inserted, int(ref != hyp)))
+            errors.append((inserted, int(ref != hyp)))
             inserted = 0
-    return [*found, (inserted, 0)]
+    return [*errors, (inserted, 0)]

@@ -182,11 +182,11 @@ def _id_key(record: dict) -> str | None:
 
 def _parsed(place: str, text: str | bytes) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        record = dict(pairs)
+        if len(record) < len(pairs):
             [(key, _), *_] = Counter(key for key, _ in pairs).most_common(1)
             raise TranscriptError(f"{place}: {quoted(key)} occurs a second time")
-        return found
+        return record
 
     try:
         return json.loads(text, object_pairs_hook=once)
@@ -235,8 +235,8 @@ def _text(part: dict, side: Side) -> Any:
     parts = next((part[name] for name in _PARTS if isinstance(part.get(name), list)), None)
     if key in part or parts is None:
         return part.get(key)
-    own = [each.get("text") for each in parts if isinstance(each, dict)]
-    texts = [text for text in own if isinstance(text, str)]
+    part_texts = [each.get("text") for each in parts if isinstance(each, dict)]
+    texts = [text for text in part_texts if isinstance(text, str)]
     return " ".join(texts) if len(texts) == len(parts) else None
 
 

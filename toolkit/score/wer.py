@@ -23,7 +23,7 @@ _LONGEST = 2000
 """Characters: longer words are left alone, since many marks on a letter take quadratic time."""
 
 
-def likeness_remarks(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
+def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
     """Yield notes about errors between texts that look alike; nothing is changed by them."""
     wrong = [utterance for utterance in utterances if utterance.errors]
     spaced = [u for u in wrong if has_other_space(u.ref_text) or has_other_space(u.hyp_text)]
@@ -96,7 +96,7 @@ class Score:
     unit: Unit
     utterances: tuple[UtteranceScore, ...]
     """One entry per reference, in the references' order."""
-    extra: tuple[str, ...] = ()
+    unmatched_hypotheses: tuple[str, ...] = ()
     """Ids of hypotheses without a reference, sorted; they are not scored."""
     skipped: tuple[str, ...] = ()
     """Ids of references left out because they have no hypothesis (mode "present")."""
@@ -167,7 +167,7 @@ class Score:
             if utterance.speaker is not None:
                 parts.setdefault(utterance.speaker, []).append(utterance)
         return {
-            name: replace(self, utterances=tuple(parts[name]), extra=(), skipped=())
+            name: replace(self, utterances=tuple(parts[name]), unmatched_hypotheses=(), skipped=())
             for name in sorted(parts)
         }
 
@@ -205,25 +205,27 @@ class Score:
         if self.interval is None:
             return ["one utterance alone has no confidence interval"]
         units = self.interval.units
-        found = [
+        remarks = [
             f"the interval is that of {significance.REPLICATES} bootstrap resamples of "
             f"{units} {self.resampled}s"
         ]
         speakers = len(self.by_speaker())
         if speakers and self.resampled == "utterance":
-            found.append(
+            remarks.append(
                 f"{speakers} speakers are fewer than the {significance.MIN_SPEAKERS} needed for "
                 "resampling: the interval holds for these speakers only"
             )
         if units < significance.FEW_UNITS:
-            found.append(f"{units} {self.resampled}s are few: expect the interval to be too narrow")
+            remarks.append(
+                f"{units} {self.resampled}s are few: expect the interval to be too narrow"
+            )
         if not self.errors:
-            found.append(
+            remarks.append(
                 "without any error the bootstrap finds no variance: if errors were independent, "
                 f"the rate would be below {min(100.0, 300 / self.ref_units):.3g} % with 95 % "
                 "confidence"
             )
-        return found
+        return remarks
 
     def summary(self, interval: bool = False) -> str:
         """Return the three lines of Kaldi's `compute-wer --mode=all`, byte for byte.
@@ -250,26 +252,28 @@ class Score:
 
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the error rate; empty if there are none."""
-        found = []
+        remarks = []
         if self.missing:
             number = len(self.utterances) + len(self.skipped)
             treatment = "are left out" if self.skipped else "count as deletions"
-            found.append(
+            remarks.append(
                 f"{len(self.missing)} of {number} utterances have no hypothesis and {treatment}, "
                 f"first {self.missing[0]}"
             )
-        if self.extra:
-            number = len(self.extra)
+        if self.unmatched_hypotheses:
+            number = len(self.unmatched_hypotheses)
             such = "1 hypothesis has" if number == 1 else f"{number} hypotheses have"
             scored = "is not scored" if number == 1 else "are not scored"
-            found.append(f"{such} no reference and {scored}, first {self.extra[0]}")
+            remarks.append(
+                f"{such} no reference and {scored}, first {self.unmatched_hypotheses[0]}"
+            )
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
         if silent:
-            found.append(
+            remarks.append(
                 f"{len(silent)} references are empty but have a hypothesis, all words of which are "
                 f"insertions, first {silent[0].id}"
             )
-        return [*found, *likeness_remarks(self.utterances)]
+        return [*remarks, *orthography_notes(self.utterances)]
 
 
 @without_collections()
@@ -345,7 +349,7 @@ def score(
             )
             for utterance, ref, hyp, steps, has_alternatives in zip(ids, *aligned, strict=True)
         ),
-        extra=tuple(sorted(set(hyps) - set(refs))),
+        unmatched_hypotheses=tuple(sorted(set(hyps) - set(refs))),
         skipped=tuple(u for u in refs if u not in hyps) if mode == "present" else (),
         weights=weights,
         normaliser=normaliser,
@@ -405,7 +409,9 @@ def pool(scores: Mapping[str, Score]) -> Score:
             for name, score in scores.items()
             for utterance in score.utterances
         ),
-        extra=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.extra),
+        unmatched_hypotheses=tuple(
+            f"{name}/{id}" for name, score in scores.items() for id in score.unmatched_hypotheses
+        ),
         skipped=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.skipped),
     )
 

@@ -86,7 +86,7 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     Raises:
       GlmError: rules cannot be applied to a word; the message names its place.
     """
-    found: list[CtmEntry] = []
+    mapped: list[CtmEntry] = []
     within: set[tuple[str, str]] = set()
     for entry in entries:
         text, channel = entry.token, (entry.utterance, entry.channel)
@@ -104,15 +104,15 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
         marks = [BEGIN if outside else "", *[NEXT] * (len(parts) - 1)]
         for mark, words in zip(marks, parts, strict=True):
             if mark:
-                found.append(replace(entry, token=mark))
+                mapped.append(replace(entry, token=mark))
             length = entry.duration / max(1, len(words))
-            found += (
+            mapped += (
                 replace(entry, start=entry.start + n * length, duration=length, token=word)
                 for n, word in enumerate(words)
             )
         if outside:
-            found.append(replace(entry, token=END))
-    return found
+            mapped.append(replace(entry, token=END))
+    return mapped
 
 
 def timed_words(entries: Iterable[CtmEntry]) -> list[TimedWord]:
@@ -124,10 +124,10 @@ def timed_words(entries: Iterable[CtmEntry]) -> list[TimedWord]:
     channels: dict[tuple[str, str], list[CtmEntry]] = {}
     for entry in entries:
         channels.setdefault((entry.utterance, entry.channel), []).append(entry)
-    found: list[TimedWord] = []
-    for own in channels.values():
-        found += sorted(_gathered(own), key=lambda word: word.start)
-    return found
+    words: list[TimedWord] = []
+    for channel_entries in channels.values():
+        words += sorted(_gathered(channel_entries), key=lambda word: word.start)
+    return words
 
 
 def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
@@ -325,7 +325,7 @@ class SegmentTranscripts:
     hyps: dict[str, str]
     """Without the segments of channels that the CTM does not contain."""
     speakers: dict[str, str]
-    orphans: tuple[tuple[str, int], ...]
+    unscored_channels: tuple[tuple[str, int], ...]
     """Recordings and channels without a segment, with the number of words recognised there, which
     are not scored."""
     ignored: int
@@ -361,31 +361,40 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     recognised: dict[tuple[str, str], list[TimedWord]] = {}
     for word in timed_words(words):
         recognised.setdefault(_folded(word.recording, word.channel), []).append(word)
-    found = SegmentTranscripts({}, {}, {}, _orphans(by_channel, recognised), 0)
+    transcripts = SegmentTranscripts({}, {}, {}, _unscored_channels(by_channel, recognised), 0)
     ignored = 0
     for channel in sorted(by_channel):
-        own = sorted(by_channel[channel], key=lambda segment: segment.start)
-        for segment, text in _assign_words(own, recognised.get(channel, [])):
+        channel_segments = sorted(by_channel[channel], key=lambda segment: segment.start)
+        for segment, text in _assign_words(channel_segments, recognised.get(channel, [])):
             if IGNORED in segment.text.upper():
                 ignored += 1
                 continue
-            id = _id(segment, found.refs)
-            found.refs[id], found.speakers[id] = segment.text, segment.speaker
+            id = _id(segment, transcripts.refs)
+            transcripts.refs[id], transcripts.speakers[id] = segment.text, segment.speaker
             if channel in recognised:
-                found.hyps[id] = text
-    return SegmentTranscripts(found.refs, found.hyps, found.speakers, found.orphans, ignored)
+                transcripts.hyps[id] = text
+    return SegmentTranscripts(
+        transcripts.refs,
+        transcripts.hyps,
+        transcripts.speakers,
+        transcripts.unscored_channels,
+        ignored,
+    )
 
 
 def _folded(recording: str, channel: str) -> tuple[str, str]:
     return recording.casefold(), channel.casefold()
 
 
-def _orphans(
+def _unscored_channels(
     segments: dict[tuple[str, str], list[StmSegment]],
     words: dict[tuple[str, str], list[TimedWord]],
 ) -> tuple[tuple[str, int], ...]:
     without = [words[channel] for channel in sorted(words.keys() - segments.keys())]
-    return tuple((f"{own[0].recording} {own[0].channel}", len(own)) for own in without)
+    return tuple(
+        (f"{channel_words[0].recording} {channel_words[0].channel}", len(channel_words))
+        for channel_words in without
+    )
 
 
 def _assign_words(

@@ -106,7 +106,7 @@ class Glm:
         the text as it was.
         """
         compared = text if self.case_sensitive else text.translate(_UPPER)
-        at, found = 0, []
+        at, parts = 0, []
         while at < len(text):
             for rule in self._by_first.get(compared[at], ()):
                 end = at + len(rule.source)
@@ -115,22 +115,22 @@ class Glm:
                     and compared.endswith(rule.before, 0, at)
                     and compared.startswith(rule.after, end)
                 ):
-                    found.append(rule.target)
+                    parts.append(rule.target)
                     at = end
                     break
             else:
-                found.append(text[at] if self.copies else "")
+                parts.append(text[at] if self.copies else "")
                 at += 1
-        return "".join(found)
+        return "".join(parts)
 
     @cached_property
     def _by_first(self) -> dict[str, list[Rule]]:
         """The rules as they are compared, by the first character of what they replace."""
-        found: dict[str, list[Rule]] = {}
+        rules: dict[str, list[Rule]] = {}
         for rule in self.rules:
             source, before, after = map(self._compared, (rule.source, rule.before, rule.after))
-            found.setdefault(source[:1], []).append(Rule(source, rule.target, before, after))
-        return found
+            rules.setdefault(source[:1], []).append(Rule(source, rule.target, before, after))
+        return rules
 
     def _compared(self, text: str) -> str:
         return text if self.case_sensitive else text.translate(_UPPER)
@@ -150,7 +150,7 @@ class Glm:
         if set(re.sub(r"\s\([^()]+\)", "", f" {text} ")) & set("()"):
             raise GlmError(f"{quoted(read)}: parentheses that do not match, or are nested")
         text = single_spaced(_HYPHEN.sub(r"\1 ", self.apply(f" {text} ")))
-        text = _INSIDE.sub(lambda found: found[1] + _BETWEEN.sub(" ) ( ", found[2]), text)
+        text = _INSIDE.sub(lambda match: match[1] + _BETWEEN.sub(" ) ( ", match[2]), text)
         return text.replace("( ", "(").replace(" )", ")")
 
     def filter(self, text: str, place: str) -> str:
@@ -174,9 +174,9 @@ def _applied(lines: list[tuple[int, str]], kind: Kind, side: Side) -> list[tuple
     """Return the lines that hold for a format and side."""
     held, applies = [], True
     for number, line in lines:
-        found = _APPLIES.match(line)
-        if found:
-            named = [part.strip(" ()") for part in found[1].lower().split("|")]
+        match = _APPLIES.match(line)
+        if match:
+            named = [part.strip(" ()") for part in match[1].lower().split("|")]
             applies = any(part in kind or part in side for part in named if part)
         if applies:
             held.append((number, line))
@@ -185,11 +185,11 @@ def _applied(lines: list[tuple[int, str]], kind: Kind, side: Side) -> list[tuple
 
 def _rule(line: str) -> Rule:
     """Read a rule; what follows the last slash is its context, unless in brackets."""
-    source, _, rest = line.partition("=>")
-    target, slash, context = rest.rpartition("/")
+    source, _, replacement = line.partition("=>")
+    target, slash, context = replacement.rpartition("/")
     opening, closing = context.find("["), context.find("]")
     if not slash or (opening >= 0 and closing < opening):
-        return Rule(_unbracketed(source), _target(rest))
+        return Rule(_unbracketed(source), _target(replacement))
     before, _, after = context.partition("_")
     return Rule(
         _unbracketed(source), _target(target), _unbracketed(before), _unbracketed(after.lstrip("_"))

@@ -128,24 +128,24 @@ def _tokens(text: str) -> Iterator[str]:
 
 def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequence[Items], int]:
     """Read alternatives from token `at` to the brace that closes them; return where it ends."""
-    found: list[list[str | Choice]] = [[]]
+    alternatives: list[list[str | Choice]] = [[]]
     while at < len(tokens):
         token = tokens[at]
         at += 1
         if nested and token == "}":
             break
         if nested and token == "/":
-            found.append([])
+            alternatives.append([])
         elif token == "{":
             inner, at = _alternatives(tokens, at, nested=True)
             filled = tuple(items for items in inner if items)
             if not filled:
                 shown = quoted(" ".join(tokens))
                 raise GrammarError(f"{shown}: braces without a word: write @ for none")
-            found[-1].append(Choice(filled))
+            alternatives[-1].append(Choice(filled))
         else:
-            found[-1].append(_unmarked(token))
-    return found, at
+            alternatives[-1].append(_unmarked(token))
+    return alternatives, at
 
 
 def _unmarked(word: str) -> str:
@@ -156,32 +156,32 @@ def _unmarked(word: str) -> str:
 
 def mapped(items: Items, apply: Callable[[str], str], grammar: Grammar) -> Items:
     """Apply a normalisation to the words between braces; an alternative without words becomes @."""
-    found: list[str | Choice] = []
+    items_mapped: list[str | Choice] = []
     run: list[str] = []
 
     def finish() -> None:
-        found.extend(split_words(apply(" ".join(run))) if run else ())
+        items_mapped.extend(split_words(apply(" ".join(run))) if run else ())
         run.clear()
 
     for item in items:
         if isinstance(item, Choice):
             finish()
             parts = (mapped(part, apply, grammar) or [NO_WORD] for part in item.alternatives)
-            found.append(Choice(tuple(parts)))
+            items_mapped.append(Choice(tuple(parts)))
         elif item == NO_WORD:
             finish()
-            found.append(item)
+            items_mapped.append(item)
         elif grammar.is_optional(item):
             finish()
             for whole in split_words(apply(item)):  # rules may name it with its parentheses
-                own = [whole]
+                words = [whole]
                 if grammar.is_optional(whole):
-                    own = [f"({word})" for word in split_words(apply(whole[1:-1]))]
-                found += own
+                    words = [f"({word})" for word in split_words(apply(whole[1:-1]))]
+                items_mapped += words
         else:
             run.append(item)
     finish()
-    return found
+    return items_mapped
 
 
 _COSTS = {"kaldi": (1.0, 1.0, 0.5, False), "sclite": (4.0, 3.0, 2.0, True)}
@@ -322,10 +322,10 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
         (cost[a, b], n, a, b) for n, (a, b) in enumerate((a, b) for a in ref.last for b in hyp.last)
     ]
     _, _, a, b = min(ends)
-    return _traced(ref, hyp, grammar, equal, back, a, b)
+    return _backtrace(ref, hyp, grammar, equal, back, a, b)
 
 
-def _traced(
+def _backtrace(
     ref: Network,
     hyp: Network,
     grammar: Grammar,
@@ -340,18 +340,18 @@ def _traced(
     steps = bytearray()
     while a > 0 or b > 0:
         before_a, before_b = back[a, b]
-        word, found = ref.words[a], hyp.words[b]
+        ref_word, hyp_word = ref.words[a], hyp.words[b]
         if before_a == a:
-            if found != NO_WORD:
-                hyps.append(found)
-                steps.append(OPTIONAL_INSERTION if grammar.is_optional(found) else INSERTION)
+            if hyp_word != NO_WORD:
+                hyps.append(hyp_word)
+                steps.append(OPTIONAL_INSERTION if grammar.is_optional(hyp_word) else INSERTION)
         elif before_b == b:
-            if word != NO_WORD:
-                refs.append(word)
-                steps.append(OPTIONAL_DELETION if grammar.is_optional(word) else DELETION)
+            if ref_word != NO_WORD:
+                refs.append(ref_word)
+                steps.append(OPTIONAL_DELETION if grammar.is_optional(ref_word) else DELETION)
         else:
-            refs.append(word)
-            hyps.append(found)
+            refs.append(ref_word)
+            hyps.append(hyp_word)
             steps.append(CORRECT if equal[a, b] else SUBSTITUTION)
         a, b = int(before_a), int(before_b)
     return Aligned(refs[::-1], hyps[::-1], bytes(steps[::-1]))
@@ -507,37 +507,39 @@ def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[s
     its characters are, and the space beside it.
     """
     steps = best.steps
-    left = [s == OPTIONAL_DELETION for s in steps if s not in (INSERTION, OPTIONAL_INSERTION)]
-    ref, said, ref_gaps = _without([grammar.spoken(word) for word in best.ref], left)
-    left = [s == OPTIONAL_INSERTION for s in steps if s not in (DELETION, OPTIONAL_DELETION)]
-    hyp, heard, hyp_gaps = _without([grammar.spoken(word) for word in best.hyp], left)
-    (aligned,), _ = align_all([said], [heard], weights)
-    found = bytearray()
+    is_left_out = [
+        s == OPTIONAL_DELETION for s in steps if s not in (INSERTION, OPTIONAL_INSERTION)
+    ]
+    ref, spoken_ref, ref_gaps = _without([grammar.spoken(word) for word in best.ref], is_left_out)
+    is_left_out = [s == OPTIONAL_INSERTION for s in steps if s not in (DELETION, OPTIONAL_DELETION)]
+    hyp, spoken_hyp, hyp_gaps = _without([grammar.spoken(word) for word in best.hyp], is_left_out)
+    (aligned,), _ = align_all([spoken_ref], [spoken_hyp], weights)
+    with_gaps = bytearray()
     at_ref = at_hyp = 0
     for step in (*aligned, None):
-        found += bytes([OPTIONAL_DELETION]) * ref_gaps.pop(at_ref, 0)
-        found += bytes([OPTIONAL_INSERTION]) * hyp_gaps.pop(at_hyp, 0)
+        with_gaps += bytes([OPTIONAL_DELETION]) * ref_gaps.pop(at_ref, 0)
+        with_gaps += bytes([OPTIONAL_INSERTION]) * hyp_gaps.pop(at_hyp, 0)
         if step is not None:
-            found.append(step)
+            with_gaps.append(step)
             at_ref += step != INSERTION
             at_hyp += step != DELETION
-    return ref, hyp, bytes(found)
+    return ref, hyp, bytes(with_gaps)
 
 
 def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, dict[int, int]]:
     """Return a text, the text without some words, and by place in this the characters less."""
-    rest = " ".join(word for word, out in zip(words, left_out, strict=True) if not out)
+    spoken = " ".join(word for word, out in zip(words, left_out, strict=True) if not out)
     gaps: dict[int, int] = {}
     at = 0
     for word, out in zip(words, left_out, strict=True):
         if out:
-            place = min(at, len(rest))
+            place = min(at, len(spoken))
             gaps[place] = gaps.get(place, 0) + len(word) + 1
         else:
             at += len(word) + 1
-    if gaps and not rest:
+    if gaps and not spoken:
         gaps[0] -= 1  # one space fewer than words
-    return " ".join(words), rest, gaps
+    return " ".join(words), spoken, gaps
 
 
 def _one_path(items: Items, grammar: Grammar) -> bool:

@@ -54,9 +54,9 @@ def sgml_lines(score: Score, title: str) -> Iterator[str]:
 
 def _cells(utterance: UtteranceScore) -> Iterator[str]:
     for letter, ref, hyp in _steps(utterance):
-        said = "" if ref is None else f'"{_quotable(ref)}"'
-        found = "" if hyp is None else f'"{_quotable(hyp)}"'
-        yield f"{letter},{said},{found}"
+        ref_cell = "" if ref is None else f'"{_quotable(ref)}"'
+        hyp_cell = "" if hyp is None else f'"{_quotable(hyp)}"'
+        yield f"{letter},{ref_cell},{hyp_cell}"
 
 
 def _quotable(word: str) -> str:
@@ -82,10 +82,10 @@ def _steps(utterance: UtteranceScore) -> Iterator[tuple[str, str | None, str | N
 
 
 def _by_speaker(score: Score) -> dict[str, list[UtteranceScore]]:
-    found: dict[str, list[UtteranceScore]] = {}
+    utterances: dict[str, list[UtteranceScore]] = {}
     for utterance in score.utterances:
-        found.setdefault(utterance.speaker or _NOBODY, []).append(utterance)
-    return found
+        utterances.setdefault(utterance.speaker or _NOBODY, []).append(utterance)
+    return utterances
 
 
 def pra_lines(score: Score, title: str) -> Iterator[str]:
@@ -223,11 +223,11 @@ def write_sclite_reports(score: Score, folder: Path) -> None:
 
 def trn_remarks(score: Score) -> Iterator[str]:
     """Yield a note if words of the trn files mean something else when they are read."""
-    found = [u.id for u in score.utterances if _has_marks(u.ref_text) or _has_marks(u.hyp_text)]
-    if found:
+    marked = [u.id for u in score.utterances if _has_marks(u.ref_text) or _has_marks(u.hyp_text)]
+    if marked:
         yield (
-            f"{len(found)} utterances have words that are marks in trn files (like @ and word*), "
-            f"first {found[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
+            f"{len(marked)} utterances have words that are marks in trn files (like @ and word*), "
+            f"first {marked[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
             "these files would read them otherwise"
         )
 
