@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks.run import BENCHMARKS
 from toolkit.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +75,13 @@ def test_commands_and_their_options_exist(page):
             check(words)
     for typed in re.findall(r"`toolkit ([a-z][^`]*)`", text):
         check(["toolkit", *typed.split()])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_benchmarks_exist(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"python -m benchmarks ([a-z][a-z0-9-]*)", text))
+    assert named <= {"all", *BENCHMARKS}
 
 
 def check(words):
