@@ -62,7 +62,7 @@ test-all: test
 known = $(shell git rev-parse --verify --quiet $(MAIN))
 changed = $(sort $(wildcard $(shell git diff --name-only --merge-base $(MAIN) | sed -nE \
   -e 's,^(toolkit|tests)/([^/]+)/.*,tests/\2,p' -e 's,^toolkit/([^/]+)\.py$$,tests/test_\1.py,p' \
-  -e 's,^tests/test_.*,&,p' -e 's,^(local|recipes)/.*,tests/\1,p')))
+  -e 's,^tests/test_.*,&,p' -e 's,^(local|recipes|benchmarks)/.*,tests/\1,p')))
 
 check: lint
 	$(if $(known),,$(error there is no branch $(MAIN) to compare with; see MAIN))

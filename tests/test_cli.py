@@ -1,19 +1,14 @@
 import errno
-import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from toolkit import __version__, cli
-from toolkit.bench.instruments.harness import Case, compare
-from toolkit.commands import bench
 
 
 def run(*arguments):
@@ -170,38 +165,10 @@ def test_wrong_command_line_ends_with_status_2(arguments):
 
 @pytest.mark.parametrize(("works", "status"), [(True, 0), (False, 1)])
 def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
-    import toolkit.doctor.doctor
+    import toolkit.doctor
 
-    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda as_json: works)
+    monkeypatch.setattr(toolkit.doctor, "run_checks", lambda as_json: works)
     assert run("doctor").exit_code == status
-
-
-def test_bench_prints_the_table_and_writes_json(monkeypatch, tmp_path):
-    module = ModuleType("toolkit.bench.quick")
-    module.benchmark = lambda: compare([Case("ours", lambda: 1.0)], "runs", "ours", 1)
-    monkeypatch.setitem(sys.modules, "toolkit.bench.quick", module)
-    monkeypatch.setitem(bench.BENCHMARKS, "quick", "quick")
-    result = run("bench", "quick", "--json", tmp_path / "quick.json")
-    assert result.exit_code == 0
-    assert "runs / s" in result.stdout
-    assert json.loads((tmp_path / "quick.json").read_text())["rows"][0]["name"] == "ours"
-
-
-def test_bench_knows_its_names():
-    unknown = run("bench", "slow")
-    assert unknown.exit_code == 2
-    assert "No such command 'slow'" in unknown.stderr
-    assert "features" in run("bench", "--help").stdout
-
-
-def test_bench_with_options_of_its_own(monkeypatch):
-    module = ModuleType("toolkit.bench.two_words")
-    module.command = click.Command(
-        "two-words", params=[click.Option(["--size"])], callback=lambda size: click.echo(size)
-    )
-    monkeypatch.setitem(sys.modules, "toolkit.bench.two_words", module)
-    monkeypatch.setitem(bench.BENCHMARKS, "two-words", "two_words")
-    assert run("bench", "two-words", "--size", "7").stdout == "7\n"
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,12 @@ def wheel(tmp_path_factory):
 
 
 def test_nothing_but_the_toolkit(wheel):
+    """Benchmarks, recipes and tests are for a checkout."""
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {
         "toolkit",
         "asr_recipe_toolkit",
     }
+    assert [name for name in wheel if "bench" in name] == []
     assert any(name.endswith("LICENSE") for name in wheel)
 
 

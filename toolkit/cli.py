@@ -19,7 +19,6 @@ from toolkit.storage.paths import encoding_error, printable
 
 COMMANDS = (
     "align",
-    "bench",
     "clean",
     "combine",
     "config",
@@ -33,10 +32,12 @@ COMMANDS = (
     "pipeline",
     "report",
     "runs",
+    "scaling",
     "score",
     "serve",
     "ssl",
     "transcribe",
+    "tta",
 )
 """Each is defined in the module of that name in `toolkit/commands`, with _ for -."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
-from toolkit.score.align import align
+from toolkit.score.alignment import align
 
 SONORANT_SHARE = 0.6
 """Share of the consonant in the time between the events of an L, M, N or R and of the vowel after

@@ -5,8 +5,6 @@ from typing import Literal
 
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
-from toolkit.bench.tta.dataset import Dataset
-from toolkit.bench.tta.rules import EQUAL_BATCH_WER, TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.graph import GraphConfig
@@ -26,6 +24,7 @@ from toolkit.train.ctc.records import RecordConfig
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.language_model import NeuralLmConfig
 from toolkit.train.specaugment import UtteranceMaskConfig
+from toolkit.tta.config import EQUAL_BATCH_WER, Dataset, TtaConfig
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,6 @@ from recipes.steps.data import (
     transcripts_of,
 )
 from recipes.steps.features import extract_changed
-from toolkit.bench.ctc.sweep import stored_sweep
-from toolkit.bench.tta.feature_panels import utterance_figure
-from toolkit.bench.tta.page import Extras, write_page
-from toolkit.bench.tta.repeats import TrainingPlan, train_by_plan
-from toolkit.bench.tta.result_tables import sweep_table
-from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.corpus.tags import is_tag
 from toolkit.decode.ctc.evaluation import EvaluationPlan
@@ -47,6 +41,12 @@ from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.storage.words import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
+from toolkit.tta.figures import utterance_figure
+from toolkit.tta.page import Extras, write_page
+from toolkit.tta.runs import read_platforms
+from toolkit.tta.sweep import stored_sweep
+from toolkit.tta.tables import sweep_table
+from toolkit.tta.training import TrainingPlan, train_by_plan
 
 RESCORED = "decode/ctc_lstm_lm"
 """The folder of the search whose lists the LSTM language model has rescored."""

@@ -34,8 +34,8 @@ from toolkit.fsa.lattice import Weights
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.store import load_model
-from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import score
 from toolkit.stages.run import Run
 from toolkit.storage.words import split_words

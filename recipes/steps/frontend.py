@@ -18,8 +18,7 @@ from toolkit.features.extract import extract
 from toolkit.features.multichannel.enhance import enhance, enhanced_cuts
 from toolkit.fsa.lattice import Weights
 from toolkit.models.scorer import NeuralScorer
-from toolkit.score.results import Result, record_results
-from toolkit.score.split import score_split
+from toolkit.score.results import Result, record_results, score_split
 from toolkit.stages.run import Run
 
 HOURS_PER_SHARD = 0.005

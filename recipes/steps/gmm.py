@@ -31,7 +31,7 @@ from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
 from toolkit.processes.workers import shared_workers
-from toolkit.score.read import read_transcripts
+from toolkit.score.transcripts import read_transcripts
 from toolkit.stages.run import Run
 from toolkit.storage.words import split_words
 

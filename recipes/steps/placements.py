@@ -9,9 +9,8 @@ from recipes.steps.data import cuts
 from recipes.steps.decoding import rescored_lm
 from recipes.steps.run_page import show_page
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.score import bootstrap
+from toolkit.score import significance
 from toolkit.score.compare import compare
-from toolkit.score.read import read_transcripts
 from toolkit.score.results import (
     Result,
     markdown_table,
@@ -19,6 +18,7 @@ from toolkit.score.results import (
     read_results,
     record_results,
 )
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import Score, Unit, pool, score
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
@@ -134,9 +134,9 @@ def gain(split: str, first: Score, second: Score) -> Gain:
         [utterance.errors for utterance in first.utterances],
         [utterance.errors for utterance in second.utterances],
     )
-    before, after = bootstrap.resample(blocks).T
-    reductions = bootstrap.percent(before - after, before)
-    interval = bootstrap.interval_of(reductions, first.resampled, len(blocks))
+    before, after = significance.resample(blocks).T
+    reductions = significance.percent(before - after, before)
+    interval = significance.interval_of(reductions, first.resampled, len(blocks))
     werr = 100.0 * (first.errors - second.errors) / first.errors
     gain, low, high = (round(number, 2) for number in (werr, interval.low, interval.high))
     return Gain(split, *rates, gain, low, high, p_value)

@@ -127,21 +127,6 @@ def test_a_plan_is_printed_as_one_document(rates):
     assert not rates.with_name("-").exists()
 
 
-@pytest.mark.parametrize(("name", "own"), [("shards", False), ("pipeline", True)])
-def test_a_benchmark_is_printed_as_one_document(tmp_path, monkeypatch, name, own):
-    from toolkit.bench import pipeline, shards
-
-    monkeypatch.chdir(tmp_path)
-    table = SimpleNamespace(print=lambda: print("table"), to_json=lambda: {"rows": []})
-    found = (table, None) if own else table
-    monkeypatch.setattr(pipeline if own else shards, "benchmark", lambda *_, **__: found)
-    result = run("bench", name, "--json", "-")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {"rows": []}
-    assert "table" in result.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_standard_input_is_called_so(tmp_path):
     reference = tmp_path / "text"
     reference.write_text("u1 go on\n")

@@ -20,8 +20,7 @@ READERS = {
 EXEMPT = {
     "toolkit/corpus/cuts.py": {"deserialize_item"},
     "toolkit/features/cut_audio.py": {"load_audio"},
-    "toolkit/doctor/selftests.py": {"load_audio", "Recording.from_file"},  # a file of its own
-    "toolkit/bench/instruments/noise.py": {"Recording.from_file"},  # a file of its own
+    "toolkit/doctor.py": {"load_audio", "Recording.from_file"},  # a file of its own
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toolkit.align.times import read_ctm
-from toolkit.score.split import write_texts
+from toolkit.score.results import write_texts
 
 TEXTS = {"a1": "YES NO", "b1": "NO YES YES", "hush": "", "mumble": "YES"}
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks.run import BENCHMARKS
 from toolkit.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in TOP)]
-PAGES += sorted((ROOT / "recipes").glob("[lf]*/*.md"))
+PAGES += [*sorted((ROOT / "recipes").glob("[lf]*/*.md")), *sorted(ROOT.glob("benchmarks/*.md"))]
 PACKAGES = sorted(p.parent.name for p in (ROOT / "toolkit").glob("*/__init__.py"))
 ids = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -49,9 +50,9 @@ def exists(dotted):
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_names_are_those_of_the_code(page):
     text = page.read_text(encoding="utf-8")
-    for dotted in re.findall(r"`(toolkit(?:\.\w+)+)`", text):
+    for dotted in re.findall(r"`((?:toolkit|benchmarks)(?:\.\w+)+)`", text):
         assert exists(dotted), dotted
-    for path in re.findall(r"`((?:toolkit|recipes|docs|tests)/[\w/]+\.\w+)`", text):
+    for path in re.findall(r"`((?:toolkit|benchmarks|recipes|docs|tests)/[\w/]+\.\w+)`", text):
         made_by_the_guide = path.startswith(("recipes/interviews/", "recipes/lectures/"))
         assert "NAME" in path or made_by_the_guide or (ROOT / path).exists(), path
 
@@ -76,6 +77,13 @@ def test_commands_and_their_options_exist(page):
         check(["toolkit", *typed.split()])
 
 
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_benchmarks_exist(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"python -m benchmarks ([a-z][a-z0-9-]*)", text))
+    assert named <= {"all", *BENCHMARKS}
+
+
 def check(words):
     if "|" in words:  # each command of a pipe has options of its own
         bar = words.index("|")
@@ -87,6 +95,7 @@ def check(words):
     context = click.Context(main)
     while isinstance(command, click.Group) and rest and rest[0] in command.list_commands(context):
         command = command.get_command(context, rest.pop(0))
+    command = getattr(command, "default", command)
     assert command is not main, words
     known = {option for parameter in command.params for option in parameter.opts}
     given = {word for word in rest if word.startswith("--") and word != "--help"}

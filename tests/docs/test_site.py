@@ -108,10 +108,10 @@ def test_links_in_code_stay():
 
 
 def test_names_of_the_code_become_references():
-    text = "`toolkit.score.wer` and `toolkit/score/nist.py`\n```sh\n`toolkit.a.b`\n```\n"
+    text = "`toolkit.score.wer` and `toolkit/score/nist/formats.py`\n```sh\n`toolkit.a.b`\n```\n"
     assert hooks.outside_fences(text, hooks.NAME, hooks.linked_name) == (
         "[`toolkit.score.wer`][toolkit.score.wer] and "
-        "[`toolkit/score/nist.py`][toolkit.score.nist]\n```sh\n`toolkit.a.b`\n```\n"
+        "[`toolkit/score/nist/formats.py`][toolkit.score.nist.formats]\n```sh\n`toolkit.a.b`\n```\n"
     )
 
 

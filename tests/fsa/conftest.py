@@ -210,7 +210,7 @@ def engine(request):
 @pytest.fixture(scope="session")
 def language():
     """A language of 80 words."""
-    from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+    from benchmarks.synthetic import SyntheticSentences
 
     return SyntheticSentences.make(words=80)
 

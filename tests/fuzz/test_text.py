@@ -28,12 +28,12 @@ from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
 from toolkit.lang.word_list import read_words
-from toolkit.score.alternatives import Grammar
-from toolkit.score.glm import Glm
-from toolkit.score.nist import read_stm
+from toolkit.score.nist.formats import read_stm
+from toolkit.score.nist.glm import Glm
+from toolkit.score.nist.grammar import Grammar, nist_aligner
 from toolkit.score.normalise import WordMap
-from toolkit.score.read import read_speakers, read_transcripts
 from toolkit.score.results import Result, read_results, record_results, results_table
+from toolkit.score.transcripts import read_speakers, read_transcripts
 from toolkit.score.wer import score
 
 CSV = """audio,text,speaker,start,end,split
@@ -237,7 +237,11 @@ READERS = {
     "alternatives": Reader(
         text("hyp.trn", "GOOD { MORNING / { A / @ } B } (UH) (u-1)\nwo- x* y;t (u-2)\n"),
         lambda folder: [
-            score({"u": words}, {"u": "GOOD A"}, grammar=Grammar(fragments=True, optional=True))
+            score(
+                {"u": words},
+                {"u": "GOOD A"},
+                aligner=nist_aligner(Grammar(fragments=True, optional=True)),
+            )
             for words in read_transcripts(folder / "hyp.trn").texts.values()
             if words
         ],

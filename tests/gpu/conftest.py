@@ -51,7 +51,7 @@ def sentences(tmp_path_factory):
 
 def make_sentences(folder):
     """A synthetic language, and sentences of 2 s with their lattices: [(lattice, sentence)]."""
-    from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+    from benchmarks.synthetic import SyntheticSentences
     from toolkit.decode.denominators import LatticeConfig, search
     from toolkit.fsa.fst import load_fst
     from toolkit.fsa.lattice_store import (

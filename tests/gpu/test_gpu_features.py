@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.bench.instruments.noise import write_noise
+from benchmarks.synthetic import write_noise
 from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.frontend import PRESETS, Frontend, FrontendConfig, FrontendError
 from toolkit.features.store import FeatureStore

@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from toolkit.bench.score import sclite as sclite_command
+from benchmarks.score import sclite as sclite_command
 
 __all__ = ["counts_of", "nist_script", "sclite_command"]
 FOLDERS = ("/usr/lib/sctk/bin", "/usr/libexec/sctk/bin")

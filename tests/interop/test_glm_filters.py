@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.interop.sclite import counts_of, nist_script
 from toolkit import cli
-from toolkit.score.glm import Glm
+from toolkit.score.nist.glm import Glm
 
 CSRFILT, HUBSCR = nist_script("csrfilt.sh"), nist_script("hubscr.pl")
 pytestmark = pytest.mark.skipif(

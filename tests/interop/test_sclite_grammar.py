@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.interop.sclite import counts_of, sclite_command
-from toolkit.score.alternatives import Grammar
 from toolkit.score.inputs import InputReader
-from toolkit.score.normalise import TextNormaliser
-from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines
-from toolkit.score.tables import write_trn
+from toolkit.score.nist.formats import write_trn
+from toolkit.score.nist.grammar import Grammar, nist_aligner
+from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines
+from toolkit.score.normalise import ScoringFilter
 from toolkit.score.wer import score
 
 pytestmark = pytest.mark.skipif(
@@ -59,8 +59,8 @@ def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragment
         sides.refs,
         sides.hyps,
         weights="sclite",
-        normalise=TextNormaliser("none" if cased else "case"),
-        grammar=Grammar(fragments, optional),
+        normalise=ScoringFilter("none" if cased else "case"),
+        aligner=nist_aligner(Grammar(fragments, optional)),
     )
     counts = {
         u.id.lower(): (u.correct, u.substitutions, u.deletions, u.insertions)
@@ -117,8 +117,8 @@ def test_words_and_alternatives_of_a_ctm_are_scored_as_by_sclite(tmp_path_factor
             sides.hyps,
             speakers=sides.speakers,
             weights="sclite",
-            normalise=TextNormaliser("case"),
-            grammar=Grammar(fragments=True, optional=True),
+            normalise=ScoringFilter("case"),
+            aligner=nist_aligner(Grammar(fragments=True, optional=True)),
         )
         counts = {}
         for u in found.utterances:
@@ -156,7 +156,11 @@ def test_sclite_reads_the_reports_as_its_own(tmp_path):
 
 def test_a_folder_of_scores_can_be_scored_by_sclite(tmp_path):
     """The chosen alternatives, written as trn, have the counts that the alternatives had."""
-    result = score({"s-1": "{ a / b } c", "s-2": "d"}, {"s-1": "b", "s-2": "d"}, grammar=Grammar())
+    result = score(
+        {"s-1": "{ a / b } c", "s-2": "d"},
+        {"s-1": "b", "s-2": "d"},
+        aligner=nist_aligner(Grammar()),
+    )
     write_trn({u.id: u.ref_text for u in result.utterances}, tmp_path / "ref.trn")
     write_trn({u.id: u.hyp_text for u in result.utterances}, tmp_path / "hyp.trn")
     command = [*sclite_command(), "-r", "ref.trn", "trn", "-h", "hyp.trn", "trn", "-i", "spu_id"]

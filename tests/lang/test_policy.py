@@ -19,7 +19,7 @@ from toolkit.lang.ngram.arpa import ArpaError, read_arpa
 from toolkit.lang.policy import AS_GIVEN, TextCounts, TextPolicy
 from toolkit.lang.prepare import prepare_lang
 from toolkit.lang.units.factory import UnitsConfig, load_units, make_units
-from toolkit.score.normalise import TextNormaliser
+from toolkit.score.normalise import ScoringFilter
 
 GIVEN = TextPolicy(AS_GIVEN)
 ENGLISH = TextPolicy()
@@ -71,10 +71,10 @@ def test_tags_are_left_out(tag, policy):
     assert policy.words(text) == policy.transcript(text).split() == ["GO", "HOME"]
     assert policy.found_tags(text) == [tag]
     assert policy.words(f"go, {tag}, home.") == ["GO", "HOME"]
-    normalise = TextNormaliser("english")
+    normalise = ScoringFilter("english")
     assert normalise(text) == "GO HOME"
     assert "2 tags were removed" in normalise.remarks()[0]
-    assert TextNormaliser("basic")(text) == "go home"
+    assert ScoringFilter("basic")(text) == "go home"
 
 
 @pytest.mark.parametrize(

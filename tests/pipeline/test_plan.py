@@ -140,7 +140,7 @@ def test_rates_come_back_and_lacking_ones_are_named(tmp_path):
     RATES.save(tmp_path / "rates.json")
     assert Rates.load(tmp_path / "rates.json") == RATES
     (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(RatesError, match="toolkit bench pipeline"):
+    with pytest.raises(RatesError, match="toolkit pipeline measure"):
         Rates.load(tmp_path / "bad.json")
     for wrong in ('{"select": {"speed": 0}}}', '{}, "seconds_per_utterance": 0}'):
         (tmp_path / "bad.json").write_text('{"steps": ' + wrong)

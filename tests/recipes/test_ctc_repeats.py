@@ -8,13 +8,13 @@ import torch
 from click.testing import CliRunner
 
 from tests.recipes.tiny_ctc import tiny_recipe
-from toolkit.bench.tta import repeats
-from toolkit.bench.tta.repeats import TrainingPlan, layers_of
 from toolkit.cli import main
 from toolkit.decode.ctc.search import GreedyDecoder
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.train.runlog import Created, read_run_log
+from toolkit.tta import training
+from toolkit.tta.training import TrainingPlan, layers_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def exp(tmp_path, monkeypatch):
 
 
 def bench(*arguments):
-    return CliRunner().invoke(main, ["bench", "tta", *map(str, arguments)])
+    return CliRunner().invoke(main, ["tta", *map(str, arguments)])
 
 
 def losses(folder):
@@ -68,7 +68,7 @@ def test_a_repeat_with_the_same_seed_has_the_same_losses(exp):
     plan = TrainingPlan.read(exp / "ctc")
     assert plan.train.model == load_model(exp / "ctc").config
     torch.manual_seed(1)
-    repeats.train_by_plan(plan, exp, exp / "repeats" / "same", "cpu", 1, "a test")
+    training.train_by_plan(plan, exp, exp / "repeats" / "same", "cpu", 1, "a test")
     assert losses(exp / "repeats" / "same") == losses(exp / "ctc")
 
 

@@ -176,7 +176,7 @@ def test_the_adapted_gmms_and_the_combination_have_times_and_lattices(quick, tra
 
 
 def test_the_decoding_benchmark_finds_what_it_needs(quick):
-    from toolkit.bench.decode import DecodingInputs
+    from benchmarks.decode import DecodingInputs
 
     material = DecodingInputs.of_run(quick.root)
     assert material.graph.exists()

@@ -13,8 +13,7 @@ from tests.dummies import setting_of
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.lang.config import NgramConfig
-from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import score_split
+from toolkit.score.results import Result, read_results, record_results, score_split
 from toolkit.score.wer import score
 
 PLACEMENTS = [f"DP{n}" for n in range(1, 6)]

@@ -8,8 +8,7 @@ import soundfile
 
 from tests.markers import make_marker
 from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
-from toolkit.score.results import record_results
-from toolkit.score.split import score_split
+from toolkit.score.results import record_results, score_split
 from toolkit.stages.marker import CodeVersion
 from toolkit.storage.digests import Content
 from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, Step

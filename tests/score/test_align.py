@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.score.align import align, align_all
+from toolkit.score.alignment import align, align_all
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
 LONG = st.lists(st.sampled_from("abcdefgh"), min_size=15, max_size=45)

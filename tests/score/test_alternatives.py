@@ -3,8 +3,8 @@ import re
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.alternatives import Choice, Grammar, mapped, parse
-from toolkit.score.normalise import TextNormaliser
+from toolkit.score.nist.grammar import Choice, Grammar, mapped, parse
+from toolkit.score.normalise import ScoringFilter
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_rules_may_name_words_that_may_be_left_out_with_their_parentheses(
     tmp_path, drop, rules, expected
 ):
     (tmp_path / "rules").write_text(rules)
-    normalise = TextNormaliser("case", [drop] if drop else [], tmp_path / "rules")
+    normalise = ScoringFilter("case", [drop] if drop else [], tmp_path / "rules")
     assert mapped(parse("SO (Uh) (um) yes"), normalise, Grammar(optional=True)) == expected

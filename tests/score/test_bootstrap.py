@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from toolkit.score.bootstrap import block_sums, interval_of, percent, resample
+from toolkit.score.significance import block_sums, interval_of, percent, resample
 
 BLOCKS = np.array([[2, 5], [0, 3], [4, 9], [1, 1]])
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.score import cer
-from toolkit.score.cer import error_rates, jiwer_percent, percent_of_longer
-from toolkit.score.wer import ScoreError, score
+from toolkit.score import wer
+from toolkit.score.wer import ScoreError, error_rates, jiwer_percent, percent_of_longer, score
 
 WORDS = st.lists(st.sampled_from(["a", "bb", "ab", "c'a"]), max_size=5).map(" ".join)
 
@@ -61,6 +60,6 @@ def test_spaces_at_the_ends_and_in_a_row_do_not_count():
 
 
 def test_disagreement_with_jiwer_is_an_error(monkeypatch):
-    monkeypatch.setattr(cer, "jiwer_percent", lambda refs, hyps: 12.5)
+    monkeypatch.setattr(wer, "jiwer_percent", lambda refs, hyps: 12.5)
     with pytest.raises(ScoreError, match=r"12\.5 %"):
         error_rates({"u": "A"}, {"u": "A"})

@@ -3,9 +3,9 @@ import math
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.ctm import filtered, read_scored_ctm, timed_words
-from toolkit.score.glm import Glm
-from toolkit.score.read import read_transcripts
+from toolkit.score.nist.formats import filtered, read_scored_ctm, timed_words
+from toolkit.score.nist.glm import Glm
+from toolkit.score.transcripts import read_transcripts
 
 
 @pytest.fixture

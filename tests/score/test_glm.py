@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.errors import ToolkitError
-from toolkit.score.glm import Glm, Rule
 from toolkit.score.inputs import InputReader
+from toolkit.score.nist.glm import Glm, Rule
 
 RULES = """;; comment
 * name = "x"

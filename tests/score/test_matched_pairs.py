@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm, ttest_1samp
 
-from toolkit.score.align import align
-from toolkit.score.matched_pairs import MatchedPairs, exchange_p, matched_pairs
+from toolkit.score.alignment import align
+from toolkit.score.significance import MatchedPairs, matched_pairs, permutation_p_value
 
 
 def by_enumeration(differences):
@@ -27,21 +27,21 @@ def by_enumeration(differences):
 
 @given(st.lists(st.integers(-6, 6), max_size=9), st.randoms())
 def test_p_value_is_that_of_all_exchanges(differences, random):
-    p = exchange_p(differences)
+    p = permutation_p_value(differences)
     assert p == pytest.approx(by_enumeration(differences), abs=1e-12)
-    assert p == exchange_p([-d for d in differences])
+    assert p == permutation_p_value([-d for d in differences])
     random.shuffle(differences)
-    assert p == exchange_p(differences)
+    assert p == permutation_p_value(differences)
 
 
 def test_equal_steps_give_the_sign_test():
     differences = [1] * 70 + [-1] * 40 + [0] * 300
-    assert exchange_p(differences) == pytest.approx(binomtest(70, 110).pvalue, rel=1e-9)
+    assert permutation_p_value(differences) == pytest.approx(binomtest(70, 110).pvalue, rel=1e-9)
 
 
 def test_identical_systems_cannot_be_told_apart():
-    assert exchange_p([0] * 50) == 1.0
-    assert exchange_p([]) == 1.0
+    assert permutation_p_value([0] * 50) == 1.0
+    assert permutation_p_value([]) == 1.0
 
 
 def segments(ref, first, second):

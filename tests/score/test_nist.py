@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.score.nist import StmSegment, read_stm, write_stm, write_trn
-from toolkit.score.read import read_transcripts
+from toolkit.score.nist.formats import StmSegment, read_stm, write_stm, write_trn
+from toolkit.score.transcripts import read_transcripts
 
 NAME = st.text("abz09_-é", min_size=1, max_size=5)
 WORDS = st.lists(st.sampled_from(["a", "<unk>", "b-", "(c)", "é"]), max_size=4).map(" ".join)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.score.normalise import RULES, TextNormaliser, WordMap, basic
+from toolkit.score.normalise import RULES, ScoringFilter, WordMap, basic
 from toolkit.score.wer import score
 
 
@@ -17,7 +17,7 @@ from toolkit.score.wer import score
     ],
 )
 def test_rules_and_their_names(rules, name, expected):
-    normalise = TextNormaliser(rules)
+    normalise = ScoringFilter(rules)
     assert normalise("It’s 3 o'clock, Dr. Who -- «Émile»!") == expected
     assert normalise.name == name
 
@@ -38,7 +38,7 @@ def test_basic_keeps_letters_marks_numbers_and_apostrophes_inside_words(text, ex
 @given(st.text(max_size=30), st.sampled_from(RULES))
 def test_normalising_twice_changes_nothing_and_spaces_are_single(text, rules):
     text = " ".join(text.split())
-    normalise = TextNormaliser(rules)
+    normalise = ScoringFilter(rules)
     once = normalise(text)
     if rules not in ("none", "case"):  # lower case of some letters has others
         assert normalise(once) == once
@@ -46,16 +46,16 @@ def test_normalising_twice_changes_nothing_and_spaces_are_single(text, rules):
 
 
 def test_words_are_dropped_before_the_rules_in_any_case():
-    normalise = TextNormaliser("basic", drop=("<UNK>", "[noise]"))
+    normalise = ScoringFilter("basic", drop=("<UNK>", "[noise]"))
     assert normalise("a <unk> b [NOISE] noise") == "a b noise"
     assert normalise.name == "basic-4 without <UNK> [noise]"
 
 
 def test_digits_that_english_removes_are_remarked():
-    normalise = TextNormaliser("english")
+    normalise = ScoringFilter("english")
     normalise("CALL 911 NOW")
     assert "removed 3 characters" in normalise.remarks()[0]
-    assert TextNormaliser("none").remarks() == []
+    assert ScoringFilter("none").remarks() == []
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ new => fresh
 
 
 def test_words_are_mapped_longest_first_and_once(mapping):
-    normalise = TextNormaliser("none", mapping=mapping(GLM))
+    normalise = ScoringFilter("none", mapping=mapping(GLM))
     assert normalise("uh i can't go to new york") == "i can not go to ny"
     assert normalise("new cannot") == "fresh can not"
     assert normalise("york news") == "york news"
@@ -87,7 +87,7 @@ def test_words_are_mapped_longest_first_and_once(mapping):
 
 
 def test_rules_are_applied_to_the_mapping_too(mapping):
-    normalise = TextNormaliser("english", mapping=mapping("can't => can not\n"))
+    normalise = ScoringFilter("english", mapping=mapping("can't => can not\n"))
     assert normalise("Can't stop") == "CAN NOT STOP"
 
 
@@ -109,24 +109,24 @@ def test_faults_of_a_mapping_name_file_and_line(mapping, content, message):
 
 def test_a_mapping_that_is_absent_or_vanishes_by_the_rules(mapping, tmp_path):
     with pytest.raises(ToolkitError, match="absent"):
-        TextNormaliser("none", mapping=tmp_path / "absent")
+        ScoringFilter("none", mapping=tmp_path / "absent")
     with pytest.raises(ToolkitError, match=r"the left side of .* is empty after normalisation"):
-        TextNormaliser("english", mapping=mapping("911 => emergency\n"))
+        ScoringFilter("english", mapping=mapping("911 => emergency\n"))
 
 
 def test_unknown_rules_are_refused():
     with pytest.raises(ValueError, match="none, case, basic, english"):
-        TextNormaliser("whisper")
+        ScoringFilter("whisper")
 
 
 def test_a_score_names_its_normaliser():
-    normalise = TextNormaliser("basic")
+    normalise = ScoringFilter("basic")
     result = score({"u": "A, b"}, {"u": "a b"}, normalise=normalise, normaliser=normalise.name)
     assert (result.errors, result.normaliser) == (0, "basic-4")
 
 
 def test_basic_folds_case_in_any_alphabet():
-    normalise = TextNormaliser("basic")
+    normalise = ScoringFilter("basic")
     for written, recognised in (
         ("Gr\u00fc\u00dfe aus K\u00f6ln", "GR\u00dcSSE AUS K\u00d6LN"),
         ("\u03bf\u03b4\u03cc\u03c2", "\u039f\u0394\u038c\u03a3"),
@@ -156,5 +156,5 @@ def test_apostrophes_after_marks_on_letters_are_inside_words(letter):
 @pytest.mark.parametrize("word", ["you know", "", " "])
 def test_what_is_dropped_is_one_word(word):
     with pytest.raises(ToolkitError, match=r"not one word to drop.*FROM WORDS =>"):
-        TextNormaliser(drop=["uh", word])
-    assert TextNormaliser(drop=[" uh "])("so Uh yes") == "so yes"
+        ScoringFilter(drop=["uh", word])
+    assert ScoringFilter(drop=[" uh "])("so Uh yes") == "so yes"

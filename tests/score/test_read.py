@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import TranscriptError
-from toolkit.score.read import read_speakers, read_transcripts
+from toolkit.score.transcripts import read_speakers, read_transcripts
 
 
 @pytest.fixture

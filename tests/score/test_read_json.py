@@ -4,7 +4,7 @@ import json
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.read import read_transcripts
+from toolkit.score.transcripts import read_transcripts
 
 
 @pytest.fixture

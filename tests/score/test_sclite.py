@@ -7,12 +7,12 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.score import sclite
 from toolkit import cli
-from toolkit.bench.score import sclite
-from toolkit.score.align import align_all
+from toolkit.score.alignment import align_all
 from toolkit.score.inputs import InputReader
-from toolkit.score.nist import write_trn
-from toolkit.score.tables import speaker_lines
+from toolkit.score.nist.formats import write_trn
+from toolkit.score.report import speaker_lines
 from toolkit.score.wer import score
 
 pytestmark = pytest.mark.skipif(sclite() is None, reason="sclite is not installed (Debian: sctk)")

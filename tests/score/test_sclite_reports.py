@@ -1,5 +1,5 @@
-from toolkit.score.alternatives import Grammar
-from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
+from toolkit.score.nist.grammar import Grammar, nist_aligner
+from toolkit.score.nist.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
 from toolkit.score.wer import score
 
 REFS = {"s1-1": "{ a / b } (uh) cat", "s2-1": "c d", "s1-2": "x"}
@@ -8,7 +8,7 @@ HYPS = {"s1-1": "b hat", "s2-1": "c e d", "s1-2": 'x"'}
 
 def scored():
     speakers = {id: id[:2] for id in REFS}
-    return score(REFS, HYPS, speakers=speakers, grammar=Grammar(optional=True))
+    return score(REFS, HYPS, speakers=speakers, aligner=nist_aligner(Grammar(optional=True)))
 
 
 def test_sgml_has_a_step_per_cell():

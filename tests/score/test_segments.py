@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from toolkit.align.times import CtmEntry
 from toolkit.errors import ToolkitError
-from toolkit.score.nist import CtmEntry, StmSegment
-from toolkit.score.segments import assign
+from toolkit.score.nist.formats import StmSegment, assign
 
 
 def segment(start, end, text="x", recording="r", channel="A", speaker="s"):
@@ -41,7 +41,7 @@ def test_channels_and_recordings_are_apart():
     )
     assert found.hyps == {"r-A_0000000-0001000": "a", "r-B_0000000-0001000": "b"}
     assert found.refs["q-A_0000000-0001000"] == "c"  # missing: the CTM has nothing of q
-    assert found.orphans == (("z A", 1),)
+    assert found.unscored_channels == (("z A", 1),)
 
 
 def test_segments_to_ignore_take_their_words_with_them():

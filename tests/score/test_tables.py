@@ -3,21 +3,28 @@ import json
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.tables import (
+from toolkit.score.nist.sclite_reports import FILES as SCLITE_FILES
+from toolkit.score.nist.sclite_reports import trn_remarks, write_sclite_reports
+from toolkit.score.report import (
     FILES,
     kaldi_lines,
     kaldi_speaker_lines,
     numbers,
     speaker_lines,
-    trn_remarks,
     utterance_lines,
-    write_folder,
+    write_score_folder,
 )
 from toolkit.score.wer import score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "", "u4": "so"}
 HYPS = {"u1": "the hat sat down", "u2": "on mat", "u3": "oh"}
 SPEAKERS = {"u1": "ann", "u2": "bob", "u3": "carl", "u4": "bob"}
+
+
+def write_folder(result, folder):
+    """Write all files of `toolkit score --out`."""
+    write_sclite_reports(result, folder)
+    write_score_folder(result, folder)
 
 
 def test_rows_by_speaker_then_sums_then_what_speakers_spread():
@@ -83,7 +90,7 @@ def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
         "per_utt", "per_utterance.tsv", "ref.trn",
         "report.txt", "score.json", "wer.txt",
     ]  # fmt: skip
-    assert names == sorted(FILES)
+    assert names == sorted([*FILES, *SCLITE_FILES])
     assert "Normaliser: basic-3; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()
     assert json.loads((tmp_path / "score.json").read_text()) == json.loads(
         json.dumps(numbers(result))

@@ -3,7 +3,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from toolkit.lang.text import Normaliser
-from toolkit.score.align import (
+from toolkit.score.alignment import (
     DELETION,
     INSERTION,
     OPTIONAL_DELETION,
@@ -12,9 +12,8 @@ from toolkit.score.align import (
     WEIGHTS,
     pairs_of,
 )
-from toolkit.score.alternatives import Grammar
-from toolkit.score.normalise import TextNormaliser
-from toolkit.score.texts import align_texts
+from toolkit.score.nist.grammar import Grammar, nist_aligner
+from toolkit.score.normalise import ScoringFilter
 from toolkit.score.wer import score
 
 MARKS = Grammar(fragments=True, optional=True)
@@ -40,16 +39,16 @@ WORDS = st.lists(WORD, max_size=5).map(" ".join)
     ],
 )
 def test_words_that_may_be_left_out_have_no_wrong_characters(ref, hyp, errors, characters):
-    found = score({"u": ref}, {"u": hyp}, unit="char", grammar=MARKS)
+    found = score({"u": ref}, {"u": hyp}, unit="char", aligner=nist_aligner(MARKS))
     assert (found.errors, found.ref_units) == (errors, characters)
 
 
 @given(WORDS, WORDS, st.sampled_from(WEIGHTS))
 def test_characters_are_those_of_the_words_without_parentheses(ref, hyp, weights):
     assume(ref)
-    grammar = Grammar(optional=True)
-    _, _, (path,) = align_texts(["u"], [ref], [hyp], "word", weights, grammar=grammar)
-    (said,), (heard,), (steps,) = align_texts(["u"], [ref], [hyp], "char", weights, grammar=grammar)
+    align = nist_aligner(Grammar(optional=True))
+    (path,) = align(["u"], [ref], [hyp], "word", weights, str).steps
+    (said,), (heard,), (steps,), _ = align(["u"], [ref], [hyp], "char", weights, str)
     assert (said, heard) == tuple(t.replace("(", "").replace(")", "") for t in (ref, hyp))
     gaps = (INSERTION, OPTIONAL_INSERTION), (DELETION, OPTIONAL_DELETION)
     assert [sum(s not in gap for s in steps) for gap in gaps] == [len(said), len(heard)]
@@ -61,9 +60,9 @@ def test_characters_are_those_of_the_words_without_parentheses(ref, hyp, weights
 
 
 def test_characters_are_counted_as_removed_once_and_marks_are_none():
-    normalise = TextNormaliser("english")
+    normalise = ScoringFilter("english")
     texts = {"u1": "{ a 1 / @ } c*", "u2": "d 2"}
-    score(texts, texts, normalise=normalise, grammar=Grammar())
+    score(texts, texts, normalise=normalise, aligner=nist_aligner(Grammar()))
     (remark,) = normalise.remarks()
     assert f"the rules {Normaliser.id} removed 4 characters" in remark
     assert "{" not in remark

@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.score import wer
-from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
-from toolkit.score.utterance import UtteranceScore
+from toolkit.score.alignment import CORRECT, DELETION, INSERTION, SUBSTITUTION, UtteranceScore
 from toolkit.score.wer import Score, pool, score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}
@@ -61,7 +59,7 @@ def test_empty_hypothesis_is_not_missing():
 def test_extra_hypotheses_are_reported_and_not_scored():
     result = score(REFS, {**REFS, "v": "a b", "a": "c"})
     assert result.errors == 0
-    assert result.extra == ("a", "v")
+    assert result.unmatched_hypotheses == ("a", "v")
     assert any("2 hypotheses have no reference" in remark for remark in result.remarks())
 
 
@@ -206,19 +204,18 @@ def test_pool_keeps_every_utterance_and_puts_speakers_together():
     assert [u.id for u in pooled.utterances] == ["dev/u1", "dev/u2", "dev/u3", "test/u1"]
     assert (pooled.errors, pooled.ref_units) == (2, 9)
     assert pooled.by_speaker()["ann"].errors == 2
-    assert pooled.extra == ("dev/v",)
+    assert pooled.unmatched_hypotheses == ("dev/v",)
     for scores in ({}, {"words": dev, "characters": score(REFS, REFS, "char")}):
         with pytest.raises(ToolkitError, match="all of the same unit"):
             pool(scores)
 
 
-def test_texts_too_long_for_the_memory_are_named(monkeypatch):
+def test_texts_too_long_for_the_memory_are_named():
     def too_long(*_):
         raise MemoryError("Allocation failed (probably too large).")
 
-    monkeypatch.setattr(wer, "align_texts", too_long)
     with pytest.raises(ToolkitError, match=r"of u2 \(4 characters\) with its reference \(10\)"):
-        score(REFS, {"u1": "a", "u2": "on a", "u3": "x"})
+        score(REFS, {"u1": "a", "u2": "on a", "u3": "x"}, aligner=too_long)
 
 
 def test_a_rate_of_few_words_without_errors_is_bounded_by_all_of_them():

@@ -12,7 +12,7 @@ from toolkit.decode.ctc.search import GreedyDecoder
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
-from toolkit.score.cer import error_rates
+from toolkit.score.wer import error_rates
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
 from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import CtcBatch

@@ -68,8 +68,8 @@ def combine(
         write_combined,
     )
     from toolkit.fsa.lattice_store import WordTable
-    from toolkit.score.read import read_transcripts
-    from toolkit.score.tables import numbers
+    from toolkit.score.report import numbers
+    from toolkit.score.transcripts import read_transcripts
     from toolkit.score.wer import score
 
     if tune and (ref is None or weights):

@@ -18,6 +18,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Example:
       toolkit doctor
     """
-    from toolkit.doctor.doctor import run_checks
+    from toolkit.doctor import run_checks
 
     ctx.exit(0 if run_checks(as_json=as_json) else 1)

@@ -281,7 +281,7 @@ def _note_others(path: Path, named: Mapping[str, str], frames: Mapping[str, int]
 
 def _two_columns(path: Path) -> dict[str, str]:
     """Read a table of a data directory; empty where there is none."""
-    from toolkit.score.read import read_transcripts
+    from toolkit.score.transcripts import read_transcripts
 
     return read_transcripts(path, "text").texts if path.is_file() else {}
 

@@ -60,8 +60,8 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
       toolkit lattice oracle exp/demo/decode/sat/dev --ref dev.txt
     """
     from toolkit.decode.lattice_export import oracle_texts
-    from toolkit.score.read import read_transcripts
-    from toolkit.score.tables import numbers
+    from toolkit.score.report import numbers
+    from toolkit.score.transcripts import read_transcripts
     from toolkit.score.wer import score
 
     references = read_transcripts(ref).plain_texts()

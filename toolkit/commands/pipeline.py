@@ -33,7 +33,8 @@ def pipeline() -> None:
     Example:
       toolkit pipeline plan --hours 1000000 --nodes 50 --rates rates.json
 
-    The rates come from a finished run (`toolkit pipeline rates`) or from `toolkit bench pipeline`.
+    The rates come from a finished run (`toolkit pipeline rates`) or from `toolkit pipeline
+    measure`.
     """
 
 
@@ -80,7 +81,7 @@ def pipeline() -> None:
     "--rates",
     "rates_file",
     type=TEXT_IN,
-    help="Speed of each step, as `toolkit pipeline rates` or `toolkit bench pipeline` writes it.",
+    help="Speed of each step, as `toolkit pipeline rates` or `toolkit pipeline measure` writes it.",
 )
 @click.option(
     "--gpu-speed",
@@ -148,9 +149,9 @@ def plan(
     from toolkit.storage.files import write_atomically
 
     if rates_file is None:
-        from toolkit.bench.pipeline import benchmark
+        from toolkit.pipeline.measure import measure_steps
 
-        _, rates = benchmark(repeats=1)
+        rates = measure_steps(repeats=1).rates
     else:
         rates = Rates.load(rates_file)
     if gpu_speed is not None:
@@ -174,6 +175,33 @@ def plan(
         write_atomically(page, plan_page(report))
     if json_file is not None:
         write_plan(chosen, rates, json_file)
+
+
+@pipeline.command()
+@click.option(
+    "--minutes", type=Number(0.2), default=6.0, show_default=True, help="Minutes of audio."
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
+)
+@click.option("--out", type=JSON_OUT, help="File of rates to write, for `toolkit pipeline plan`.")
+def measure(minutes: float, repeats: int, out: Path | None) -> None:
+    """Measure the speed of every step on one core of this machine, on noise.
+
+    Prints each step's seconds of audio per second of processor time, relative to the front end
+    alone. With --out the speeds, and the bytes per hour of audio, are stored for `toolkit pipeline
+    plan`.
+
+    \b
+    Example:
+      toolkit pipeline measure --minutes 2 --out rates.json
+    """
+    from toolkit.pipeline.measure import measure_steps
+
+    steps = measure_steps(minutes, repeats)
+    steps.print()
+    if out is not None:
+        steps.rates.save(out)
 
 
 @pipeline.command("rates")

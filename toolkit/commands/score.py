@@ -19,10 +19,9 @@ from toolkit.config.click_types import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.score.align import Weights
+    from toolkit.score.alignment import Unit, Weights
     from toolkit.score.normalise import Rules
-    from toolkit.score.read import Form
-    from toolkit.score.utterance import Unit
+    from toolkit.score.transcripts import Form
     from toolkit.score.wer import Missing, Score
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -197,17 +196,19 @@ def score(
             f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
             "--ref, or use `toolkit score compare` for several systems"
         )
-    from toolkit.score.report import write_report
-    from toolkit.score.tables import (
+    from toolkit.score.nist import sclite_reports
+    from toolkit.score.report import (
         FILES,
         all_numbers,
         speaker_lines,
-        trn_remarks,
         utterance_lines,
-        write_folder,
+        write_report,
+        write_score_folder,
     )
 
-    written = ([] if alignments is None else [alignments]) + [out / name for name in FILES if out]
+    written = ([] if alignments is None else [alignments]) + [
+        out / name for name in (*FILES, *sclite_reports.FILES) if out
+    ]
     _refuse_to_overwrite([*refs, *hyps], _Method(**method), written)
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     if per_speaker and not result.by_speaker():
@@ -228,8 +229,9 @@ def score(
     if alignments is not None:
         write_report(result, alignments)
     if out is not None:
-        write_folder(result, out)
-        for remark in trn_remarks(result):
+        sclite_reports.write_sclite_reports(result, out)  # refuses ids that a trn file cannot hold
+        write_score_folder(result, out)
+        for remark in sclite_reports.trn_remarks(result):
             click.echo(f"Note: {remark}.", err=True)
 
 
@@ -322,7 +324,7 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) ->
 
 def _named(method: _Method) -> str:
     """Return what is added to the normaliser's name."""
-    from toolkit.score.glm import glm_name
+    from toolkit.score.nist.glm import glm_name
 
     glm = [] if method.glm is None else [f"GLM {glm_name(method.glm)}"]
     marks = [name for name in ("fragments", "optional") if getattr(method, name)]
@@ -331,9 +333,10 @@ def _named(method: _Method) -> str:
 
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
-    from toolkit.score.alternatives import Grammar, GrammarError
+    from toolkit.score.alignment import align_texts
     from toolkit.score.inputs import InputReader
-    from toolkit.score.normalise import TextNormaliser
+    from toolkit.score.nist.grammar import Grammar, GrammarError, nist_aligner
+    from toolkit.score.normalise import ScoringFilter
     from toolkit.score.wer import score as score_transcripts
 
     if method.glm is not None:
@@ -347,12 +350,13 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
         raise click.UsageError(f"--normalise {method.normalise} removes the marks that {reader}")
     marks = Grammar(method.fragments, method.optional)
     inputs = InputReader(method.form, method.speakers, method.glm)
-    normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
+    normaliser = ScoringFilter(method.normalise, method.drop, method.mapping)
     sides = [inputs.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(named(note), err=True)
     scores = []
     for (ref, hyp), side in zip(pairs, sides, strict=True):
+        marked = side.marked or marks != Grammar()
         try:
             scores.append(
                 score_transcripts(
@@ -364,7 +368,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
                     mode=method.mode,
                     normalise=normaliser,
                     normaliser=normaliser.name + _named(method),
-                    grammar=marks if side.marked or marks != Grammar() else None,
+                    aligner=nist_aligner(marks) if marked else align_texts,
                 )
             )
         except GrammarError as error:

@@ -33,9 +33,15 @@ from toolkit.fsa.minimum_bayes_risk import (
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice, normalise_to_weight, union
 from toolkit.processes.workers import map_in_processes
 from toolkit.score.compare import compare, comparison_lines
-from toolkit.score.read import form_by_name, read_transcripts
-from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.results import (
+    Result,
+    can_be_scored,
+    read_results,
+    record_results,
+    score_split,
+    write_texts,
+)
+from toolkit.score.transcripts import form_by_name, read_transcripts
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 

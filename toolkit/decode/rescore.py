@@ -58,9 +58,8 @@ from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import processor_seconds
-from toolkit.score.align import align
-from toolkit.score.results import Result, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.alignment import align
+from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
 

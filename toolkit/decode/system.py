@@ -47,10 +47,9 @@ from toolkit.fsa.nbest import n_best
 from toolkit.fsa.word_lattice import WordLattice, word_lattice
 from toolkit.hmm.senones import Senones
 from toolkit.lang.units.units import UnitsError
-from toolkit.score.align import align
-from toolkit.score.read import read_transcripts
-from toolkit.score.results import Result, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.alignment import align
+from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 

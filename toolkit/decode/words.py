@@ -30,7 +30,7 @@ from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.units.units import Units
-from toolkit.score.align import align
+from toolkit.score.alignment import align
 from toolkit.storage.files import write_atomically
 
 

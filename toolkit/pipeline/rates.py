@@ -76,7 +76,7 @@ class Rates:
         Raises:
           RatesError: naming the file.
         """
-        advice = "`toolkit pipeline rates` and `toolkit bench pipeline --rates` write them"
+        advice = "`toolkit pipeline rates` and `toolkit pipeline measure` write them"
         with reading(path, RatesError, advice, "no rates"):
             plain = read_json(path, {"steps": {str: {str: Any}}})
             steps = {name: from_plain(StepRate, rate) for name, rate in plain["steps"].items()}

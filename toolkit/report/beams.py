@@ -9,7 +9,7 @@ from toolkit.report.folder import RunFolder
 from toolkit.report.page import figure, side_by_side
 
 BEAMS, SWEEP = "beams.json", "sweep.json"
-"""What `toolkit bench beams --json` writes of a bundle, and the CTC recipe of its network."""
+"""Written by `python -m benchmarks beams --json`, and by the CTC recipe."""
 
 
 def beam_figures(run: RunFolder) -> str:
@@ -26,7 +26,7 @@ def _beams(found: Any) -> str:
     ]
     caption = (
         "Each point is a width of the search; the time is of search and rescoring on one core. "
-        f"System {found['system']}, by toolkit bench beams."
+        f"System {found['system']}, by python -m benchmarks beams."
         if rows
         else ""
     )

@@ -7,8 +7,7 @@ from typing import Any
 
 from toolkit.report.budget import Budget
 from toolkit.report.errors import MOST_WORDS, SplitErrors
-from toolkit.score.align import Pair
-from toolkit.score.utterance import UtteranceScore
+from toolkit.score.alignment import Pair, UtteranceScore
 
 FIELDS = ("id", "speaker", "seconds", "snr", "errors", "words", "pieces")
 """The fields of a row, in this order."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.report.corpus import Split
 from toolkit.report.folder import RunFolder
-from toolkit.score.align import Pair
-from toolkit.score.read import read_transcripts
+from toolkit.score.alignment import Pair
+from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import Score, UtteranceScore, score
 
 DEPTHS = ("decode/*/*/text", "decode/*/*/*/text")

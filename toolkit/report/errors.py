@@ -11,7 +11,7 @@ from toolkit.report.folder import RunFolder
 from toolkit.report.media import Clip
 from toolkit.report.page import Cell, Column, Row, Table
 from toolkit.report.player import player, word_times
-from toolkit.score.align import Pair
+from toolkit.score.alignment import Pair
 from toolkit.score.wer import UtteranceScore
 
 MOST_WORDS = 250

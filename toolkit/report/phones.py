@@ -11,7 +11,7 @@ from toolkit.report.decodes import Decode, confusions
 from toolkit.report.errors import SplitErrors, counts_card
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import Cell, Column, Row, Table
-from toolkit.score.align import Pair, align_all, pairs_of
+from toolkit.score.alignment import Pair, align_all, pairs_of
 
 LEXICON = "lang/lexicon.txt"
 MOST_CONFUSIONS = 15

@@ -8,7 +8,7 @@ from toolkit.report.chart import linear_ticks
 from toolkit.report.decodes import Decode
 from toolkit.report.folder import RunFolder
 from toolkit.report.media import RATE, Clip
-from toolkit.score.align import Pair
+from toolkit.score.alignment import Pair
 from toolkit.score.wer import UtteranceScore
 
 TICKS = 6

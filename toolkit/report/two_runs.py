@@ -15,8 +15,8 @@ from toolkit.report.page import Cell, Column, Page, Row, Section, Table
 from toolkit.report.provenance import commands_table, problems
 from toolkit.report.stages import StageView, read_stages
 from toolkit.report.versus import difference, p_text
+from toolkit.score.alignment import UtteranceScore
 from toolkit.score.compare import compare
-from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import ScoreError
 from toolkit.storage.files import write_atomically
 

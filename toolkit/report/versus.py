@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from toolkit.report.decodes import Decode
 from toolkit.report.errors import SplitErrors
 from toolkit.report.page import Cell, Column, Row, Table
-from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
+from toolkit.score.significance import (
+    MANY_SEGMENTS,
+    MatchedPairs,
+    matched_pairs,
+    permutation_p_value,
+)
 
 MOST_SYSTEMS = 10
 """Most systems of a table, those with the fewest errors."""
@@ -43,7 +48,7 @@ def difference(first: Decode, second: Decode) -> Difference:
     more: Counter[str] = Counter()
     for a, b in both:
         more[a.block] += b.errors - a.errors
-    exact = exchange_p(list(more.values()))
+    exact = permutation_p_value(list(more.values()))
     return Difference(second.score.percent - first.score.percent, test, exact)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from toolkit.align.times import CtmEntry
 from toolkit.errors import ToolkitError
-from toolkit.score.align import align
+from toolkit.score.alignment import align
 
 WITHIN_MS = (25, 50, 100)
 NUM_WORST = 5
@@ -95,8 +95,8 @@ def compare_boundaries(
     """Compare the times of the words that two alignments of the same audio have in common.
 
     Within an utterance (and channel) words are paired in order of time: one by one where both have
-    the same words, otherwise by the alignment of `toolkit.score.align`; insertions, deletions and
-    substitutions are left out. Utterances in only one of the two count as unpaired words.
+    the same words, otherwise by the alignment of `toolkit.score.alignment`; insertions, deletions
+    and substitutions are left out. Utterances in only one of the two count as unpaired words.
 
     Raises:
       BoundaryError: the two have no word in common.
@@ -106,17 +106,17 @@ def compare_boundaries(
     pairs: dict[str, list[tuple[CtmEntry, CtmEntry]]] = {}
     for key in sorted(sides[0].keys() | sides[1].keys()):
         words = [side.get(key, []) for side in sides]
-        found = _paired(*words)
+        paired = _paired(*words)
         for side in (0, 1):
-            unpaired[side] += len(words[side]) - len(found)
-        if found:
-            pairs.setdefault(key[0], []).extend(found)
+            unpaired[side] += len(words[side]) - len(paired)
+        if paired:
+            pairs.setdefault(key[0], []).extend(paired)
     if not pairs:
         raise BoundaryError(
             "the two alignments have no word in common: are their utterance ids and the case of "
             "their words the same?"
         )
-    differences = {utterance: _differences(found) for utterance, found in pairs.items()}
+    differences = {utterance: _differences(paired) for utterance, paired in pairs.items()}
     everything = np.concatenate(list(differences.values()))
     return BoundaryReport(
         num_compared=len(everything),
@@ -139,13 +139,13 @@ def _by_utterance(entries: Iterable[CtmEntry]) -> dict[tuple[str, str], list[Ctm
 def _paired(
     reference: list[CtmEntry], hypothesis: list[CtmEntry]
 ) -> list[tuple[CtmEntry, CtmEntry]]:
-    left, right = iter(reference), iter(hypothesis)
+    ref_entries, hyp_entries = iter(reference), iter(hypothesis)
     pairs = []
     for ref, hyp in align([e.token for e in reference], [e.token for e in hypothesis]):
-        said = next(left) if ref is not None else None
-        heard = next(right) if hyp is not None else None
-        if said and heard and ref == hyp:
-            pairs.append((said, heard))
+        ref_entry = next(ref_entries) if ref is not None else None
+        hyp_entry = next(hyp_entries) if hyp is not None else None
+        if ref_entry and hyp_entry and ref == hyp:
+            pairs.append((ref_entry, hyp_entry))
     return pairs
 
 
@@ -169,12 +169,14 @@ def _deviation(differences: np.ndarray) -> Deviation:
 def _worst(
     pairs: dict[str, list[tuple[CtmEntry, CtmEntry]]], differences: dict[str, np.ndarray]
 ) -> list[UtteranceDeviation]:
-    found = []
+    deviations = []
     for utterance, values in differences.items():
         absolute = np.abs(values)
         word = int(np.argmax(absolute.max(axis=1)))
         token = pairs[utterance][word][0].token
-        found.append(
+        deviations.append(
             UtteranceDeviation(utterance, float(absolute.mean()), float(absolute.max()), token)
         )
-    return sorted(found, key=lambda one: (-one.mean_ms, one.utterance))[:NUM_WORST]
+    return sorted(deviations, key=lambda deviation: (-deviation.mean_ms, deviation.utterance))[
+        :NUM_WORST
+    ]

@@ -8,9 +8,14 @@ from math import isfinite
 
 import numpy as np
 
-from toolkit.score import bootstrap
-from toolkit.score.bootstrap import Interval
-from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
+from toolkit.score import significance
+from toolkit.score.significance import (
+    MANY_SEGMENTS,
+    Interval,
+    MatchedPairs,
+    matched_pairs,
+    permutation_p_value,
+)
 from toolkit.score.wer import Score, ScoreError
 
 _SHOWN = 15
@@ -86,24 +91,26 @@ class Comparison:
         for utterance in self.first.utterances:
             count.update(utterance.ref)
         names = sorted({*count, *first, *second})
-        found = [WordDifference(name, count[name], first[name], second[name]) for name in names]
-        return sorted(found, key=lambda word: -abs(word.difference))
+        differences = [
+            WordDifference(name, count[name], first[name], second[name]) for name in names
+        ]
+        return sorted(differences, key=lambda word: -abs(word.difference))
 
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the tests."""
-        found = []
+        remarks = []
         least = 2.0 ** (1 - self.units)
         if least > 0.05:
-            found.append(
+            remarks.append(
                 f"with {self.units} {self.first.resampled}s no difference can have a p-value "
                 f"below {least:g}"
             )
         if self.matched_pairs.segments < MANY_SEGMENTS:
-            found.append(
+            remarks.append(
                 f"the matched pairs test needs at least {MANY_SEGMENTS} segments and has "
                 f"{self.matched_pairs.segments}"
             )
-        return found
+        return remarks
 
 
 def compare(first: Score, second: Score) -> Comparison:
@@ -146,23 +153,23 @@ def compare(first: Score, second: Score) -> Comparison:
         [utterance.ref_units for utterance in second.utterances],
     )
     differences = blocks[:, 2] - blocks[:, 1]
-    units, errors_first, errors_second, units_second = bootstrap.resample(blocks).T
+    units, errors_first, errors_second, units_second = significance.resample(blocks).T
     fewer, equal = (errors_second < errors_first).mean(), (errors_second == errors_first).mean()
     interval = None
     if len(blocks) > 1:
         if (units == units_second).all():
-            rates = bootstrap.percent(errors_second - errors_first, units)
+            rates = significance.percent(errors_second - errors_first, units)
         else:  # of the references' alternatives, each system has its own
             filled = (units > 0) & (units_second > 0)  # one may have taken @, the other a word
-            rates = bootstrap.percent(errors_second[filled], units_second[filled])
-            rates = rates - bootstrap.percent(errors_first[filled], units[filled])
-        interval = bootstrap.interval_of(rates, first.resampled, len(blocks))
+            rates = significance.percent(errors_second[filled], units_second[filled])
+            rates = rates - significance.percent(errors_first[filled], units[filled])
+        interval = significance.interval_of(rates, first.resampled, len(blocks))
     return Comparison(
         first=first,
         second=second,
         interval=interval,
         probability=float(fewer + equal / 2),
-        p_value=exchange_p(differences.tolist()),
+        p_value=permutation_p_value(differences.tolist()),
         units=len(blocks),
     )
 
@@ -192,7 +199,10 @@ def comparison_numbers(comparison: Comparison) -> dict[str, object]:
         },
         "utterances": {"better": better, "equal": equal, "worse": worse},
         "missing": {"first": list(c.first.missing), "second": list(c.second.missing)},
-        "extra": {"first": list(c.first.extra), "second": list(c.second.extra)},
+        "extra": {
+            "first": list(c.first.unmatched_hypotheses),
+            "second": list(c.second.unmatched_hypotheses),
+        },
     }
 
 

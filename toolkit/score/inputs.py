@@ -10,11 +10,10 @@ from typing import Literal
 
 from toolkit.align.times import CtmError
 from toolkit.errors import ToolkitError
-from toolkit.score.ctm import filtered, read_scored_ctm
-from toolkit.score.glm import Glm, GlmError
 from toolkit.score.lines import Side, TranscriptError
-from toolkit.score.nist import StmError, read_stm
-from toolkit.score.read import (
+from toolkit.score.nist.formats import StmError, assign, filtered, read_scored_ctm, read_stm
+from toolkit.score.nist.glm import Glm, GlmError
+from toolkit.score.transcripts import (
     FOLDER,
     JSON_FOLDER,
     Form,
@@ -23,7 +22,6 @@ from toolkit.score.read import (
     read_speakers,
     read_transcripts,
 )
-from toolkit.score.segments import assign
 from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
@@ -45,7 +43,7 @@ class ScoringInput:
     notes: tuple[str, ...] = ()
     """Messages about the formats that were read and about what is not scored."""
     marked: bool = False
-    """Whether texts may have alternatives: see `toolkit.score.alternatives`."""
+    """Whether texts may have alternatives: see `toolkit.score.nist.grammar`."""
 
 
 class InputReader:
@@ -56,7 +54,7 @@ class InputReader:
         their names.
       speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: the speakers that the references
         name.
-      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.glm`.
+      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.nist.glm`.
     """
 
     def __init__(
@@ -119,12 +117,14 @@ class InputReader:
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
         if (path, side, named) not in self._read:
-            found = read_transcripts(path, self._form, named, side, leave_out_faulty=side == "ref")
+            transcripts = read_transcripts(
+                path, self._form, named, side, leave_out_faulty=side == "ref"
+            )
             if self._glm is not None:
-                glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
-                texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
-                found = replace(found, texts=texts)
-            self._read[path, side, named] = found
+                glm = Glm.read(self._glm, "ctm" if transcripts.form == "ctm" else "trn", side)
+                texts = {id: glm.filter(t, f"{path}: {id}") for id, t in transcripts.texts.items()}
+                transcripts = replace(transcripts, texts=texts)
+            self._read[path, side, named] = transcripts
         return self._read[path, side, named]
 
     def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
@@ -178,20 +178,20 @@ class InputReader:
                     words = filtered(words, rules)
                 except GlmError as error:
                     raise GlmError(f"{hyp}: {error}") from error
-            found = assign(segments, words)
+            by_segment = assign(segments, words)
         except (CtmError, StmError) as error:
             named = str(error).startswith((str(ref), str(hyp)))
             raise error if named else StmError(f"{ref}, {hyp}: {error}") from error
-        notes = [f"Read {ref} as stm, {hyp} as ctm; {len(found.refs)} segments."]
-        if found.ignored:
-            notes.append(f"Note: {found.ignored} segments are marked as not to be scored.")
+        notes = [f"Read {ref} as stm, {hyp} as ctm; {len(by_segment.refs)} segments."]
+        if by_segment.ignored:
+            notes.append(f"Note: {by_segment.ignored} segments are marked as not to be scored.")
         notes += [
             f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment of "
             "it."
-            for channel, words in found.orphans
+            for channel, words in by_segment.unscored_channels
         ]
-        speakers = self._speakers_of(found.refs, found.speakers)
-        return ScoringInput(found.refs, found.hyps, speakers, tuple(notes), marked=True)
+        speakers = self._speakers_of(by_segment.refs, by_segment.speakers)
+        return ScoringInput(by_segment.refs, by_segment.hyps, speakers, tuple(notes), marked=True)
 
     def _speakers_of(
         self, refs: Mapping[str, str], named: Mapping[str, str]
@@ -256,8 +256,8 @@ def speaker_of_id(utterance: str) -> str:
       SpeakerError: the id has none of them.
     """
     for mark in "/-_":
-        speaker, found, _ = utterance.partition(mark)
-        if found and speaker:
+        speaker, separator, _ = utterance.partition(mark)
+        if separator and speaker:
             return speaker
     raise SpeakerError(
         f"the id {utterance!r} has no /, - or _ after a speaker's name: give a file of "

@@ -28,7 +28,7 @@ class NormaliseError(ToolkitError):
     """A file of word mappings that cannot be read."""
 
 
-class TextNormaliser:
+class ScoringFilter:
     """Normalises a text: drops words, applies rules, then maps words.
 
     The rules are
@@ -116,16 +116,16 @@ class TextNormaliser:
 
 
 def basic(text: str, counts: TextCounts | None = None) -> str:
-    """Apply the rules `basic` of `TextNormaliser`."""
+    """Apply the rules `basic` of `ScoringFilter`."""
     text = TextPolicy().without_tags(text, counts)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text.translate(QUOTES)))
         text = unicodedata.normalize("NFKC", text.casefold())
     text = text.lower()
-    kept = [False, *map(_kept, text), False]
-    around = zip(text, kept, kept[1:], kept[2:], strict=False)
-    found = (c if own or (c == "'" and a and b) else " " for c, a, own, b in around)
-    return " ".join("".join(found).split())
+    is_kept = [False, *map(_kept, text), False]
+    around = zip(text, is_kept, is_kept[1:], is_kept[2:], strict=False)
+    characters = (c if keep or (c == "'" and a and b) else " " for c, a, keep, b in around)
+    return " ".join("".join(characters).split())
 
 
 def _kept(character: str) -> bool:
@@ -186,19 +186,19 @@ class WordMap:
         words = split_words(text)
         if not any(word in self._lengths for word in words):
             return text
-        found: list[str] = []
+        mapped: list[str] = []
         at = 0
         while at < len(words):
             for length in self._lengths.get(words[at], ()):
                 taken = tuple(words[at : at + length])
                 if taken in self._entries:
-                    found += self._entries[taken]
+                    mapped += self._entries[taken]
                     at += length
                     break
             else:
-                found.append(words[at])
+                mapped.append(words[at])
                 at += 1
-        return " ".join(found)
+        return " ".join(mapped)
 
 
 def _add(
@@ -218,13 +218,13 @@ def _add(
             f"{place}: {quoted(line)}: alternatives and contexts are not supported; give one line "
             "of plain words for each"
         )
-    left, right = (tuple(split_words(apply(side))) for side in sides)
-    if not left:
+    source, target = (tuple(split_words(apply(side))) for side in sides)
+    if not source:
         raise NormaliseError(
             f"{place}: the left side of {quoted(line)} is empty after normalisation"
         )
-    if entries.get(left, right) != right:
+    if entries.get(source, target) != target:
         raise NormaliseError(
-            f"{place}: {' '.join(left)!r} is mapped to other words in an earlier line"
+            f"{place}: {' '.join(source)!r} is mapped to other words in an earlier line"
         )
-    entries[left] = right
+    entries[source] = target

@@ -1,22 +1,84 @@
 """Word and character error rates, computed from the alignments of the utterances."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 
 from toolkit.errors import ToolkitError
 from toolkit.processes.memory import gc_disabled
-from toolkit.score import bootstrap
-from toolkit.score.align import Weights
-from toolkit.score.alternatives import Grammar
-from toolkit.score.bootstrap import Interval
-from toolkit.score.likeness import likeness_remarks
-from toolkit.score.texts import align_texts
-from toolkit.score.utterance import Unit, UtteranceScore
+from toolkit.score import significance
+from toolkit.score.alignment import Aligner, Unit, UtteranceScore, Weights, align_texts
+from toolkit.score.normalise import basic
+from toolkit.score.significance import Interval
+from toolkit.storage.words import has_other_space
+
+_NOTABLE = 0.3
+"""Share of substitutions above which case and punctuation are remarked upon."""
+_LONGEST = 2000
+"""Characters: longer words are left alone, since many marks on a letter take quadratic time."""
+
+
+def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
+    """Yield notes about errors between texts that look alike; nothing is changed by them."""
+    wrong = [utterance for utterance in utterances if utterance.errors]
+    spaced = [u for u in wrong if has_other_space(u.ref_text) or has_other_space(u.hyp_text)]
+    if spaced:
+        yield (
+            f"{len(spaced)} utterances with errors have white space inside words, first "
+            f"{spaced[0].id}: words end at ASCII's white space alone, as in Kaldi and sclite, not "
+            "at no-break spaces and the like (--normalise basic splits there)"
+        )
+    composed = [u for u in wrong if _composed(u.ref_text) == _composed(u.hyp_text)]
+    characters = bool(wrong) and wrong[0].unit == "char"
+    pairs = [] if characters else [pair for u in wrong for pair in _substitutions(u)]
+    alike = sum(_composed(ref) == _composed(hyp) for ref, hyp in pairs)
+    advice = "bring both texts into one form, such as NFC (--normalise basic does)"
+    if characters and composed:
+        yield (
+            f"{len(composed)} utterances have errors in Unicode's normal form alone (composed or "
+            f"decomposed letters), first {composed[0].id}: {advice}"
+        )
+    if alike:
+        yield (
+            f"{alike} of {len(pairs)} substitutions differ only in Unicode's normal form (composed "
+            f"or decomposed letters): {advice}"
+        )
+    alike = sum(_bare(ref) == _bare(hyp) and _helped(ref, hyp) for ref, hyp in pairs)
+    if alike > _NOTABLE * len(pairs):
+        yield (
+            f"{alike} of {len(pairs)} substitutions differ only in case or punctuation: normalise "
+            "both texts in the same way (--normalise basic)"
+        )
+
+
+def _substitutions(utterance: UtteranceScore) -> Iterator[tuple[str, str]]:
+    if utterance.substitutions:
+        for ref, hyp in utterance.pairs:
+            if ref is not None and hyp is not None and ref != hyp:
+                yield ref, hyp
+
+
+def _composed(text: str) -> str:
+    if text.isascii():
+        return text
+    words = text.split(" ")
+    return " ".join(w if len(w) > _LONGEST else unicodedata.normalize("NFC", w) for w in words)
+
+
+def _helped(ref: str, hyp: str) -> bool:
+    """Whether the rules that are advised change one of two words; if not, they were applied."""
+    return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
+
+
+@lru_cache(maxsize=1 << 16)
+def _bare(word: str) -> str:
+    return "".join(c for c in word.casefold() if c.isalnum())
+
 
 Missing = Literal["all", "present", "strict"]
 """How a reference without a hypothesis is scored, named as in `compute-wer --mode`: as deletions
@@ -34,7 +96,7 @@ class Score:
     unit: Unit
     utterances: tuple[UtteranceScore, ...]
     """One entry per reference, in the references' order."""
-    extra: tuple[str, ...] = ()
+    unmatched_hypotheses: tuple[str, ...] = ()
     """Ids of hypotheses without a reference, sorted; they are not scored."""
     skipped: tuple[str, ...] = ()
     """Ids of references left out because they have no hypothesis (mode "present")."""
@@ -89,13 +151,13 @@ class Score:
         return sum(utterance.errors > 0 for utterance in self.utterances)
 
     @cached_property
-    def resampled(self) -> bootstrap.Unit:
+    def resampled(self) -> significance.Unit:
         """The unit of resampling: speakers if all are known and there are enough of them.
 
         The interval then holds for speakers like these; with utterances, only for these speakers.
         """
         speakers = {utterance.speaker for utterance in self.utterances}
-        enough = len(speakers) >= bootstrap.MIN_SPEAKERS
+        enough = len(speakers) >= significance.MIN_SPEAKERS
         return "speaker" if enough and None not in speakers else "utterance"
 
     def by_speaker(self) -> dict[str, "Score"]:
@@ -105,7 +167,7 @@ class Score:
             if utterance.speaker is not None:
                 parts.setdefault(utterance.speaker, []).append(utterance)
         return {
-            name: replace(self, utterances=tuple(parts[name]), extra=(), skipped=())
+            name: replace(self, utterances=tuple(parts[name]), unmatched_hypotheses=(), skipped=())
             for name in sorted(parts)
         }
 
@@ -121,7 +183,7 @@ class Score:
         """
         by_speaker = self.resampled == "speaker"
         names = [(u.speaker or "") if by_speaker else u.block for u in self.utterances]
-        return bootstrap.block_sums(names, np.asarray(counts, dtype=np.int64).T)
+        return significance.block_sums(names, np.asarray(counts, dtype=np.int64).T)
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -135,33 +197,35 @@ class Score:
         )
         if len(blocks) < 2:
             return None
-        rates = bootstrap.percent(*bootstrap.resample(blocks).T)
-        return bootstrap.interval_of(rates, self.resampled, len(blocks))
+        rates = significance.percent(*significance.resample(blocks).T)
+        return significance.interval_of(rates, self.resampled, len(blocks))
 
     def interval_remarks(self) -> list[str]:
         """Return how the interval was computed, and warnings about its validity."""
         if self.interval is None:
             return ["one utterance alone has no confidence interval"]
         units = self.interval.units
-        found = [
-            f"the interval is that of {bootstrap.REPLICATES} bootstrap resamples of "
+        remarks = [
+            f"the interval is that of {significance.REPLICATES} bootstrap resamples of "
             f"{units} {self.resampled}s"
         ]
         speakers = len(self.by_speaker())
         if speakers and self.resampled == "utterance":
-            found.append(
-                f"{speakers} speakers are fewer than the {bootstrap.MIN_SPEAKERS} needed for "
+            remarks.append(
+                f"{speakers} speakers are fewer than the {significance.MIN_SPEAKERS} needed for "
                 "resampling: the interval holds for these speakers only"
             )
-        if units < bootstrap.FEW_UNITS:
-            found.append(f"{units} {self.resampled}s are few: expect the interval to be too narrow")
+        if units < significance.FEW_UNITS:
+            remarks.append(
+                f"{units} {self.resampled}s are few: expect the interval to be too narrow"
+            )
         if not self.errors:
-            found.append(
+            remarks.append(
                 "without any error the bootstrap finds no variance: if errors were independent, "
                 f"the rate would be below {min(100.0, 300 / self.ref_units):.3g} % with 95 % "
                 "confidence"
             )
-        return found
+        return remarks
 
     def summary(self, interval: bool = False) -> str:
         """Return the three lines of Kaldi's `compute-wer --mode=all`, byte for byte.
@@ -188,26 +252,28 @@ class Score:
 
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the error rate; empty if there are none."""
-        found = []
+        remarks = []
         if self.missing:
             number = len(self.utterances) + len(self.skipped)
             treatment = "are left out" if self.skipped else "count as deletions"
-            found.append(
+            remarks.append(
                 f"{len(self.missing)} of {number} utterances have no hypothesis and {treatment}, "
                 f"first {self.missing[0]}"
             )
-        if self.extra:
-            number = len(self.extra)
+        if self.unmatched_hypotheses:
+            number = len(self.unmatched_hypotheses)
             such = "1 hypothesis has" if number == 1 else f"{number} hypotheses have"
             scored = "is not scored" if number == 1 else "are not scored"
-            found.append(f"{such} no reference and {scored}, first {self.extra[0]}")
+            remarks.append(
+                f"{such} no reference and {scored}, first {self.unmatched_hypotheses[0]}"
+            )
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
         if silent:
-            found.append(
+            remarks.append(
                 f"{len(silent)} references are empty but have a hypothesis, all words of which are "
                 f"insertions, first {silent[0].id}"
             )
-        return [*found, *likeness_remarks(self.utterances)]
+        return [*remarks, *orthography_notes(self.utterances)]
 
 
 @gc_disabled()
@@ -221,7 +287,7 @@ def score(
     normalise: Callable[[str], str] | None = None,
     normaliser: str = "none",
     sources: Mapping[str, str] | None = None,
-    grammar: Grammar | None = None,
+    aligner: Aligner = align_texts,
 ) -> Score:
     """Score hypotheses against references.
 
@@ -233,17 +299,15 @@ def score(
       unit: "word" for the word error rate, "char" for the character error rate.
       speakers: speaker by utterance id, for tables by speaker, and for intervals that account for
         the dependence of a speaker's utterances.
-      weights: weights of the alignment, see `toolkit.score.align.Weights`.
+      weights: weights of the alignment, see `toolkit.score.alignment.Weights`.
       mode: how references without a hypothesis are scored, see `Missing`.
       normalise: applied to every reference and hypothesis.
       normaliser: name of that normalisation.
       sources: by utterance id the sentence that it is a copy of, for intervals and tests that
         account for the dependence of copies.
-      grammar: how alternatives and other marks in the texts are understood; None takes words as
-        they are.
+      aligner: aligns the texts; by default it takes words as they are.
 
     Raises:
-      GrammarError: a text does not follow the grammar.
       ScoreError: there is no reference, no word in any reference or no common id; an utterance has
         no speaker; in mode "strict", an utterance has no hypothesis; or two texts are too long for
         the memory.
@@ -252,20 +316,19 @@ def score(
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
     _check_ids(refs, hyps, speakers, mode)
     ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
-    said = [refs[utterance] for utterance in ids]
-    found = [hyps.get(utterance, "") for utterance in ids]
+    ref_given = [refs[utterance] for utterance in ids]
+    hyp_given = [hyps.get(utterance, "") for utterance in ids]
     try:
-        ref_texts, hyp_texts, steps = align_texts(
-            ids, said, found, unit, weights, normalise or str, grammar
-        )
+        aligned = aligner(ids, ref_given, hyp_given, unit, weights, normalise or str)
     except MemoryError as error:
-        longest = max(range(len(ids)), key=lambda n: len(said[n]) * len(found[n]))
+        longest = max(range(len(ids)), key=lambda n: len(ref_given[n]) * len(hyp_given[n]))
         raise ScoreError(
             f"the memory is too small to align the hypothesis of {ids[longest]} "
-            f"({len(found[longest]):,} characters) with its reference ({len(said[longest]):,}): "
-            "split the utterance, or score a CTM against an STM of its segments"
+            f"({len(hyp_given[longest]):,} characters) with its reference "
+            f"({len(ref_given[longest]):,}): split the utterance, or score a CTM against an STM of "
+            "its segments"
         ) from error
-    if not any(ref_texts):
+    if not any(aligned.refs):
         raise ScoreError(
             f"all {len(ids)} references are empty (first: {ids[0]}): "
             "an error rate needs at least one reference word"
@@ -277,16 +340,16 @@ def score(
                 id=utterance,
                 ref_text=ref,
                 hyp_text=hyp,
-                steps=alignment,
+                steps=steps,
                 unit=unit,
                 missing=utterance not in hyps,
                 speaker=None if speakers is None else speakers[utterance],
                 source=None if sources is None else sources[utterance],
-                alternatives=refs[utterance] if grammar and grammar.marks(refs[utterance]) else "",
+                alternatives=refs[utterance] if has_alternatives else "",
             )
-            for utterance, ref, hyp, alignment in zip(ids, ref_texts, hyp_texts, steps, strict=True)
+            for utterance, ref, hyp, steps, has_alternatives in zip(ids, *aligned, strict=True)
         ),
-        extra=tuple(sorted(set(hyps) - set(refs))),
+        unmatched_hypotheses=tuple(sorted(set(hyps) - set(refs))),
         skipped=tuple(u for u in refs if u not in hyps) if mode == "present" else (),
         weights=weights,
         normaliser=normaliser,
@@ -346,7 +409,9 @@ def pool(scores: Mapping[str, Score]) -> Score:
             for name, score in scores.items()
             for utterance in score.utterances
         ),
-        extra=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.extra),
+        unmatched_hypotheses=tuple(
+            f"{name}/{id}" for name, score in scores.items() for id in score.unmatched_hypotheses
+        ),
         skipped=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.skipped),
     )
 
@@ -356,3 +421,72 @@ def _kaldi_percent(errors: int, total: int) -> str:
     single = struct.Struct("f")
     errors, total = (single.unpack(single.pack(n))[0] for n in (errors, total))
     return f"{single.unpack(single.pack(100.0 * errors / total))[0]:.2f}"
+
+
+@dataclass(frozen=True)
+class ErrorRates:
+    """Error rates of a set of utterances, in percent.
+
+    e(x, y) is the edit distance of hypotheses x and references y in characters.
+    """
+
+    wer: float
+    """(I + D + S) / W over all utterances, by jiwer; may exceed 100."""
+    cer: float
+    """e(x, y) / max(|x|, |y|) over all utterances: the paper's CER, never above 100."""
+    cer_usual: float
+    """e(x, y) / |y| over all utterances: the usual CER, never below the paper's."""
+    ser: float
+    """Share of utterances with at least one error."""
+
+
+def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
+    """Score hypotheses as in the paper's benchmark (A25).
+
+    A missing hypothesis counts as an empty one. The WER of jiwer is checked against that of
+    `toolkit.score.wer`.
+
+    Args:
+      refs: transcript by utterance id.
+      hyps: hypothesis by utterance id.
+
+    Raises:
+      ScoreError: as `score`, or the two word error rates differ.
+    """
+    words, characters = score(refs, hyps), score(refs, hyps, unit="char")
+    wer = jiwer_percent(refs, hyps)
+    if abs(wer - words.percent) > 1e-6:
+        raise ScoreError(
+            f"jiwer finds a word error rate of {wer} %, toolkit.score.wer {words.percent} %: one "
+            "of the two is wrong; compare with `toolkit score`"
+        )
+    return ErrorRates(
+        wer=wer,
+        cer=percent_of_longer(characters),
+        cer_usual=characters.percent,
+        ser=100.0 * words.wrong_utterances / len(words.utterances),
+    )
+
+
+def percent_of_longer(score: Score) -> float:
+    """Return the errors in percent of max(|x|, |y|) units, hypothesis x and reference y (A25).
+
+    Numerator and denominator are each summed over the utterances, so that long utterances weigh
+    more, as in the word error rate; for a single utterance it is the paper's equation.
+    """
+    longer = sum(
+        max(utterance.ref_units, len(utterance.steps) - utterance.deletions)
+        for utterance in score.utterances
+    )
+    return 100.0 * score.errors / max(1, longer)
+
+
+def jiwer_percent(refs: Mapping[str, str], hyps: Mapping[str, str]) -> float:
+    """Return the word error rate in percent by jiwer (A25); words are separated by white space."""
+    import jiwer
+
+    ids = list(refs)
+    return 100.0 * jiwer.wer(
+        [" ".join(refs[id].split()) for id in ids],
+        [" ".join(hyps.get(id, "").split()) for id in ids],
+    )

@@ -10,7 +10,7 @@ from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.score.cer import error_rates
+from toolkit.score.wer import error_rates
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, sentences
 from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import CtcBatch

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.bench.ctc.emissions import Emissions
+from benchmarks.synthetic import Emissions
 from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
 from toolkit.decode.rescore import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.synthetic import Emissions
 from recipes.steps import ctc as steps
-from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc.search import PrefixConfig, WordsConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, TuneConfig, decode_ctc
 from toolkit.lang.ngram.arpa import write_arpa

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.bench.ctc.emissions import Emissions
+from benchmarks.synthetic import Emissions
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.decode.ctc.system import BeamTuneConfig, TunedBeam, tune_beam, widen

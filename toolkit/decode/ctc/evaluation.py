@@ -1,4 +1,4 @@
-"""HeldOutEvaluation of the epochs of a CTC training in a separate process (A23)."""
+"""Evaluation of the epochs of a CTC training in a separate process (A23)."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units
 from toolkit.lang.units.units import Units
-from toolkit.score.cer import error_rates
+from toolkit.score.wer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
 from toolkit.train.ctc.evaluation import (

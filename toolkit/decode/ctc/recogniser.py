@@ -35,7 +35,7 @@ from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
-from toolkit.models.store import in_int8, load_model
+from toolkit.models.store import load_model, quantize_int8
 from toolkit.processes.devices import full_float32
 from toolkit.storage.words import split_words
 
@@ -70,7 +70,7 @@ class CtcScorer:
                 f" they come from different trainings; {ADVICE}"
             )
         if int8:
-            self.model = in_int8(self.model)
+            self.model = quantize_int8(self.model)
         self.subsampling = self.model.config.subsampling
         """Input frames per row of log-probabilities."""
         self.offset = (self.model.config.frames_needed - self.subsampling) / 2

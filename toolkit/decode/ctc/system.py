@@ -40,8 +40,14 @@ from toolkit.lang.units.units import Units
 from toolkit.models.ctc import CtcModel, ctc_log_probs
 from toolkit.models.store import load_model
 from toolkit.processes.workers import processor_seconds
-from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import can_be_scored, score_split, write_texts
+from toolkit.score.results import (
+    Result,
+    can_be_scored,
+    read_results,
+    record_results,
+    score_split,
+    write_texts,
+)
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading

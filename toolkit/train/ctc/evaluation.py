@@ -64,7 +64,7 @@ class Decoder(Protocol):
 
 
 class Rates(Protocol):
-    """Error rates in per cent, see `toolkit.score.cer`."""
+    """Error rates in per cent, see `toolkit.score.wer`."""
 
     wer: float
     cer: float
@@ -90,7 +90,7 @@ class Recognition:
     search: Decoder
     """Decoder for evaluation; beam width 256 (A24)."""
     score: Score
-    """Scoring function, such as `toolkit.score.cer.error_rates`."""
+    """Scoring function, such as `toolkit.score.wer.error_rates`."""
     jobs: int = 1
     """Number of threads for `search`."""
     utterances: int | None = None

@@ -39,7 +39,7 @@ class ReaderConfig:
     batch: int = 24
     """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
     readers: int = field(default=8, metadata=NO_EFFECT_ON_RESULTS)
-    """Reader processes (A10: 8 or 16; `toolkit bench readers` finds the number for a machine).
+    """Reader processes (A10: 8 or 16; `toolkit tta readers` finds the number for a machine).
     0 reads in the training process, in one prefetching thread."""
     buffer: int = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
     """Number of batches being read, ready or trained on (A10: 40 or 100), in float16."""

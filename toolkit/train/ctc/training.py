@@ -104,7 +104,7 @@ def train_ctc(
       batch: utterances per step of one process, for the run log; 0 if that varies.
       about: description of the run for the run log, as plain data: its name, machine, settings.
       background_logging: logs events during the training, such as
-        `toolkit.bench.instruments.utilisation.sampling`.
+        `toolkit.tta.utilisation.sampling`.
       edges: lower edge of the first and upper edge of the last mel filter in Hz, for masks that
         warp.
 

@@ -1,0 +1,1 @@
+"""Comparisons with limits of the machine and with other engines; not part of the wheel."""

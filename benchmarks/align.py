@@ -1,0 +1,290 @@
+"""Forced alignment with a GMM: the whole, its parts, kaldi-hmm-gmm, and an hour-long recording.
+
+Also the E step along an alignment, the other half of training GMMs.
+"""
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.peers import KALDI_HMM_GMM_PINNED, KaldiHmmGmm, PeerUnavailableError
+from benchmarks.run import Case, Table, Target, compare, rate_ratio
+from benchmarks.synthetic import SyntheticSpeech
+from toolkit.align.force_align import (
+    SEARCH_FRAMES,
+    AlignConfig,
+    TranscriptGraphs,
+    UtteranceAlignment,
+    align_batched,
+    force_align_batch,
+)
+from toolkit.environment import peak_bytes
+from toolkit.features.gmm_features import GmmFrontend
+from toolkit.fsa.search_kernels import FrameScores
+from toolkit.hmm.gmm import GmmStatistics, LazyGmmScores
+from toolkit.processes.devices import one_thread
+
+
+@dataclass(frozen=True)
+class LongRecordingResult:
+    """The results of aligning one long recording."""
+
+    seconds: float
+    """Length of the recording."""
+    processor_seconds: float
+    """Processor time of the alignment, of all threads."""
+    peak_bytes: int
+    """Peak memory of the process, model and features included."""
+    correct: float
+    """Share of the frames aligned with the true phone."""
+
+
+def align_long_recording(seconds: float) -> LongRecordingResult:
+    """Align one recording of this length in windows, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as process:
+        return process.submit(_align, seconds).result()
+
+
+def _align(seconds: float) -> LongRecordingResult:
+    import torch
+
+    from benchmarks.synthetic import SyntheticSpeech
+    from toolkit.align.force_align import TranscriptGraphs
+    from toolkit.align.recording import LongConfig, PhonePosteriors, RecordingScores, align_long
+
+    speech = SyntheticSpeech.make()
+    spoken = speech.utterance(seed=0, seconds=seconds)
+    config = LongConfig()
+    with one_thread():
+        before = process_time()
+        scores = RecordingScores(
+            lambda begin, end: spoken.features[begin:end],
+            speech.gmm.log_likelihoods,
+            len(spoken.features),
+            PhonePosteriors(speech.senones, config.confidence_scale),
+        )
+        compiler = TranscriptGraphs(speech.lang, speech.senones)
+        found = align_long(scores, spoken.words, compiler, config)
+        used = process_time() - before
+    phones = torch.tensor(speech.senones.topology.phone_of_state_id)
+    correct = phones[found.states.long()] == phones[spoken.states]
+    length = len(spoken.states) / 100
+    return LongRecordingResult(length, used, peak_bytes(), float(correct.float().mean()))
+
+
+# Targets: processor seconds per second of speech, and peak memory in bytes for an hour of speech.
+TARGET = 0.005
+MEMORY_TARGET = 2e9
+
+OURS = "ours, features to alignments"
+SEARCH = "search alone, scores and graphs ready"
+BOTH = "ours, graphs ready"
+PEER = KALDI_HMM_GMM_PINNED[0].replace("==", " ")
+KALDI = f"{PEER}, graphs ready"
+SUMS, KALDI_SUMS = "statistics of EM", f"{PEER}, statistics of EM"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    utterances: int = 60
+    seconds: float = 10.0
+    """Of each utterance, slightly more."""
+    repeats: int = 5
+    long_seconds: float = 3600.0
+    """Of the recording that is aligned in windows."""
+
+
+SMOKE = {"sizes": Sizes(utterances=3, seconds=3.0, repeats=1, long_seconds=90.0)}
+TARGETS = (
+    Target("statistics of EM, relative to kaldi-hmm-gmm", 3.0, rate_ratio(SUMS, KALDI_SUMS)),
+    Target(
+        "alignment, real-time factor on one core",
+        0.001,
+        lambda table: 1 / table.row(OURS).rate,
+        at_most=True,
+    ),
+)
+
+
+def benchmark(sizes: Sizes = Sizes()) -> Table:
+    """Measure seconds of speech per second of processor time on one core, for synthetic speech.
+
+    All cases have the same utterances, densities and beams. Processor time is that of all threads,
+    so that neither threads nor a busy machine distort the comparison. kaldi-hmm-gmm takes its
+    statistics frame by frame, as it can be called from Python alone.
+    """
+    with one_thread():
+        task = _Task(sizes)
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            cases, kaldi, missing = task.cases(), None, ()
+            try:
+                kaldi = KaldiHmmGmm(
+                    task.speech.gmm, task.graphs, task.features, task.true_pdfs, Path(folder)
+                )
+                stack.callback(kaldi.close)
+                cases.append(task.case(KALDI, kaldi.align))
+                cases.append(task.case(KALDI_SUMS, kaldi.accumulate))
+            except PeerUnavailableError as error:
+                missing = (str(error),)
+            table = compare(
+                cases,
+                unit="s of speech",
+                baseline=OURS,
+                repeats=sizes.repeats,
+                title="Forced alignment with a triphone GMM on one core",
+                clock=lambda: process_time() + (kaldi.processor_seconds if kaldi else 0.0),
+            )
+            notes = [task.description(), _real_time_factors(table), task.correctness()]
+            if kaldi:
+                equal = float((kaldi.pdfs == task.path()).mean())
+                difference = abs(kaldi.log_likelihood / task.log_likelihood - 1)
+                notes.append(
+                    f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames, its statistics'"
+                    f" log-likelihood differs from ours by {difference:.0e} of it."
+                )
+    return table.with_notes(
+        *notes, *missing, _long_recording_note(align_long_recording(sizes.long_seconds))
+    )
+
+
+class _Task:
+    """The utterances, and the inputs of all cases."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.speech = SyntheticSpeech.make()
+        count = sizes.utterances
+        spoken = [self.speech.utterance(seed, sizes.seconds) for seed in range(1, count + 1)]
+        self.features = [utterance.features for utterance in spoken]
+        self.true_states = [utterance.states for utterance in spoken]
+        self.true_pdfs = [self.speech.senones.pdfs(states) for states in self.true_states]
+        self.seconds = sum(map(len, self.features)) / 100
+        self._transcripts = [(str(i), utterance.words) for i, utterance in enumerate(spoken)]
+        self._compiler = TranscriptGraphs(self.speech.lang, self.speech.senones)
+        self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
+        self._scores = self._score()
+        size = max(1, round(SEARCH_FRAMES / (100 * sizes.seconds)))
+        self._batches = [range(i, min(i + size, count)) for i in range(0, count, size)]
+        self.found: list[UtteranceAlignment | None] = []
+        self.log_likelihood = 0.0
+
+    def cases(self) -> list[Case]:
+        """Return all cases except kaldi-hmm-gmm's."""
+        generator = torch.Generator().manual_seed(0)
+        frontend = GmmFrontend(3, torch.randn(40, 13 * 3 * 7, generator=generator))
+        cepstra = [torch.randn(len(x), 13, generator=generator) for x in self.features]
+        mean = torch.zeros(13)
+        return [
+            self.case(OURS, self._align),
+            self.case("all scores, of which a search reads a few", self._score),
+            self.case("graphs alone", lambda: self._each(self._compile, self._transcripts)),
+            self.case(SEARCH, lambda: self._search(self._scores)),
+            self.case(BOTH, lambda: self._search(self._demanded())),
+            self.case(SUMS, self._accumulate),
+            self.case(
+                "cepstra to features (deltas, splicing, LDA)",
+                lambda: self._each(lambda x: frontend(x, mean), cepstra),
+            ),
+        ]
+
+    def case(self, name: str, work: Callable[[], object]) -> Case:
+        """Return a case that runs `work`, which processes all utterances."""
+
+        def run() -> float:
+            work()
+            return self.seconds
+
+        return Case(name, run)
+
+    def _align(self) -> None:
+        found = align_batched(
+            self._transcripts, self._log_likelihoods, self._compiler, AlignConfig()
+        )
+        self.found = [path for _, path in found]
+
+    def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
+        return LazyGmmScores(self.speech.gmm, self.features[int(utterance)], pdfs)
+
+    def _demanded(self) -> list[LazyGmmScores]:
+        pairs = zip(self.features, self.graphs, strict=True)
+        return [LazyGmmScores(self.speech.gmm, x, graph.pdfs) for x, graph in pairs]
+
+    def _score(self) -> list[Tensor]:
+        pairs = zip(self.features, self.graphs, strict=True)
+        return [self.speech.gmm.log_likelihoods(x, graph.pdfs) for x, graph in pairs]
+
+    def _accumulate(self) -> None:
+        gmm = self.speech.gmm
+        sums = GmmStatistics.zeros(gmm.num_gaussians, gmm.means.shape[1])
+        gmm.accumulate(torch.cat(self.features), torch.cat(self.true_pdfs), sums)
+        self.log_likelihood = sums.log_likelihood
+
+    def _compile(self, transcript: tuple[str, tuple[str, ...]]) -> object:
+        return self._compiler.compile(transcript[1])
+
+    def _search(self, scores: Sequence[FrameScores]) -> None:
+        for batch in self._batches:
+            force_align_batch(
+                [scores[i] for i in batch],
+                [self.graphs[i] for i in batch],
+                self.speech.senones,
+                AlignConfig(),
+            )
+
+    @staticmethod
+    def _each(work: Callable, items: Iterable) -> None:
+        for item in items:
+            work(item)
+
+    def path(self) -> np.ndarray:
+        """Return the aligned pdf of every frame of all utterances; -1 without an alignment."""
+        pairs = zip(self.found, self.true_states, strict=True)
+        parts = [path.pdfs if path else torch.full_like(states, -1) for path, states in pairs]
+        return torch.cat(parts).numpy()
+
+    def description(self) -> str:
+        """Describe the task."""
+        gmm = self.speech.gmm
+        return (
+            f"{len(self.features)} synthetic utterances, {self.seconds / 60:.1f} min;"
+            f" {gmm.num_pdfs} pdfs, {gmm.num_gaussians} Gaussians of {gmm.means.shape[1]}"
+            " dimensions; seconds of processor time."
+        )
+
+    def correctness(self) -> str:
+        """Report the accuracy of the alignments."""
+        pairs = zip(self.found, self.true_states, strict=True)
+        right = sum(int((path.states == states).sum()) for path, states in pairs if path)
+        failed = sum(path is None for path in self.found)
+        share = right / (100 * self.seconds)
+        return f"{share:.1%} of the frames in the true state, {failed} failures."
+
+
+def _real_time_factors(table: Table) -> str:
+    factor = 1 / table.row(OURS).rate
+    outcome = "met" if factor <= TARGET else "missed"
+    parts = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows[1:])
+    return (
+        f"Real-time factor per core: {factor:.5f} (target: at most {TARGET}, {outcome}); {parts}."
+    )
+
+
+def _long_recording_note(run: LongRecordingResult) -> str:
+    outcome = "met" if run.peak_bytes < MEMORY_TARGET else "missed"
+    return (
+        f"One recording of {run.seconds / 60:.0f} min, aligned in windows: real-time factor"
+        f" {run.processor_seconds / run.seconds:.5f}, peak memory {run.peak_bytes / 1e9:.2f} GB"
+        f" (target: under {MEMORY_TARGET / 1e9:g} GB, {outcome}), {run.correct:.1%} of the frames"
+        " in the right phone."
+    )

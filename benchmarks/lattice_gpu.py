@@ -1,0 +1,190 @@
+"""sMBR on a device: the criterion on lattices, beside whole training steps with and without it."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from benchmarks.limits import Gemm, flops_per_frame, synchronise
+from benchmarks.run import Case, Table, compare
+from benchmarks.synthetic import SyntheticSentences
+from toolkit.decode.denominators import LatticeConfig, search
+from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.fst import Lattice, load_fst
+from toolkit.fsa.lattice_store import (
+    LatticeStore,
+    graph_digest,
+    graph_index,
+    shard_path,
+    write_shard,
+)
+from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
+from toolkit.train.config import TrainerConfig
+from toolkit.train.cross_entropy import cross_entropy
+from toolkit.train.sequence import LatticeBatch, SequenceLoss
+from toolkit.train.trainer import Trainer
+
+UTTERANCES = 64
+SECONDS = 10.0
+WORDS = 2000
+BATCH = 8
+REPEATS = 3
+CONFIG = LatticeConfig(acoustic_scale=0.4)
+
+LIMIT = "GEMM limit, bfloat16"
+CRITERION = "sMBR, forward and backward"
+CE_STEP = "training step, cross entropy, bfloat16"
+SMBR_STEP = "training step, sMBR, bfloat16"
+
+
+def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
+    """Measure low-rate frames per second of wall time, on lattices of synthetic sentences.
+
+    Args:
+      device: where network and criterion compute.
+      network: its sizes (C6), but for the outputs: the synthetic language has its own pdfs.
+    """
+    where = torch.device(device)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        task = _Task(folder, network)
+        config = task.network
+        per_frame = flops_per_frame(config)
+        gemm = Gemm(where, torch.bfloat16, per_frame)
+        criterion = Criterion(acoustic_scale=CONFIG.acoustic_scale)
+        classes, flat = task.classes.to(where), torch.zeros(config.output_dim, device=where)
+        objective = SequenceLoss(criterion, classes, flat, smoothing=0.1)
+        smbr = _trainer(config, objective, task, folder / "smbr", where)
+        entropy = _trainer(config, cross_entropy, task, folder / "ce", where)
+        scores = [batch.log_likelihoods.to(where) for batch in task.batches]
+
+        def criteria() -> None:
+            for batch, log_likelihoods in zip(task.batches, scores, strict=True):
+                leaf = log_likelihoods.detach().requires_grad_()
+                value = sequence_objective(
+                    batch.lattices, leaf, batch.references, criterion, classes
+                )
+                value.objective.sum().backward()
+
+        training = [batch.training for batch in task.batches]
+        if where.type == "cuda":
+            training = [batch.pin() for batch in training]
+
+        def steps(trainer: Trainer) -> Callable[[], None]:
+            def take() -> None:
+                for batch in training:
+                    trainer.train_step(batch.to(where))
+
+            return take
+
+        def case(title: str, work: Callable[[], object]) -> Case:
+            def run() -> float:
+                work()
+                synchronise(where)
+                return float(task.frames)
+
+            return Case(title, run)
+
+        def limit() -> float:
+            amount = gemm.run()
+            synchronise(where)
+            return amount
+
+        table = compare(
+            [
+                Case(LIMIT, limit),
+                case(CRITERION, criteria),
+                case(CE_STEP, steps(entropy)),
+                case(SMBR_STEP, steps(smbr)),
+            ],
+            unit="frames",
+            baseline=LIMIT,
+            repeats=REPEATS,
+            title=f"sMBR of {config.layers} x {config.hidden} on {device}",
+        )
+    seconds = {row.name: 1 / row.rate for row in table.rows}
+    share = 1 - seconds[CE_STEP] / seconds[SMBR_STEP]
+    return table.with_notes(
+        f"{UTTERANCES} synthetic utterances of {SECONDS:g} s, {BATCH} per step,"
+        f" {task.arcs:.1f} arcs per frame, {config.output_dim} pdfs;"
+        f" {per_frame / 1e6:.0f} MFLOP per frame,"
+        f" GEMM {per_frame / seconds[LIMIT] / 1e12:.3g} TFLOP/s.",
+        "Share of the bfloat16 limit: cross entropy"
+        f" {100 * seconds[LIMIT] / seconds[CE_STEP]:.1f} %,"
+        f" sMBR {100 * seconds[LIMIT] / seconds[SMBR_STEP]:.1f} %.",
+        f"Of a step with sMBR {100 * share:.0f} % is what one with cross entropy does not need; the"
+        f" criterion alone takes {100 * seconds[CRITERION] / seconds[SMBR_STEP]:.0f} % of it.",
+    )
+
+
+class _Prepared:
+    """A batch in the forms that the cases take."""
+
+    def __init__(
+        self,
+        lattices: list[Lattice],
+        references: list[Tensor],
+        scores: list[Tensor],
+        config: LstmConfig,
+    ) -> None:
+        lengths = torch.tensor([len(row) for row in references])
+        rows = [
+            with_lookahead(torch.randn(len(row), config.input_dim), config.lookahead)
+            for row in references
+        ]
+        self.lattices, self.references = lattices, references
+        self.log_likelihoods = pad_sequence(scores, batch_first=True)
+        self.training = LatticeBatch(
+            ids=[str(n) for n in range(len(references))],
+            inputs=pad_sequence(rows, batch_first=True),
+            targets=pad_sequence(references, batch_first=True),
+            weights=(torch.arange(int(lengths.max())) < lengths[:, None]).float(),
+            lengths=lengths,
+            frames=int(lengths.sum()),
+            lattices=lattices,
+        )
+
+
+class _Task:
+    """Synthetic utterances with their lattices.
+
+    `Trainer` counts its steps; the batches are given to it one by one.
+    """
+
+    def __init__(self, folder: Path, network: LstmConfig) -> None:
+        language = SyntheticSentences.make(WORDS)
+        spoken = [language.sentence(seed, SECONDS) for seed in range(UTTERANCES)]
+        spoken.sort(key=lambda sentence: -len(sentence.pdfs))
+        path = language.graph(folder)
+        graph = load_fst(path)
+        made = [search(CONFIG.acoustic_scale * one.scores, graph, CONFIG)[0] for one in spoken]
+        found = {f"{n:04d}": lattice for n, lattice in enumerate(made) if lattice is not None}
+        write_shard(shard_path(folder, 0), found, graph_index(graph), graph_digest(path))
+        store = LatticeStore(folder, path)
+        kept = [(store.load(name), spoken[int(name)]) for name in found]
+        self.classes = PdfClasses.of(language.senones)
+        sizes = {**vars(network), "output_dim": language.senones.num_pdfs}
+        self.network = LstmConfig(**sizes)
+        self.frames = sum(len(sentence.pdfs) for _, sentence in kept)
+        self.arcs = sum(int((x.labels > 0).sum()) for x, _ in kept) / self.frames
+        self.batches = [
+            self._batch(kept[first : first + BATCH]) for first in range(0, len(kept), BATCH)
+        ]
+
+    def _batch(self, group: Sequence[tuple]) -> _Prepared:
+        lattices, sentences = [x for x, _ in group], [sentence for _, sentence in group]
+        references, scores = [one.pdfs for one in sentences], [one.scores for one in sentences]
+        return _Prepared(lattices, references, scores, self.network)
+
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        return len(self.batches) // world_size
+
+
+def _trainer(
+    config: LstmConfig, objective: object, task: _Task, out: Path, device: torch.device
+) -> Trainer:
+    settings = TrainerConfig(amp="bf16")
+    return Trainer(LstmModel(config).train(), objective, task, settings, out, device=device)

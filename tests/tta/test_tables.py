@@ -1,0 +1,149 @@
+import json
+
+import pytest
+
+from toolkit.score.results import Result, record_results
+from toolkit.tta.config import TtaConfig
+from toolkit.tta.machine import Price
+from toolkit.tta.published import published
+from toolkit.tta.runs import BenchRunError, read_platforms
+from toolkit.tta.tables import (
+    cost_table,
+    duration,
+    efficiency_table,
+    final_table,
+    minutes,
+    price_table,
+    published_price_table,
+    published_table,
+    rent_table,
+    rules_table,
+    stage_table,
+    sweep_table,
+    tta_table,
+)
+
+CONFIG = TtaConfig(cer=(12, 8), wer=(24,), epochs=3)
+CURVES = {"slow": dict(step=4.0), "fast": dict(step=2.0)}
+
+
+@pytest.fixture
+def platforms(training):
+    """`slow` takes 46.75 s for an epoch, `fast` 26.75 s; 12 % after four epochs, 8 % never."""
+    folders = {name: training(name, **options) for name, options in CURVES.items()}
+    prices = [
+        Price("slow", total=1000.0, devices=600.0, as_of="2026"),
+        Price("fast", total=3000.0, per_hour=6.0),
+    ]
+    return read_platforms([str(folder) for folder in folders.values()], prices)
+
+
+def cells(table):
+    return [[(cell.text, cell.detail) for cell in row.cells] for row in table.rows]
+
+
+def test_tta_in_minutes_with_percentages_of_the_first(platforms):
+    slow, fast = (3 + 4 * 46.75) / 60, (3 + 4 * 26.75) / 60
+    share = f"{100 * fast / slow:.0f} %"
+    table = tta_table(platforms, CONFIG, "TTA")
+    assert cells(table) == [
+        [("slow", ""), (f"{slow:.2f}", "100 %"), ("NA", ""), (f"{slow:.2f}", "100 %")],
+        [("fast", ""), (f"{fast:.2f}", share), ("NA", ""), (f"{fast:.2f}", share)],
+    ]
+    assert [cell.best for cell in table.rows[1].cells] == [False, True, False, True]
+    assert not any(cell.best for cell in table.rows[0].cells)
+
+
+def test_three_rules_stand_below_one_another(platforms):
+    table = rules_table(platforms, CONFIG)
+    assert [row.cells[0].text for row in table.rows] == ["slow", "", "", "fast", "", ""]
+    dawnbench = table.rows[1].cells
+    assert dawnbench[2].text == f"{(3 + 3 * 46.75) / 60:.2f}"
+    assert dawnbench[3].text == f"{(3 + 5 * 46.75) / 60:.2f}"  # 8 % in the last epoch alone
+    assert [cell.text for cell in table.rows[2].cells[1:]] == ["MLPerf", "NA", "NA", "NA"]
+
+
+def test_price_and_performance(platforms):
+    slow, fast = 3 + 4 * 46.75, 3 + 4 * 26.75
+    relative = f"{3 * fast / slow:.2f}"
+    assert cells(price_table(platforms, CONFIG))[1][1:] == [
+        (relative, ""),
+        ("NA", ""),
+        (relative, ""),
+    ]
+    assert cells(cost_table(platforms))[1][1:3] == [("3,000.00", ""), ("3.00", "")]
+    rent = cells(rent_table(platforms, CONFIG))
+    assert len(rent) == 1
+    assert rent[0][2] == (f"{6 * fast / 3600:.2f}", "")
+
+
+def test_small_rents_keep_two_digits(training):
+    platforms = read_platforms([f"cheap={training('a')}"], [Price("cheap", per_hour=0.05)])
+    tta = platforms[0].tta(*CONFIG.targets[0], CONFIG.epochs)
+    assert cells(rent_table(platforms, CONFIG))[0][2] == (f"{tta / 60 * 0.05:.2g}", "")
+
+
+def test_without_prices_nothing_is_said_of_them(training):
+    platforms = read_platforms([str(training("a"))])
+    assert price_table(platforms, CONFIG) is None
+    assert cost_table(platforms) is None
+    assert rent_table(platforms, CONFIG) is None
+
+
+def test_hardware_and_training_efficiency(platforms):
+    row = efficiency_table(platforms, CONFIG).rows[1]
+    assert [cell.text for cell in row.cells[:3]] == ["fast", "8", "4"]
+    assert row.cells[-1].text == "320"  # four epochs of ten batches of 8
+    unreached = efficiency_table(platforms, TtaConfig(cer=(1,), wer=()))
+    assert unreached.rows[0].cells[-1].text == "NA"
+
+
+def test_published_tables_are_marked_and_keep_their_printed_numbers():
+    table = published_table("A32")
+    assert table.published
+    assert cells(table)[1][2] == ("1,118", "62 %")  # as printed, the slip is told below
+    assert any("68 %" in remark for remark in table.remarks)
+    assert cells(table)[2][3] == ("NA", "")
+    assert cells(published_table("A33"))[0][1] == ("17.90", "")
+    assert cells(published_table("A29"))[1][3] == ("97.98", "")
+
+
+def test_published_prices_times_minutes():
+    relative = 25999.00 * 511 / (2605.29 * 820)
+    assert cells(published_price_table())[2][2] == (f"{relative:.2f}", "")
+    assert len(published_price_table().columns) == len(published("A32").columns) + 1
+
+
+def test_final_rates_come_from_the_recipes_results(training, tmp_path):
+    folder = training("exp/one")
+    result = Result("ctc", "dev", "3gram", 7.1, 2.5, 1, 1, 1, 40, 0.1, "run_ctc.py")
+    record_results(folder / "results.json", [result])
+    platforms = read_platforms([str(folder)])
+    assert cells(final_table(platforms)) == [
+        [("one", ""), ("ctc", ""), ("3gram", ""), ("7.10", "")]
+    ]
+    other = read_platforms([str(training("other"))])
+    assert final_table(other) is None
+    assert cells(final_table(other, [result]))[0][1:] == [("ctc", ""), ("3gram", ""), ("7.10", "")]
+    assert stage_table(platforms) is None
+
+
+def test_sweeps_are_read_and_others_refused(tmp_path):
+    path = tmp_path / "sweep.json"
+    path.write_text(
+        json.dumps({"rows": [{"width": 1024, "seconds": 9, "wer": 24.75, "cer": 8.993}]})
+    )
+    assert cells(sweep_table(path)) == [[("1,024", ""), ("9", ""), ("24.75", ""), ("8.993", "")]]
+    assert sweep_table(path).title == "Beam width against time and accuracy"
+    path.write_text(json.dumps({"split": "dev-clean", "rows": []}))
+    assert sweep_table(path).title == "Beam width against time and accuracy on dev-clean"
+    path.write_text('{"rows": [{"width": 64}]}')
+    with pytest.raises(BenchRunError, match=r"no sweep.*tta sweep"):
+        sweep_table(path)
+
+
+def test_times_are_written_with_three_digits_and_a_unit_that_suits():
+    assert [minutes(x) for x in (None, 2450.4, 12.34, 1.036)] == ["NA", "2,450", "12.3", "1.04"]
+    assert [duration(x) for x in (0.5, 48, 750, 11520, 207360)] == [
+        *("0.5 s", "48 s", "12.5 min", "3.2 h", "2.4 d"),
+    ]

@@ -1,1 +1,0 @@
-"""Benchmarks of the CTC recipe's training, record readers and decoders."""

@@ -1,1 +1,0 @@
-"""What runs on a GPU, measured beside the CPU that feeds it."""

@@ -1,1 +1,0 @@
-"""Shared parts of benchmarks: harness, limits, utilisation, platforms and synthetic data."""

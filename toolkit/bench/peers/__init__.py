@@ -1,1 +1,0 @@
-"""Other projects' decoders and aligners, for comparison, run in processes of their own."""

@@ -1,0 +1,359 @@
+"""The command `toolkit tta`: time to accuracy of trainings (A26-A39)."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from toolkit.config.click_types import FILE, JSON_OUT, Number
+from toolkit.environment import usable_cpus
+from toolkit.processes import ranks
+
+if TYPE_CHECKING:
+    from toolkit.train.config import Amp, OptimizerName
+
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+class _Tta(click.Group):
+    """Runs `page` where the first argument names no subcommand."""
+
+    @property
+    def default(self) -> click.Command:
+        """The command that is run without a subcommand."""
+        return self.commands["page"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["page", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Tta, subcommand_metavar="RUN... | COMMAND [ARGS]...")
+def tta() -> None:
+    """Compute times to accuracy of CTC trainings, and tune what they depend on.
+
+    `toolkit tta RUN...` is short for `toolkit tta page RUN...`.
+
+    \b
+    Example:
+      toolkit tta "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
+    """
+
+
+def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(number) for number in text.split(",") if number.strip())
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 20,15,10") from None
+
+
+def _with_repeats(given: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
+    """Train runs again; yield NAME=FOLDER of every training."""
+    from toolkit.processes.devices import choose_device
+    from toolkit.tta.runs import name_and_folder, read_platforms
+    from toolkit.tta.training import repeated
+
+    command = shlex.join(["toolkit", *sys.argv[1:]])
+    for one in given:
+        name, folder = name_and_folder(one)
+        name = name or read_platforms([one])[0].name
+        for training in repeated(
+            folder, runs, choose_device(device), usable_cpus(), command, _tell
+        ):
+            yield f"{name}={training}"
+
+
+def _tell(text: str) -> None:
+    if ranks.rank() == 0:
+        click.echo(text)
+
+
+@tta.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--out", type=FILE, default=Path("tta"), show_default=True, help="Folder to write.")
+@click.option(
+    "--platform",
+    "platform_files",
+    type=FILE,
+    multiple=True,
+    help="Prices of platforms, a YAML or JSON file with the keys name, total, devices, processors, "
+    "per_hour, currency, as_of, note.",
+)
+@click.option("--cer", callback=_numbers, help="Target character error rates in percent.  [10,8,7]")
+@click.option(
+    "--wer",
+    callback=_numbers,
+    help="Target word error rates in percent.  [22,20.2,19.2; with equal batches 22,20,19]",
+)
+@click.option(
+    "--epochs",
+    default=3,
+    show_default=True,
+    help="Number of epochs whose median must reach a target.",
+)
+@click.option(
+    "--equal-batch",
+    metavar="RUN",
+    multiple=True,
+    help="Run of a study with the same batch size on all platforms; may be repeated.",
+)
+@click.option("--sweep", type=FILE, help="Results of `toolkit tta sweep --json`.")
+@click.option(
+    "--dataset",
+    type=FILE,
+    help="Description of the data set, a YAML or JSON file with the keys name, utterances, "
+    "speakers, vocabulary, noise, hours, kept.",
+)
+@click.option("--features", type=FILE, help="An audio file whose features are shown.")
+@click.option(
+    "--runs",
+    "repeats",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Train each RUN again with other seeds until there are so many; MLPerf's rule needs 3.",
+)
+@click.option("--device", help="With --runs: cpu, cuda, ...; default: a GPU if there is one.")
+@click.option("--title", default="Time to accuracy", show_default=True, help="Title of the page.")
+def page(
+    runs: tuple[str, ...],
+    out: Path,
+    platform_files: tuple[Path, ...],
+    cer: tuple[float, ...] | None,
+    wer: tuple[float, ...] | None,
+    epochs: int,
+    equal_batch: tuple[str, ...],
+    sweep: Path | None,
+    dataset: Path | None,
+    features: Path | None,
+    repeats: int,
+    device: str | None,
+    title: str,
+) -> None:
+    """Compute the time to accuracy (TTA) of CTC trainings, and write a page and CSVs.
+
+    TTA is the time that training takes until the median error rate of the last epochs reaches a
+    target. RUN is the folder with the log.jsonl of a training, or the run directory that contains
+    it; NAME=RUN names its platform. Runs of the same platform are repeats, whose median is shown.
+    With --runs 3 each RUN of a recipe is trained twice more, with other seeds, in its folder
+    repeats/; a repeat that was interrupted goes on, and under torchrun several processes train.
+
+    \b
+    Example:
+      toolkit tta "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
+      toolkit tta --runs 3 exp/ctc-demo --cer 20,15,12 --wer 60,50,40
+    """
+    from toolkit.tta.config import EQUAL_BATCH_WER, TtaConfig, read_dataset
+    from toolkit.tta.figures import feature_figure
+    from toolkit.tta.machine import read_prices
+    from toolkit.tta.page import Extras, write_page
+    from toolkit.tta.runs import read_platforms
+    from toolkit.tta.tables import sweep_table, tta_table
+
+    default = TtaConfig()
+    try:
+        config = TtaConfig(
+            default.cer if cer is None else cer, default.wer if wer is None else wer, epochs
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if repeats > 1:
+        runs = tuple(_with_repeats(runs, repeats, device))
+        equal_batch = tuple(_with_repeats(equal_batch, repeats, device))
+        if ranks.rank() > 0:
+            return
+    prices = [price for path in platform_files for price in read_prices(path)]
+    platforms = read_platforms(runs, prices)
+    extras = Extras(
+        equal_batch=read_platforms(equal_batch) if equal_batch else (),
+        equal_batch_targets=replace(config, wer=EQUAL_BATCH_WER) if wer is None else config,
+        sweep=sweep_table(sweep) if sweep else None,
+        dataset=read_dataset(dataset).html() if dataset else "",
+        features=feature_figure(features) if features else "",
+        title=title,
+    )
+    write_page(platforms, out, config, extras)
+    tta_table(platforms, config, "TTA in minutes").print()
+    click.echo(f"Wrote {out / 'index.html'} and its CSVs.")
+
+
+@tta.command()
+@click.argument("run", type=FOLDER)
+@click.option("--split", help="Decoded split; by default the first by name.")
+@click.option(
+    "--mode",
+    type=click.Choice(["words", "ngrams", "forecast"]),
+    default="forecast",
+    show_default=True,
+    help="Language model: `words` none; `ngrams` after each word; `forecast` also within words.",
+)
+@click.option(
+    "--width",
+    "widths",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Beam width, may be repeated; by default 1 to 4096.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of threads."
+)
+@click.option("--json", "json_file", type=JSON_OUT, help="Also write the rows to this file.")
+def sweep(
+    run: Path,
+    split: str | None,
+    mode: str,
+    widths: tuple[int, ...],
+    jobs: int,
+    json_file: Path | None,
+) -> None:
+    """Decode at several beam widths: time and accuracy of each, and the paper's table (A31).
+
+    RUN is the run directory of a CTC recipe, decoded at least once.
+
+    \b
+    Example:
+      toolkit tta sweep exp/ctc-demo --split test --width 16 --width 256
+    """
+    from toolkit.tta.sweep import WIDTHS, sweep_run
+
+    sweep_run(run, split, mode, widths or WIDTHS, jobs, json_file)
+
+
+@tta.command()
+@click.option(
+    "--records", type=FOLDER, help="Folder of record files; by default synthetic ones are made."
+)
+@click.option(
+    "--model",
+    default="none",
+    show_default=True,
+    help="Network to train: `none` measures reading alone, `paper` is the paper's network of 25.6 "
+    "million weights; or the folder of a trained CTC network.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Threads of training on a CPU; by default one per core.",
+)
+@click.option(
+    "--amp",
+    type=click.Choice(("fp32", "bf16", "fp16", "auto")),
+    default="fp32",
+    show_default=True,
+    help="Precision of training; `auto` is the fastest that the device is made for.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(("adam", "sgd", "adadelta", "adadelta_tensorflow")),
+    default="adadelta",
+    show_default=True,
+    help="Optimizer of training.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=24,
+    show_default=True,
+    help="First batch size, in utterances.",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1),
+    help="Largest batch size to try; by default 8 times --batch.",
+)
+@click.option(
+    "--max-readers",
+    type=click.IntRange(1),
+    help="Largest number of readers; by default two per CPU.",
+)
+@click.option(
+    "--buffer",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="Size of the buffer in batches.",
+)
+@click.option(
+    "--pad-to",
+    type=click.IntRange(1),
+    help="Pad all utterances to this many frames, such as 1670; by default to the longest.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["shuffled", "buckets"]),
+    default="shuffled",
+    show_default=True,
+    help="Order of utterances; `buckets` batches utterances of similar length.",
+)
+@click.option(
+    "--memory",
+    type=Number(0, min_open=True),
+    help="Limit of main memory in GB; by default 80 % of the free memory.",
+)
+@click.option(
+    "--seconds",
+    type=Number(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds of each measurement.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=JSON_OUT,
+    help="Also write the results to this file.",
+)
+def readers(
+    records: Path | None,
+    model: str,
+    threads: int | None,
+    amp: "Amp",
+    optimizer: "OptimizerName",
+    batch: int,
+    max_batch: int | None,
+    max_readers: int | None,
+    buffer: int,
+    pad_to: int | None,
+    order: Literal["shuffled", "buckets"],
+    memory: float | None,
+    seconds: float,
+    json_file: Path | None,
+) -> None:
+    """Find the number of readers and the batch size for CTC training on this machine.
+
+    Readers are processes that read training data from record files. They are added until throughput
+    stops rising; then the batch is doubled up to a limit of memory. Every setting trains for some
+    seconds in a process of its own, so that throughput includes waiting for data and readers that
+    compete with training for the CPU. Set --threads, --amp and --optimizer as in the recipe's
+    `train` section.
+
+    \b
+    Examples:
+      toolkit tta readers
+      toolkit tta readers --records exp/ctc/records/train --model paper --max-batch 192
+    """
+    from toolkit.train.config import TrainerConfig
+    from toolkit.train.ctc.readers import ReaderConfig
+    from toolkit.tta.readers import tune_readers
+
+    if max_batch is not None and max_batch < batch:
+        raise click.UsageError(f"--max-batch {max_batch} is below --batch {batch}")
+    tune_readers(
+        records,
+        model,
+        ReaderConfig(batch, buffer=buffer, pad_to=pad_to, order=order),
+        TrainerConfig(optimizer=optimizer, initial_rate=None, amp=amp, threads=threads),
+        max_readers,
+        max_batch,
+        None if memory is None else memory * 1e9,
+        seconds,
+        json_file,
+        progress=lambda text: click.echo(text, err=True),
+    )

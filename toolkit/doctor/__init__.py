@@ -1,1 +1,0 @@
-"""`toolkit doctor`: tests the machine and the installed packages."""

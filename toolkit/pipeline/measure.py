@@ -1,0 +1,329 @@
+"""Speed of the data pipeline's steps on one core, and their calls and bytes per hour."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from toolkit.environment import machine
+from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore
+from toolkit.pipeline.rates import Rates, StepRate
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut
+
+    from toolkit.pipeline.lake import Lake
+    from toolkit.pipeline.step import Partition, Step, StepResult
+
+RATE = 16000
+SECONDS = (2.0, 3.0, 4.0, 5.4)  # 3.6 s on average, as 1e9 utterances in a million hours (C35)
+SPEAKERS = 8
+LATENCY, BANDWIDTH = 0.2, 50e6  # C24
+FRONTEND = "front end, samples to features"
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """Speeds of the pipeline's steps on one core, and what else a plan needs to know of them."""
+
+    speeds: dict[str, tuple[float, ...]]
+    """Seconds of audio per second of processor time in each round, by step; and `FRONTEND`."""
+    rates: Rates
+    """What `toolkit pipeline plan` reads."""
+    notes: tuple[str, ...]
+    """Sentences about the audio, and the calls and bytes of extraction."""
+
+    def print(self) -> None:
+        """Print the speeds, relative to the front end alone, to standard output."""
+        from rich.console import Console
+        from rich.table import Table
+
+        rounds = len(self.speeds[FRONTEND])
+        table = Table(
+            title="The data pipeline on one core",
+            caption="\n".join((f"medians of {rounds} interleaved rounds", *self.notes)),
+            caption_justify="left",
+        )
+        table.add_column("step")
+        for name in ("s of audio / s", f"ratio to {FRONTEND}", "spread"):
+            table.add_column(name, justify="right")
+        for name, speeds in self.speeds.items():
+            ratios = [a / b for a, b in zip(speeds, self.speeds[FRONTEND], strict=True)]
+            table.add_row(
+                name,
+                f"{median(speeds):,.4g}",
+                f"{median(ratios):.3f}",
+                f"{100 * _spread(speeds):.0f} %",
+            )
+        console = Console()
+        if not console.is_terminal:
+            console.width = 120  # a log file has room
+        console.print(table)
+
+
+def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
+    """Measure every step on an aggregated lake of noise on a local disk.
+
+    The steps take turns, every second round in reverse, after one round that is not timed.
+
+    Args:
+      minutes: of audio. Target generation, with a teacher of the paper's size (C9), uses a
+        twentieth of it.
+      repeats: timed rounds.
+    """
+    from toolkit.processes.devices import one_thread
+
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        lake = _NoiseLake(Path(folder), minutes)
+        cases = lake.cases()
+        speeds: dict[str, list[float]] = {name: [] for name in cases}
+        for run in cases.values():
+            run()
+        for turn in range(repeats):
+            for name in cases if turn % 2 == 0 else reversed(cases):
+                start = time.process_time()
+                seconds = cases[name]()
+                speeds[name].append(seconds / (time.process_time() - start))
+        calls, single = lake.remote_calls("aggregated"), lake.remote_calls("single")
+        rates = lake.rates(speeds, calls)
+    hours = lake.hours
+    notes = (
+        "times are processor time: `toolkit pipeline plan` adds the waiting for disks and stores",
+        f"{60 * hours:.1f} min of noise in WAV of 3.6 s on average, {SPEAKERS} speakers",
+        f"extract, per hour of audio: {calls.calls / hours:,.0f} calls, "
+        f"{calls.bytes_read / hours / 1e6:,.0f} MB read, "
+        f"{calls.bytes_written / hours / 1e6:,.0f} MB written",
+        f"the same with an object per utterance: {single.calls / hours:,.0f} calls",
+        f"an hour's audio at {LATENCY:g} s per call and {BANDWIDTH / 1e6:g} MB/s, one connection: "
+        f"{fetch_ratio():.0f} times as fast from aggregated objects as from one per utterance",
+    )
+    return MeasuredSteps({name: tuple(row) for name, row in speeds.items()}, rates, notes)
+
+
+def _spread(speeds: Sequence[float]) -> float:
+    """Return (fastest - slowest) / median: below 0.1 on an otherwise idle machine."""
+    return (max(speeds) - min(speeds)) / median(speeds)
+
+
+@dataclass
+class _StepRun:
+    """A step, its partitions, and their seconds of audio."""
+
+    step: "Step"
+    partitions: "list[Partition]"
+    seconds: float
+
+
+class _NoiseLake:
+    """Lakes of noise, and the steps with their partitions."""
+
+    def __init__(self, folder: Path, minutes: float) -> None:
+        self.folder = folder
+        self.store = ObjectStore()
+        self.calls: dict[str, Counts] = {}
+        self.lakes: dict[str, Lake] = {}
+        self.cuts = _noise(folder / "audio", minutes)
+        self.hours = sum(cut.duration for cut in self.cuts) / 3600
+        self.work = self._prepare()
+
+    def _lake(self, layout: str, base: str) -> "Lake":
+        from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
+
+        if base not in self.lakes:
+            config = SyntheticLakeConfig(layout=layout, interval_days=90, buckets=1)
+            self.lakes[base] = make_lake(self.cuts, self.store, f"{base}/lake", config)
+        return self.lakes[base]
+
+    def _files(self, layout: str, base: str) -> list[ObjectRef]:
+        from toolkit.pipeline.steps.sample import SelectConfig
+        from toolkit.pipeline.steps.select import select
+
+        config = SelectConfig(hours=0.98 * self.hours, hours_per_file=self.hours)
+        lake = self._lake(layout, base)
+        return select(lake, config, _InProcess(self), self.store, f"{base}/selected")
+
+    def _extract(self, layout: str, base: str) -> _StepRun:
+        from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
+
+        files = self._files(layout, base)
+        step = Extract(ExtractConfig(f"{base}/lake"))
+        hours = sum(ref.about["hours"] for ref in files)
+        return _StepRun(step, plan_extract(files), 3600 * hours)
+
+    def _prepare(self) -> dict[str, _StepRun]:
+        from toolkit.pipeline.shards import shards_of
+        from toolkit.pipeline.steps.repartition import (
+            Repartition,
+            RepartitionConfig,
+            plan_repartition,
+        )
+        from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, plan_shuffle
+        from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+        from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher
+
+        work = {"extract": self._extract("aggregated", str(self.folder))}
+        shards = shards_of(ref for r in self.run(work["extract"]) for ref in r.outputs)
+        seconds = work["extract"].seconds
+        work["shuffle"] = _StepRun(
+            Shuffle(ShuffleConfig()), plan_shuffle(shards, ShuffleConfig()), seconds
+        )
+        work["stats"] = _StepRun(Stats(StatsConfig()), plan_shards(shards), seconds)
+        sums = [ref for r in self.run(work["stats"]) for ref in r.outputs]
+        normaliser = self.folder / "normaliser.json"
+        merge_stats(sums, self.store).save(normaliser)
+        parts = RepartitionConfig(hours=max(self.hours / 20, 0.002))
+        small = _StepRun(Repartition(parts), plan_repartition(shards, parts), seconds)
+        pieces = shards_of(ref for r in self.run(small) for ref in r.outputs)
+        teacher = Teacher.at(self.store, write_teacher(self.folder / "teacher"), normaliser)
+        piece = pieces[:1]
+        work["targets"] = _StepRun(
+            Targets(TargetsConfig(teacher)), plan_shards(piece), 3600 * piece[0].hours
+        )
+        halves = RepartitionConfig(hours=self.hours / 2)
+        work["repartition"] = _StepRun(
+            Repartition(halves), plan_repartition(shards, halves), seconds
+        )
+        return work
+
+    def run(self, work: _StepRun, base: str | None = None) -> "list[StepResult]":
+        """Run a step in this process and count its calls."""
+        from toolkit.pipeline.step import Resources, output_prefix
+
+        results = []
+        store = ObjectStore()
+        for partition in work.partitions:
+            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+                resources = Resources("cpu", 1, Path(scratch))
+                out = output_prefix(work.step, f"{base or self.folder}/out")
+                results.append(work.step.run(partition, store, out, resources))
+        self.calls[work.step.name] = store.counts
+        return results
+
+    def cases(self) -> dict[str, Callable[[], float]]:
+        """Return the bare front end and every step; each returns the seconds of its audio."""
+        from toolkit.features.cut_audio import load_cut_audio
+        from toolkit.features.frontend import Frontend, FrontendConfig
+
+        frontend = Frontend(FrontendConfig())
+        samples = [load_cut_audio(cut) for cut in self.cuts]
+
+        def features() -> float:
+            for x in samples:
+                frontend(x)
+            return 3600 * self.hours
+
+        def run_step(work: _StepRun) -> float:
+            self.run(work)
+            return work.seconds
+
+        steps = {name: partial(run_step, work) for name, work in self.work.items()}
+        return {FRONTEND: features, **steps}
+
+    def remote_calls(self, layout: str) -> Counts:
+        """Count the calls of extraction with a store that is not a local disk."""
+        base = f"memory://{self.folder.name}/{layout}"
+        results = self.run(self._extract(layout, base), base)
+        assert all(not result.failures for result in results)
+        return self.calls["extract"]
+
+    def rates(self, speeds: Mapping[str, Sequence[float]], extract: Counts) -> Rates:
+        """Return the rates that a plan needs."""
+        steps = {"select": self._select_rate()}
+        for name, work in self.work.items():
+            counts = extract if name == "extract" else self.calls[name]
+            hours, speed = work.seconds / 3600, median(speeds[name])
+            half_range = _spread(speeds[name]) / 2
+            steps[name] = StepRate(
+                speed=speed,
+                read=counts.bytes_read / hours,
+                written=counts.bytes_written / hours,
+                low=speed * (1 - half_range),
+                high=speed * (1 + half_range),
+                measured_on=f"{60 * hours:.1f} min of noise, {len(speeds[name])} rounds",
+            )
+        targets = steps["targets"].written  # the measured shards have no targets
+        moved = steps["repartition"]
+        steps["repartition"] = replace(
+            moved, read=moved.read + targets, written=moved.written + targets
+        )
+        about = {"cpu": str(machine()["cpu"]), "date": time.strftime("%Y-%m-%d")}
+        return Rates(steps, measured=about)
+
+    def _select_rate(self) -> StepRate:
+        start = time.process_time()
+        self._files("aggregated", str(self.folder))
+        seconds = time.process_time() - start
+        counts = self.calls["sample"] + self.calls["group"]
+        return StepRate(
+            3600 * self.hours / seconds,
+            counts.bytes_read / self.hours,
+            counts.bytes_written / self.hours,
+        )
+
+
+def fetch_ratio() -> float:
+    """Return how many times faster an hour of audio is fetched from large objects than one by one.
+
+    Both times are for one connection and the calls that extraction plans.
+    """
+    from toolkit.pipeline.fetch import plan_spans
+    from toolkit.pipeline.lake import Record
+
+    audio, count = int(Rates({}).audio_bytes), round(3600 / 3.6)
+    size = audio // count
+    records = [
+        Record(str(i), "a", 3.6, float(i), "", "audio.tar", i * size, size) for i in range(count)
+    ]
+    aggregated = Counts(get=len(plan_spans(records)), bytes_read=audio)
+    single = Counts(get=count, bytes_read=audio)
+    return _store_seconds(single) / _store_seconds(aggregated)
+
+
+class _InProcess:
+    """An executor without processes or markers."""
+
+    def __init__(self, lake: _NoiseLake) -> None:
+        self._lake = lake
+
+    def run(self, step: "Step", partitions: "list[Partition]", out: str) -> "list[StepResult]":
+        return self._lake.run(_StepRun(step, list(partitions), 0.0))
+
+
+def _store_seconds(counts: Counts) -> float:
+    """Return the time of calls and bytes on one connection to a store like the paper's."""
+    return counts.calls * LATENCY + (counts.bytes_read + counts.bytes_written) / BANDWIDTH
+
+
+def write_teacher(folder: Path) -> Path:
+    """Write an untrained BLSTM of the usual size as the teacher; return the folder."""
+    import torch
+
+    from toolkit.models.lstm import BlstmConfig, BlstmModel
+    from toolkit.models.store import save_model
+
+    torch.manual_seed(0)
+    save_model(folder, BlstmModel(BlstmConfig()))
+    return folder
+
+
+def _noise(folder: Path, minutes: float) -> "list[MonoCut]":
+    import numpy as np
+    import soundfile
+
+    from toolkit.corpus.manifest import make_cut, recording_or_fault
+
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    cuts: list[MonoCut] = []
+    while sum(cut.duration for cut in cuts) < 60 * minutes:
+        name = f"utterance-{len(cuts):05d}"
+        seconds = SECONDS[len(cuts) % len(SECONDS)]
+        noise = (rng.standard_normal(round(seconds * RATE)) * 3000).astype(np.int16)
+        soundfile.write(folder / f"{name}.wav", noise, RATE)
+        recording, _ = recording_or_fault(folder / f"{name}.wav", name)
+        cuts.append(make_cut(name, recording, "", f"speaker-{len(cuts) % SPEAKERS}"))
+    return cuts

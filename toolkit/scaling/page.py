@@ -1,0 +1,537 @@
+"""Tables, inputs and figures of the studies, as a page and CSV files."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from toolkit.report.chart import Chart, Series
+from toolkit.report.page import Cell, Column, Page, Row, Section, Table, csv_text, figure
+from toolkit.scaling.simulator.run import Outcome, Scenario
+from toolkit.scaling.simulator.tasks import FrameTask
+from toolkit.scaling.studies import (
+    ALONE_HOURS,
+    FRONTIER_LEARNERS,
+    IBM_HOST_RATE,
+    IBM_PER_HOST,
+    LEARNERS,
+    NAMES,
+    STRAGGLER,
+    TABLE1,
+    TOLERANCES,
+    Frontier,
+    Retrained,
+    Trained,
+    Variation,
+    outcome_values,
+)
+from toolkit.storage.files import write_atomically
+from toolkit.tta.published import published
+
+FRAMES = 64 * 32
+"""Low-rate frames of a real minibatch: 64 chunks of 32 frames (C7); the 64 are assumed."""
+FRAME_SECONDS = 0.03
+SHAPING_MINIBATCHES = 360_000
+"""Length of training that was chosen for losses of accuracy of the order of the published ones."""
+
+
+Kind = Literal["paper", "measured", "assumed", "fitted"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a simulation."""
+
+    name: str
+    value: str
+    kind: Kind
+    """`paper`: published for these trainings; `measured`: on this machine; `assumed`: without a
+    source for these machines; `fitted`: to published results, which are then no results of the
+    simulation."""
+    why: str
+    """Source or reason of the value."""
+
+
+def audio_hours(scenario: Scenario) -> float:
+    """Return the hours of audio that a simulated training stands for, all epochs included."""
+    return scenario.minibatches * scenario.stands_for * FRAMES * FRAME_SECONDS / 3600
+
+
+def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[Input]:
+    """List the inputs of Table I: first those of the accuracies, then those of the times.
+
+    Args:
+      scenario: the table's scenario.
+      task: the task to train on.
+      synthetic: whether its frames are drawn from Gaussians, not taken from a run directory.
+    """
+    bmuf, times, network = scenario.bmuf, scenario.times, scenario.network
+    momentum = "1 - 1/N" if bmuf.momentum is None else f"{bmuf.momentum:g}"
+    core = f"{network.core:g} Gbit/s" if network.core else "no limit"
+    frames = "synthetic frames" if synthetic else "frames of the run directory"
+    return [
+        Input(
+            "task",
+            f"{task.frames:,} frames, {task.size:,} weights",
+            "assumed",
+            f"a small network in place of the real one, on {frames}",
+        ),
+        Input(
+            "length of training",
+            f"{scenario.minibatches:,} minibatches",
+            _chosen(scenario.minibatches == SHAPING_MINIBATCHES),
+            f"of {scenario.frames} frames; each stands for {scenario.stands_for:g} real ones, all "
+            f"for {audio_hours(scenario):,.0f} h of audio; the paper's are 1,000 h, in "
+            f"10 epochs 10,000 h, which the table has beside it; {SHAPING_MINIBATCHES:,} are "
+            "chosen for losses of the order of the published ones",
+        ),
+        Input(
+            "learning rate",
+            f"{scenario.rate:g} to {scenario.final_rate:g}",
+            "assumed",
+            "for the small task; the exponential decay is the paper's",
+        ),
+        Input(
+            "highest learning rate",
+            f"{scenario.max_rate:g}",
+            "assumed",
+            "of GTC, whose rate grows with N up to it; accuracy depends on it, see below",
+        ),
+        Input("warm-up", f"{100 * scenario.warmup:g} % of the data", "assumed", "of all methods"),
+        Input(
+            "block of BMUF",
+            f"{bmuf.block} minibatches",
+            "assumed",
+            "in place of the paper's 100; accuracy depends on it, see below",
+        ),
+        Input(
+            "block momentum",
+            momentum,
+            "assumed",
+            f"with C = {bmuf.rate:g} in the block learning rate; the paper's C is at least 1",
+        ),
+        Input(
+            "tau of GTC",
+            f"{scenario.gtc.threshold:g}",
+            "paper" if scenario.gtc.threshold == 8 else "assumed",
+            f"the paper's is 8, for the real model; here on sums over {scenario.frames} frames of "
+            "the small one; determines how much is sent, and so speed-up and accuracy, see below",
+        ),
+        Input(
+            "model", f"{scenario.model_bytes / 1e6:.0f} MB", "paper", "24.27 M weights in float32"
+        ),
+        Input(
+            "seconds of a minibatch",
+            f"{times.seconds:g}",
+            "assumed",
+            f"{FRAMES:,} frames are 0.3 TFLOP; about 1 TFLOP/s of a GPU",
+        ),
+        Input(
+            "steps by their mean",
+            f"{min(times.shares):.2f} to {max(times.shares):.2f}",
+            "measured",
+            "processor time of a small LSTM's steps on this machine, not on a GPU",
+        ),
+        Input(
+            "spread of the workers' speeds",
+            f"{100 * times.spread:g} %",
+            "fitted",
+            "to the published speed-ups of BMUF, whose workers hardly communicate",
+        ),
+        Input(
+            "workers per host", f"{network.per_host}", "paper", "GPUs of the paper's p2.16xlarge"
+        ),
+        Input(
+            "network card of a host",
+            f"{network.between:g} Gbit/s",
+            "assumed",
+            "the paper gives it only for p3.16xlarge",
+        ),
+        Input(
+            "links inside a host",
+            f"{network.inside:g} Gbit/s",
+            "assumed",
+            "the paper gives it only for p3.16xlarge",
+        ),
+        Input(
+            "all hosts together",
+            core,
+            _chosen(network.core > 0, "paper"),
+            "the paper's 25 Gbit/s are those of each host; only where all hosts share them is "
+            "GTC slower with 64 workers than with 32, see below",
+        ),
+        Input(
+            "latency",
+            f"{1e6 * network.latency:g} and {1e6 * network.latency_inside:g} us",
+            "assumed",
+            "between hosts, and inside one",
+        ),
+        Input(
+            "coding of GTC",
+            f"{scenario.codec / 1e9:g} GB/s",
+            "assumed",
+            "of the gradient, and of the messages of others",
+        ),
+    ]
+
+
+def _chosen(fitted: bool, otherwise: Kind = "assumed") -> Kind:
+    """Return the kind of a value that was perhaps chosen for the results to be as published."""
+    return "fitted" if fitted else otherwise
+
+
+SOURCE = "source"
+"""Heading of a column that is too wide for the terminal and only on the page."""
+Values = Mapping[str, object]
+
+
+class Results:
+    """Collects the studies: prints their tables, and keeps CSVs and sections of the page."""
+
+    def __init__(self) -> None:
+        self._page = Page("Scaling", "Simulated data-parallel training.")
+        self._files: dict[str, str] = {}
+
+    def table1(
+        self,
+        outcomes: Sequence[Outcome],
+        short: Sequence[Outcome],
+        inputs: Sequence[Input],
+        speedups: Sequence[Variation],
+        accuracies: Sequence[Retrained],
+    ) -> None:
+        """Add Table I (C31), its inputs, and its dependence on them.
+
+        Args:
+          outcomes: of the long trainings.
+          short: of those as long as the paper's.
+          inputs: of the long ones.
+          speedups: with other inputs.
+          accuracies: with other inputs.
+        """
+        single, *others = outcomes
+        reported = {(row[0], row[1]): row[2:] for row in published("C31").rows}
+        values = []
+        for outcome, brief in zip(others, short[1:], strict=True):
+            accuracy, speedup = reported[NAMES[outcome.method], outcome.workers]
+            relative = _relative(outcome, single)
+            values.append(
+                {
+                    **outcome_values(outcome),
+                    "megabytes": round(outcome.bytes_per_step / 1e6, 2),
+                    "relative_accuracy": round(relative, 2),
+                    "relative_accuracy_10000h": round(_relative(brief, short[0]), 2),
+                    "speedup_10000h": round(brief.speedup, 3),
+                    "published_speedup": speedup,
+                    "published_relative_accuracy": accuracy,
+                }
+            )
+        one = {"megabytes": 0.0, "relative_accuracy": 0.0}
+        one |= {"relative_accuracy_10000h": 0.0, "speedup_10000h": 1.0}
+        nothing = {"published_speedup": None, "published_relative_accuracy": None}
+        single_row = {**outcome_values(single), **one, **nothing}
+        self._files["table1.csv"] = csv_text([single_row, *values])
+        table = _table(
+            "Frame accuracy relative to one worker, and speed-up (million-hours paper, Table I)",
+            {
+                "method": "method",
+                "workers": "workers",
+                "relative_accuracy": "accuracy, %",
+                "relative_accuracy_10000h": "in 10,000 h",
+                "published_relative_accuracy": "published",
+                "speedup": "speed-up",
+                "speedup_10000h": "in 10,000 h",
+                "published_speedup": "published",
+                "density": "density",
+                "megabytes": "MB per step",
+            },
+            values,
+            f"One worker: accuracy {100 * single.accuracy:.2f} %, and in 10,000 h, which is the "
+            f"paper's length, {100 * short[0].accuracy:.2f} %. The speed-ups of BMUF are no "
+            "result, since the spread of the workers' speeds is fitted to the published ones. Nor "
+            "is the order of the losses, to which the default length of training is fitted.",
+        )
+        parts = [table, self._inputs(inputs), self._speedups(speedups)]
+        parts.append(self._accuracies(accuracies))
+        lines = []
+        for colour, (method, workers) in enumerate(TABLE1.items()):
+            name = NAMES[method]
+            ours = [o.speedup for o in others if o.method == method]
+            lines.append(Series(name, workers, ours, colour, markers=True))
+            paper = [reported[name, n][1] for n in workers]
+            lines.append(Series(f"{name}, published", workers, paper, colour, dashed=True))
+        chart = Chart("Speed-up by number of workers", "workers", "speed-up", lines)
+        self._add("table1", "Table I", parts, [figure(chart, "Speed-up against one worker")])
+
+    def _inputs(self, inputs: Sequence[Input]) -> Table:
+        rows = [asdict(entry) for entry in inputs]
+        self._files["table1_inputs.csv"] = csv_text(rows)
+        columns = {"name": "input", "value": "value", "kind": "kind", "why": SOURCE}
+        note = (
+            "paper: published for these trainings. measured: on this machine. assumed: without a "
+            "source for these machines. fitted: chosen to match published results."
+        )
+        return _table(
+            "Inputs of the simulated Table I", columns, rows, note, texts=("value", "kind", "why")
+        )
+
+    def _speedups(self, variations: Sequence[Variation]) -> Table:
+        rows = [_variation_values(variation) for variation in variations]
+        self._files["table1_speedups.csv"] = csv_text(rows)
+        return _table(
+            "Speed-up with one input changed",
+            {key: key for key in rows[0]},
+            rows,
+            "Only times are simulated, with one input changed in each row; peak: number of workers "
+            f"with which GTC is fastest. {_peak_note(variations)}",
+        )
+
+    def _accuracies(self, variations: Sequence[Retrained]) -> Table:
+        rows = []
+        for variation in variations:
+            row: dict[str, object] = {"input": variation.name}
+            row["hours"] = round(audio_hours(variation.scenario))
+            row["one worker"] = round(100 * variation.alone, 2)
+            for outcome in variation.outcomes:
+                relative = 100 * (outcome.accuracy / variation.alone - 1)
+                row[f"{NAMES[outcome.method]} {outcome.workers}"] = round(relative, 2)
+            for outcome in variation.outcomes:
+                if outcome.method == "gtc":
+                    row[f"GTC {outcome.workers} x"] = round(outcome.speedup, 1)
+            rows.append(row)
+        self._files["table1_accuracies.csv"] = csv_text(rows)
+        return _table(
+            "Accuracy with one input changed",
+            {key: key for key in rows[0]},
+            rows,
+            "In percent relative to one worker trained on as many hours of audio, whose own "
+            "accuracy is in percent; x: speed-up. One input is changed in each row; blocks are "
+            "BMUF's, rates and tau GTC's.",
+        )
+
+    def ibm(self, outcomes: Sequence[tuple[Outcome, bool]]) -> None:
+        """Add training times (B5) and the ratio of computation to communication (B6)."""
+        reported = {(row[0], row[1]): row[2] for row in published("B5").rows}
+        rows = []
+        for outcome, charged in outcomes:
+            name = NAMES[outcome.method] if outcome.workers > 1 else "one GPU"
+            averagings = outcome.averagings * IBM_PER_HOST / outcome.minibatches
+            rows.append(
+                {
+                    **outcome_values(outcome),
+                    "method": name,
+                    "host_work": "charged" if charged else "free",
+                    "hours": round(ALONE_HOURS / outcome.speedup, 2),
+                    "published_hours": reported.get((name, outcome.workers)),
+                    "megabytes_between_hosts": round(
+                        outcome.between / outcome.minibatches / 1e6, 1
+                    ),
+                    "models_averaged_per_host_and_step": round(averagings, 2),
+                }
+            )
+        self._files["ibm.csv"] = csv_text(rows)
+        table = _table(
+            f"2,000 h, 16 epochs, batch 128 per GPU, {IBM_PER_HOST} GPUs per host, 100 Gbit/s "
+            "(H-ADPSGD paper)",
+            {
+                "method": "method",
+                "workers": "workers",
+                "host_work": "host's work",
+                "hours": "hours",
+                "published_hours": "published",
+                "efficiency": "efficiency",
+                "megabytes_between_hosts": "MB between hosts",
+                "computation_by_communication": "comp./comm.",
+                "models_averaged_per_host_and_step": "models averaged",
+            },
+            rows,
+            f"One GPU's {ALONE_HOURS:g} h are assumed: 40 times the published 5.2 h, as the paper "
+            "says that H-ADPSGD is 40 times as fast; its week is 168 h, with which all hours "
+            f"would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside are assumed, "
+            "since the million-hours paper gives them for another host with 8 V100. MB per worker "
+            "and step; comp./comm.: seconds of computation by seconds of communication, which "
+            "overlap. Models averaged per host and step of each of its workers: where the host's "
+            f"work is charged, it copies and averages {IBM_HOST_RATE / 1e9:.1f} GB of models per "
+            "second, one after the other, which is fitted to the published hours of ADPSGD.",
+            texts=("host_work",),
+        )
+        self._add("ibm", "H-ADPSGD's cluster", [table], [])
+
+    def stragglers(self, pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
+        """Add the effect of one slow worker on each method."""
+        rows = [
+            {
+                "method": NAMES[even.method],
+                "speedup": round(even.speedup, 2),
+                "speedup_with_straggler": round(slow.speedup, 2),
+                "kept": round(slow.speedup / even.speedup, 3),
+            }
+            for even, slow in pairs
+        ]
+        self._files["stragglers.csv"] = csv_text(rows)
+        table = _table(
+            f"{LEARNERS} workers, one of them {STRAGGLER:g} times as slow",
+            {
+                "method": "method",
+                "speedup": "speed-up, equal workers",
+                "speedup_with_straggler": "with the slow one",
+                "kept": "kept",
+            },
+            rows,
+            "Workers of the asynchronous methods take the next minibatch when they are free; "
+            "a node of H-ADPSGD is as slow as its slowest worker.",
+        )
+        self._add("stragglers", "A slow worker", [table], [])
+
+    def frontier(self, study: Frontier, trained: Sequence[Trained]) -> None:
+        """Add held-out loss by epoch and batch, and the largest batches that converge (B2)."""
+        excess, reached = study.excess(trained), study.reached(trained)
+        rows = [
+            {
+                "method": NAMES[t.method],
+                "batch": t.batch,
+                "seed": t.seed,
+                "loss": round(t.outcome.loss, 4),
+                "accuracy": round(t.outcome.accuracy, 4),
+                "consensus_distance": t.outcome.spread,
+                "median_by_baseline": round(excess[t.method, t.batch], 4),
+            }
+            for t in trained
+        ]
+        self._files["frontier.csv"] = csv_text(rows)
+        self._files["frontier_curves.csv"] = csv_text(
+            {
+                "method": NAMES[t.method],
+                "batch": t.batch,
+                "seed": t.seed,
+                "epoch": round(e, 3),
+                "loss": loss,
+            }
+            for t in trained
+            for e, loss, _ in t.outcome.curve
+        )
+        reported = {row[0]: row[1] for row in published("B2").rows}
+        found = []
+        for method, reach in reached.items():
+            batch = reported.get(NAMES[method])
+            found.append(
+                {
+                    "method": NAMES[method],
+                    "batch": str(reach),
+                    "ratio": reach.ratio(reached["ssgd"]),
+                    "published": batch,
+                    "published_ratio": batch and round(batch / reported["SCPSGD"], 2),
+                }
+            )
+        self._files["frontier_reached.csv"] = csv_text(found)
+        table = _table(
+            f"Largest batch whose loss is within {100 * study.tolerance:g} % of batch "
+            f"{study.smallest}'s on one worker",
+            {
+                "method": "method",
+                "batch": "batch",
+                "ratio": "by S-SGD's",
+                "published": "published",
+                "published_ratio": "by SCPSGD's",
+            },
+            found,
+            f"Median of {study.seeds} seeds. >= where all batches tried are within it, < where "
+            f"none is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
+            f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
+            f"{study.smallest} and in proportion to it.",
+        )
+        parts = []
+        for method in study.methods:
+            shown = [
+                trained[0],
+                *(t for t in trained[1:] if t.method == method and t.seed == 0),
+            ]
+            lines = [
+                Series(
+                    "one worker" if t is trained[0] else f"batch {t.batch}",
+                    [point[0] for point in t.outcome.curve],
+                    [point[1] for point in t.outcome.curve],
+                    colour,
+                    dashed=t is trained[0],
+                )
+                for colour, t in enumerate(shown)
+            ]
+            chart = Chart(f"Held-out loss, {NAMES[method]}", "epoch", "held-out loss", lines)
+            parts.append(figure(chart, NAMES[method]))
+        self._add("frontier", "Large batches", [table, self._tolerances(study, trained)], parts)
+
+    def _tolerances(self, study: Frontier, trained: Sequence[Trained]) -> Table:
+        rows: list[dict[str, object]] = [{"method": NAMES[method]} for method in study.methods]
+        for tolerance in TOLERANCES:
+            reached = study.reached(trained, tolerance)
+            for row, reach in zip(rows, reached.values(), strict=True):
+                row[f"{tolerance:.0%}"] = f"{reach} ({reach.ratio(reached['ssgd'])})"
+        self._files["frontier_tolerances.csv"] = csv_text(rows)
+        return _table(
+            "Largest batch, and its ratio to S-SGD's, by tolerance of the loss",
+            {key: key for key in rows[0]},
+            rows,
+        )
+
+    def add_table(
+        self, name: str, title: str, heading: str, rows: Sequence[Values], note: str
+    ) -> None:
+        """Add a section that is one table, whose columns are headed as in the rows."""
+        self._files[f"{name}.csv"] = csv_text(rows)
+        columns = {key: key for key in rows[0]}
+        self._add(name, title, [_table(heading, columns, rows, note)], [])
+
+    def write(self, out: Path) -> None:
+        """Write the page and the CSVs into a folder."""
+        for name, text in self._files.items():
+            write_atomically(out / name, text)
+        write_atomically(out / "scaling.html", self._page.html())
+
+    def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[str]) -> None:
+        for table in tables:
+            printed = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
+            columns = [table.columns[n] for n in printed]
+            rows = [Row([row.cells[n] for n in printed]) for row in table.rows]
+            replace(table, columns=columns, rows=rows).print()
+        self._page.add(Section(name, title, parts=[*(t.html() for t in tables), *parts]))
+
+
+def _relative(outcome: Outcome, single: Outcome) -> float:
+    """Return the accuracy relative to one worker's, in percent."""
+    return 100 * (outcome.accuracy / single.accuracy - 1)
+
+
+def _peak_note(variations: Sequence[Variation]) -> str:
+    table, *others = variations
+    moving = ", ".join(f"{v.name} ({v.peak})" for v in others if v.peak != table.peak)
+    return f"It is {table.peak} in the table; inputs that change it: {moving or 'none of these'}."
+
+
+def _variation_values(variation: Variation) -> dict[str, object]:
+    values: dict[str, object] = {"input": variation.name}
+    for method, speedups in (("gtc", variation.gtc), ("bmuf", variation.bmuf)):
+        for workers, speedup in zip(TABLE1[method], speedups, strict=True):
+            values[f"{NAMES[method]} {workers}"] = round(speedup, 1)
+    return {**values, "peak": variation.peak}
+
+
+def _table(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Sequence[Values],
+    note: str = "",
+    texts: Sequence[str] = (),
+) -> Table:
+    """Make a table of rows with columns (key: heading); `texts` are the left-aligned keys."""
+    return Table(
+        title,
+        [Column(heading, text=key in texts) for key, heading in columns.items()],
+        [Row([Cell(text) for text in _texts(columns, row)]) for row in rows],
+        note,
+    )
+
+
+def _texts(columns: Mapping[str, str], row: Values) -> Iterator[str]:
+    for key in columns:
+        value = row[key]
+        yield "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

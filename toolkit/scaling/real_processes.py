@@ -1,0 +1,312 @@
+"""Epochs of real processes on this machine, measured and predicted by the simulator."""
+
+import multiprocessing
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.errors import ToolkitError
+from toolkit.parallel.config import AdpsgdConfig, BmufConfig, ParallelConfig
+from toolkit.parallel.strategy import Strategy, make_strategy
+from toolkit.parallel.workers import Workers
+from toolkit.processes.workers import start_worker
+from toolkit.scaling.simulator.methods import simulate
+from toolkit.scaling.simulator.network import GIGABIT, Network
+from toolkit.scaling.simulator.run import Scenario, StepTimes
+from toolkit.scaling.studies import NAMES
+from toolkit.train.batches import Batch
+from toolkit.train.config import TrainerConfig
+from toolkit.train.trainer import fit
+
+ALONE = "alone"
+"""In place of a method: every process trains on its own, all at the same time."""
+EXCHANGES = 20  # of which the median is measured
+LONGEST_RUN = 1800.0  # seconds
+
+
+@dataclass(frozen=True)
+class Load:
+    """What every process computes: nothing, for as long as it is told to."""
+
+    seconds: float = 0.1
+    """Seconds of a step."""
+    steps: int = 60
+    """Steps of a worker in an epoch."""
+    factor: float = 5.0
+    """How many times as long the steps of the last worker take in every second epoch."""
+    rounds: int = 1
+    """Epochs without and with the slow worker, in turns, of which the medians count."""
+    weights: int = 100_000
+    """Weights of the model."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The epochs of one method."""
+
+    even: float
+    """Seconds of an epoch in which all workers are equally fast."""
+    slow: float
+    """Seconds of an epoch with a slow worker."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What so many processes measure on this machine."""
+
+    epochs: dict[str, Measured]
+    """By method; under `ALONE` the mean over the processes, and the slow one's."""
+    reduction: float
+    """Seconds of an all-reduce of the weights over all processes."""
+
+
+def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Machine:
+    """Train with each method in turn in so many processes of this machine, over gloo.
+
+    Args:
+      methods: name -> its configuration.
+      workers: number of processes.
+      load: their work.
+
+    Raises:
+      ToolkitError: a process failed.
+    """
+    context = multiprocessing.get_context("spawn")
+    with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        results = context.Queue()
+        processes = []
+        for rank in range(workers):
+            place = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+            place |= {"WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers, "MASTER_PORT": port}
+            call = results, place, methods, load, Path(folder)
+            processes.append(context.Process(target=_work, args=call, daemon=True))
+            processes[-1].start()
+        found: dict[int, Any] = {}
+        end = perf_counter() + LONGEST_RUN
+        while len(found) < workers:
+            if not results.empty():
+                rank, found[rank] = results.get()
+            elif perf_counter() > end or any(process.exitcode for process in processes):
+                for process in processes:
+                    process.kill()
+                raise ToolkitError("a process of the measurement failed: see its message above")
+            else:
+                sleep(0.05)
+        for process in processes:
+            process.join()
+    epochs = {name: Measured(*found[0][0][name]) for name in methods}
+    alone = [found[rank][0][ALONE] for rank in range(workers)]
+    mean = sum(even for even, _ in alone) / workers
+    return Machine({**epochs, ALONE: Measured(mean, alone[-1][1])}, found[0][1])
+
+
+def _work(
+    results: Any,
+    place: dict[str, Any],
+    methods: dict[str, ParallelConfig],
+    load: Load,
+    folder: Path,
+) -> None:
+    """Run in each process: train, and report the seconds of the epochs."""
+    start_worker({**os.environ, **{name: str(value) for name, value in place.items()}})
+    rank = place["RANK"]
+    found = {}
+    for name, config in {ALONE: None, **methods}.items():
+        strategy = Strategy() if config is None else make_strategy(config)
+        out = folder / (name if config else f"{name}-{rank}")
+        seconds = _train(strategy, config, load, out, rank)
+        # The first epoch warms everything up.
+        found[name] = median(seconds[1::2]), median(seconds[2::2])
+    reduction = _reduction(Workers("cpu", 60.0), load.weights)
+    results.put((rank, (found, reduction)))
+
+
+def _train(
+    strategy: Any, config: ParallelConfig | None, load: Load, out: Path, rank: int
+) -> list[float]:
+    """Train, and return the seconds of every epoch."""
+    settings = TrainerConfig(
+        epochs=1 + 2 * load.rounds,
+        optimizer="sgd",
+        checkpoint_seconds=LONGEST_RUN,
+        parallel=config or ParallelConfig(),
+    )
+    world_size = strategy.world_size
+    torch.manual_seed(0)
+    model = nn.Linear(load.weights // 2, 2, bias=False)
+    data = _Batches(load, world_size)
+    slow = rank == int(os.environ["WORLD_SIZE"]) - 1
+    objective = _Waiting(load, slow)
+    result = fit(model, objective, data, settings, out, strategy=strategy)
+    return [record["seconds"] for record in result.history]
+
+
+def _reduction(workers: Workers, weights: int) -> float:
+    """Measure the seconds of an all-reduce (all)."""
+    times = []
+    for _ in range(EXCHANGES):
+        workers.barrier()
+        began = perf_counter()
+        workers.all_reduce(torch.zeros(weights)).wait()
+        times.append(perf_counter() - began)
+    return median(times)
+
+
+class _Batches:
+    """A data source of batches that say whether there is a slow worker in their epoch."""
+
+    def __init__(self, load: Load, world_size: int) -> None:
+        self._load, self._world_size = load, world_size
+        self._inputs = torch.ones(1, 1, load.weights // 2)
+
+    def num_steps(self, epoch: int, world_size: int = 1) -> int:
+        return self._load.steps * self._world_size // world_size
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        kind = "slow" if epoch and epoch % 2 == 0 else "even"
+        ones = torch.ones(1, 1)
+        for _ in range(start, self.num_steps(epoch, world_size)):
+            yield Batch([kind], self._inputs, ones.long(), ones, torch.ones(1).long(), 1)
+
+
+class _Waiting:
+    """An objective that sleeps for the time of the step, so that cores need not be free."""
+
+    def __init__(self, load: Load, slow: bool) -> None:
+        self._load, self._slow = load, slow
+
+    def __call__(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        slow = self._slow and batch.ids == ["slow"]
+        sleep(self._load.seconds * (self._load.factor if slow else 1.0))
+        loss = model(batch.inputs).square().mean() * 1e-6
+        return loss, {"weight": torch.ones(())}
+
+
+NODE = 2
+"""Workers per node of H-ADPSGD."""
+BLOCK = 10
+"""Minibatches per block of BMUF."""
+METHODS = {
+    "ssgd": ParallelConfig("ssgd"),
+    "scpsgd": ParallelConfig("scpsgd"),
+    "gtc": ParallelConfig("gtc"),
+    "bmuf": ParallelConfig("bmuf", bmuf=BmufConfig(block=BLOCK)),
+    "asgd": ParallelConfig("asgd"),
+    "adpsgd": ParallelConfig("adpsgd"),
+    "adpsgd random": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("random")),
+    "adpsgd shuffled": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("shuffled")),
+    "adpsgd delayed": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("delayed")),
+    "hadpsgd": ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=NODE)),
+}
+"""The methods compared, as the simulator names them."""
+
+
+HEADING = "Seconds of an epoch of real processes on this machine, measured and predicted"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Seconds of an epoch of one method and number of workers."""
+
+    method: str
+    workers: int
+    measured: tuple[float, float]
+    """Without and with the slow worker."""
+    predicted: tuple[float, float]
+
+    def error(self, slow: bool) -> float:
+        """Return the prediction divided by the measurement, minus 1."""
+        return self.predicted[slow] / self.measured[slow] - 1
+
+    def kept(self, seconds: tuple[float, float]) -> float:
+        """Return the share of the speed that is kept with the slow worker."""
+        return seconds[0] / seconds[1]
+
+
+def validate(
+    workers: Sequence[int], load: Load, report: Callable[[str], None], methods: Sequence[str]
+) -> list[Compared]:
+    """Measure epochs of methods in real processes, and predict them.
+
+    Args:
+      workers: numbers of processes.
+      load: their work.
+      report: called with a line for each number.
+      methods: some of `METHODS`.
+    """
+    compared = []
+    for number in workers:
+        machine = measure({method: METHODS[method] for method in methods}, number, load)
+        report(f"{number} processes: all-reduce of the weights {1e3 * machine.reduction:.1f} ms")
+        for method in methods:
+            epochs = machine.epochs[method]
+            predicted = predict(method, number, load, machine)
+            compared.append(Compared(method, number, (epochs.even, epochs.slow), predicted))
+    return compared
+
+
+def table_rows(compared: Sequence[Compared]) -> list[dict[str, object]]:
+    """Return a row for each method and number of workers."""
+    return [
+        {
+            "method": NAMES[found.method],
+            "processes": found.workers,
+            "measured": round(found.measured[0], 2),
+            "predicted": round(found.predicted[0], 2),
+            "off, %": round(100 * found.error(slow=False), 1),
+            "one slow, measured": round(found.measured[1], 2),
+            "one slow, predicted": round(found.predicted[1], 2),
+            "one slow, off, %": round(100 * found.error(slow=True), 1),
+            "speed kept, %": round(100 * found.kept(found.measured)),
+            "predicted, %": round(100 * found.kept(found.predicted)),
+        }
+        for found in compared
+    ]
+
+
+def note(load: Load) -> str:
+    """Describe the measurement."""
+    return (
+        f"{load.steps} steps of each worker, {load.weights:,} weights, gloo. Instead of computing, "
+        f"processes sleep for {load.seconds:g} s in every step, the slow one {load.factor:g} times "
+        f"as long; both kinds of epochs alternate, {load.rounds} of each, whose medians are shown. "
+        "Predicted from the time of the same epochs without exchanges, and that of an all-reduce."
+    )
+
+
+def predict(method: str, workers: int, load: Load, machine: Machine) -> tuple[float, float]:
+    """Simulate an epoch without and with the slow worker.
+
+    Of the machine only two things are known: how long epochs of processes take that do not
+    exchange anything, and an all-reduce of the weights over all of them.
+    """
+    alone = machine.epochs[ALONE]
+    size = 4.0 * load.weights
+    rate = 2 * (workers - 1) * size / workers / machine.reduction / GIGABIT
+    scenario = Scenario(
+        minibatches=load.steps * workers,
+        model_bytes=size,
+        times=StepTimes(alone.even / load.steps),
+        network=Network(NODE, rate, inside=rate, latency=0.0, latency_inside=0.0),
+        bmuf=BmufConfig(block=BLOCK),
+    )
+    if method != "hadpsgd":  # all workers are on one host
+        scenario = replace(scenario, network=replace(scenario.network, per_host=workers))
+    even = simulate(method, workers, scenario, None).seconds
+    factor = alone.slow / alone.even
+    times = replace(scenario.times, slow={workers - 1: factor})
+    return even, simulate(method, workers, replace(scenario, times=times), None).seconds

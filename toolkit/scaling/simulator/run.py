@@ -1,0 +1,295 @@
+"""One simulated training: scenario, clock, learning curve, and the workers' optimizers."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from toolkit.parallel.config import BmufConfig, GtcConfig
+from toolkit.parallel.ssgd import BUCKET_BYTES
+from toolkit.scaling.simulator.network import Network
+from toolkit.scaling.simulator.tasks import Task
+
+OptimizerName = Literal["sgd", "momentum", "adam"]
+MOMENTUM = 0.9  # of `momentum`, which is SGD with it
+
+
+def make_optimizer(name: OptimizerName, weights: Iterable[nn.Parameter]) -> Optimizer:
+    """Make an optimizer with torch's settings; its learning rate is set before every step."""
+    if name == "adam":
+        return torch.optim.Adam(weights, lr=1.0)
+    return torch.optim.SGD(weights, lr=1.0, momentum=MOMENTUM if name == "momentum" else 0.0)
+
+
+class Optimizers:
+    """Optimizers of synchronous workers, each with its own state.
+
+    They are element-wise, so that a single optimizer of all workers' weights is equivalent.
+
+    Args:
+      name: of the optimizer.
+      workers: N.
+      size: P, number of weights of a model.
+    """
+
+    def __init__(self, name: OptimizerName, workers: int, size: int) -> None:
+        self._weights = nn.Parameter(torch.zeros(workers, size))
+        self._optimizer = make_optimizer(name, [self._weights])
+
+    def step(self, weights: Tensor, gradients: Tensor, rate: float) -> Tensor:
+        """Return the workers' weights after a step of their optimizers.
+
+        Args:
+          weights: [N, P].
+          gradients: [K, P] of the first K workers. K is less than N only at the last step, where
+            the data ends; the other workers' weights are unchanged.
+          rate: learning rate.
+
+        Returns:
+          [N, P].
+        """
+        moved = len(gradients)
+        self._weights.data.copy_(weights)
+        self._weights.grad = torch.zeros_like(weights)
+        self._weights.grad[:moved] = gradients
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer.step()
+        return torch.cat([self._weights.data[:moved], weights[moved:]])
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Computation time of a worker per minibatch."""
+
+    seconds: float = 0.3
+    """Mean seconds."""
+    shares: tuple[float, ...] = (1.0,)
+    """Measured times divided by their mean, from which each step's time is drawn."""
+    spread: float = 0.0
+    """Standard deviation of the workers' mean times, relative to the mean: machines that are not
+    equally fast."""
+    slow: dict[int, float] = field(default_factory=dict)
+    """Worker -> factor by which it is slower still."""
+    backward: float = 2 / 3
+    """Share of a step that is the backward pass, which computes twice as much as the forward pass.
+    Buckets of gradients are all-reduced meanwhile."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0 or not self.shares or min(self.shares) < 0:
+            raise ValueError("step times need to be above 0")
+        if not 0 <= self.backward <= 1:
+            raise ValueError(f"backward is {self.backward}, needs to be in [0, 1]")
+
+    def means(self, rng: np.random.Generator, workers: int) -> np.ndarray:
+        """Return each worker's mean seconds: [N].
+
+        These are the expected order statistics of N draws from a normal distribution, in random
+        order, so that the slowest of N workers is as slow as on average.
+        """
+        if workers == 1:
+            return np.array([self.seconds * self.slow.get(0, 1.0)])
+        ranks = (np.arange(workers) + 0.625) / (workers + 0.25)
+        normal = np.array([NormalDist().inv_cdf(rank) for rank in ranks])
+        means = self.seconds * np.maximum(0.1, 1 + self.spread * rng.permutation(normal))
+        return means * [self.slow.get(worker, 1.0) for worker in range(workers)]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Parameters that all simulated trainings share."""
+
+    minibatches: int = 360_000
+    """Minibatches of all workers together, the same for any number of them."""
+    frames: int = 8
+    """Frames of a worker's minibatch in the small task."""
+    stands_for: float = 1.0
+    """Number of minibatches of the real training that one of the small task represents. A block of
+    `bmuf` has fewer of them by this factor, so that it takes as long as a real one; methods that
+    communicate at every minibatch do so at each of the real ones."""
+    rate: float = 0.1
+    """Initial learning rate of one worker."""
+    final_rate: float = 0.004
+    """Final learning rate; it decays exponentially with the share of the data seen (C7)."""
+    max_rate: float = 1.1
+    """A method that takes one step for N minibatches uses N times the rate, but at most this."""
+    warmup: float = 0.0
+    """Share of the data over which the learning rate is warmed up."""
+    decay_from: float = 0.0
+    """Share of the data after which the learning rate begins to decay."""
+    optimizer: OptimizerName = "sgd"
+    """Optimizer of every worker, with torch's settings. Where models are exchanged, each worker has
+    its own optimizer state; where gradients are exchanged, the state is of their mean."""
+    model_bytes: float = 4 * 24_270_000
+    """Bytes of the model whose training time is simulated: 24.27 M float32 (C6)."""
+    times: StepTimes = StepTimes()
+    """Computation times."""
+    network: Network = Network()
+    """Network model."""
+    host_rate: float = 0.0
+    """Bytes of a model per second that the processors of a host exchange with its GPUs and average:
+    a learner of `adpsgd` does so in every step, one after the other of a host. 0: that costs
+    nothing."""
+    codec: float = 40e9
+    """Bytes per second of `gtc`'s coding: of gradient encoded and of received messages decoded."""
+    gtc: GtcConfig = GtcConfig()
+    """Parameters of `gtc`."""
+    bmuf: BmufConfig = BmufConfig()
+    """Parameters of `bmuf`."""
+    density: float = 1e-3
+    """Share of the elements that `gtc` sends, where time alone is simulated."""
+    seed: int = 0
+    """Random seed of the step times."""
+
+    def rate_at(self, done: float, workers: int = 1) -> float:
+        """Return the learning rate for `workers` minibatches after a share `done` of the data."""
+        decaying = max(0.0, done - self.decay_from) / (1 - self.decay_from)
+        decayed = min(self.max_rate, self.rate * workers)
+        decayed *= (self.final_rate / self.rate) ** decaying
+        return decayed * min(1.0, (done + 1 / self.minibatches) / self.warmup if self.warmup else 1)
+
+
+@dataclass
+class Outcome:
+    """Result of a simulated training."""
+
+    method: str
+    workers: int
+    step: float
+    """Mean seconds of a minibatch on a worker that is not slow."""
+    seconds: float = 0.0
+    """Virtual time of the training."""
+    minibatches: int = 0
+    """Number processed by all workers."""
+    computed: float = 0.0
+    """Seconds of computation, summed over the workers."""
+    communicated: float = 0.0
+    """Seconds of communication, summed over the workers; may overlap with computation."""
+    sent: float = 0.0
+    """Bytes sent, summed over the workers."""
+    between: float = 0.0
+    """Bytes of these sent between hosts."""
+    averagings: int = 0
+    """Number of averagings of two models, counted at both learners; a node of `hadpsgd` is one
+    learner."""
+    density: float = math.nan
+    """Share of the elements that `gtc` sends per step."""
+    spread: float = math.nan
+    """Consensus distance divided by the norm of the mean model at the end, where models differ."""
+    loss: float = math.nan
+    accuracy: float = math.nan
+    curve: list[tuple[float, float, float]] = field(default_factory=list)
+    """(epoch, held-out loss, accuracy)."""
+
+    @property
+    def speedup(self) -> float:
+        """Minibatches per second relative to one worker without communication."""
+        return self.minibatches * self.step / self.seconds
+
+    @property
+    def efficiency(self) -> float:
+        """Speed-up per worker."""
+        return self.speedup / self.workers
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Bytes sent per minibatch."""
+        return self.sent / self.minibatches
+
+    @property
+    def ratio(self) -> float:
+        """Computation time divided by communication time (B6)."""
+        return self.computed / self.communicated if self.communicated else math.inf
+
+
+class Run:
+    """A training in progress: its task and its outcome so far, with helpers for the methods.
+
+    Args:
+      method: its name.
+      workers: N.
+      scenario: the common parameters.
+      task: the task to train on; None simulates time alone.
+      points: number of points of the learning curve, evenly over the data.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        workers: int,
+        scenario: Scenario,
+        task: Task | None,
+        points: int = 1,
+    ) -> None:
+        self.scenario, self.task, self.workers = scenario, task, workers
+        self.network = scenario.network
+        self._rng = np.random.default_rng([scenario.seed, workers])
+        self._means = scenario.times.means(self._rng, workers)
+        self.outcome = Outcome(method, workers, scenario.times.seconds)
+        self._points = points
+
+    @property
+    def done(self) -> float:
+        """Share of the data seen."""
+        return self.outcome.minibatches / self.scenario.minibatches
+
+    @property
+    def left(self) -> int:
+        """Number of minibatches left."""
+        return self.scenario.minibatches - self.outcome.minibatches
+
+    def optimizers(self, workers: int) -> Optimizers:
+        """Construct the optimizers of so many models of the task."""
+        return Optimizers(self.scenario.optimizer, workers, self.task.size)
+
+    def draw(self, workers: Sequence[int]) -> np.ndarray:
+        """Draw the step time in seconds of each of `workers`."""
+        return self._means[workers] * self._rng.choice(self.scenario.times.shares, len(workers))
+
+    def exposed(self, reduction: float, step: float) -> float:
+        """Return the seconds by which an all-reduce outlasts the backward pass that it overlaps.
+
+        Gradients come in buckets as large as those of `toolkit.parallel.ssgd`, which complete
+        evenly over the backward pass and are all-reduced one after the other.
+
+        Args:
+          reduction: seconds of an all-reduce of the whole gradient.
+          step: seconds of the slowest worker's step.
+        """
+        buckets = math.ceil(self.scenario.model_bytes / BUCKET_BYTES)
+        backward = self.scenario.times.backward * step
+        return max(reduction / buckets, reduction - backward * (1 - 1 / buckets))
+
+    def take(self, number: int) -> list[int]:
+        """Take the next minibatches, as far as there are any left; return their indices."""
+        first = self.outcome.minibatches
+        last = min(first + number, self.scenario.minibatches)
+        self.outcome.minibatches = last
+        return list(range(first, last))
+
+    @property
+    def due(self) -> bool:
+        """Whether the learning curve is due for another point."""
+        points = len(self.outcome.curve) + 1
+        return points < self._points and self.done * self._points >= points
+
+    def track(self, weights: Tensor) -> None:
+        """Add a point to the learning curve if one is due."""
+        if self.due:
+            self._measure(weights)
+
+    def finish(self, weights: Tensor | None) -> Outcome:
+        """Evaluate the final model."""
+        if self.task is not None and weights is not None:
+            self._measure(weights)
+            _, self.outcome.loss, self.outcome.accuracy = self.outcome.curve[-1]
+        return self.outcome
+
+    def _measure(self, weights: Tensor) -> None:
+        epoch = self.outcome.minibatches * self.scenario.frames / self.task.frames
+        self.outcome.curve.append((epoch, *self.task.evaluate(weights)))

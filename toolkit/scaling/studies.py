@@ -1,0 +1,737 @@
+"""Studies of data-parallel training with simulated workers (C31, B2, B4)."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+from math import inf, isfinite, isnan
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Literal
+
+import numpy as np
+import torch
+
+from toolkit.align.store import AlignmentStore, LowRateAlignments
+from toolkit.errors import ToolkitError
+from toolkit.features.low_frame_rate import centre, stack
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.config import BmufConfig, GtcConfig
+from toolkit.scaling.simulator import methods
+from toolkit.scaling.simulator.methods import simulate
+from toolkit.scaling.simulator.network import Network
+from toolkit.scaling.simulator.run import OptimizerName, Outcome, Run, Scenario, StepTimes
+from toolkit.scaling.simulator.tasks import (
+    Frames,
+    FrameTask,
+    SequenceTask,
+    SpeechLikeConfig,
+    SyntheticConfig,
+    Task,
+    speech_like_frames,
+    synthetic_frames,
+)
+from toolkit.train.corpus import split_held_out
+
+NAMES = {
+    "ssgd": "S-SGD",
+    "scpsgd": "SCPSGD",
+    "gtc": "GTC",
+    "bmuf": "BMUF",
+    "asgd": "A-SGD",
+    "adpsgd": "ADPSGD",
+    "adpsgd random": "ADPSGD, random pairs",
+    "adpsgd shuffled": "ADPSGD, shuffled ring",
+    "adpsgd delayed": "ADPSGD, delay by one",
+    "hadpsgd": "H-ADPSGD",
+}
+
+
+def outcome_values(outcome: Outcome) -> dict[str, object]:
+    """Return a training's values in the CSVs."""
+    return {
+        "method": NAMES[outcome.method],
+        "workers": outcome.workers,
+        "speedup": round(outcome.speedup, 3),
+        "efficiency": round(outcome.efficiency, 4),
+        "bytes_per_step": round(outcome.bytes_per_step),
+        "bytes_between_hosts_per_step": round(outcome.between / outcome.minibatches),
+        "computation_by_communication": round(outcome.ratio, 3),
+        "density": None if isnan(outcome.density) else round(outcome.density, 5),
+        "loss": outcome.loss,
+        "accuracy": outcome.accuracy,
+    }
+
+
+MOST_FRAMES = 500_000
+VALID_UTTERANCES = 100
+
+
+def make_task(run: Path | None, seed: int = 0) -> FrameTask:
+    """Make the frame classification task, of a finished run directory or of synthetic frames.
+
+    Args:
+      run: see `frames_of`; None for frames drawn from Gaussians.
+      seed: of weights, order, and the choice of utterances if there are too many.
+    """
+    if run is None:
+        return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
+    return FrameTask(*frames_of(run, seed), seed=seed)
+
+
+def make_sequence_task(run: Path | None) -> SequenceTask:
+    """Make the task with an LSTM, on frames of a run directory or on speech-like ones."""
+    if run is None:
+        return SequenceTask(*speech_like_frames(SpeechLikeConfig()))
+    return SequenceTask(*frames_of(run), hidden=64)
+
+
+def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
+    """Load the low-rate frames of a finished run directory, utterance after utterance.
+
+    Args:
+      run: run directory with `fbank`, `ali`, `senones` and `sat`.
+      seed: of the choice of utterances if there are too many.
+
+    Returns:
+      Frames to train on and to validate on. As in training, utterances are held out together with
+      their augmented copies.
+    """
+    store = FeatureStore(run / "fbank" / "train")
+    alignments = LowRateAlignments(
+        AlignmentStore(run / "ali"),
+        Topology.load(run / "sat" / "topology.json"),
+        Senones.load(run / "senones"),
+    )
+    normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
+    aligned = set(alignments.ids)
+    used, aside = split_held_out((n for n in store.ids if n in aligned), VALID_UTTERANCES)
+    order = np.random.default_rng(seed).permutation(len(used))
+    names = sorted(used)
+    train = _frames(store, alignments, normaliser, (names[i] for i in order))
+    return train, _frames(store, alignments, normaliser, sorted(aside))
+
+
+def _frames(
+    store: FeatureStore,
+    alignments: LowRateAlignments,
+    normaliser: Normaliser,
+    names: Iterable[str],
+) -> Frames:
+    """Stack the frames of utterances (C5) until there are enough."""
+    inputs, targets, total = [], [], 0
+    for name in names:
+        features = normaliser.apply(store.load(name), store.state(name))
+        inputs.append(stack(features))
+        targets.append(alignments.load(name)[centre(len(features))])
+        total += len(inputs[-1])
+        if total >= MOST_FRAMES:
+            break
+    return Frames(torch.cat(inputs).float(), torch.cat(targets))
+
+
+def measured_shares(steps: int = 60) -> tuple[float, ...]:
+    """Measure the variation of training step times on this machine: times divided by their mean.
+
+    The times are processor times of a small LSTM on chunks of 32 frames, after some warm-up steps.
+    """
+    model = LstmModel(LstmConfig(input_dim=192, hidden=64, layers=2, output_dim=250))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.randn(16, 32 + model.config.lookahead, 192)
+    targets = torch.randint(250, (16 * 32,))
+    times = []
+    for _ in range(steps + 5):
+        before = process_time()
+        logits, _ = model(inputs)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        times.append(process_time() - before)
+    steady_times = sorted(times[5:])
+    mean = sum(steady_times) / len(steady_times)
+    return tuple(time / mean for time in steady_times)
+
+
+TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}
+"""Methods and numbers of workers of the paper's table (C31)."""
+PAPERS_TAU = 8.0
+"""The paper's tau, the threshold of GTC (C28)."""
+REAL_BLOCK = 100
+"""Minibatches per block of BMUF in the paper (C29)."""
+PAPERS_MINIBATCHES = 11_720
+"""Length of the paper's trainings, ten epochs of 1,000 h, in minibatches of the small task with
+blocks of 2."""
+SHORT = 2560
+"""Minibatches of a simulation that only computes times."""
+LEARNERS = 16
+"""Number of workers in the study of stragglers."""
+STRAGGLER = 10.0
+"""Factor by which the slow worker is slower."""
+Report = Callable[[str], None]
+
+
+def table1_scenario(
+    minibatches: int, block: int, threshold: float, shares: Sequence[float]
+) -> Scenario:
+    """Describe Table I's trainings: 16 GPUs per host, which has 25 Gbit/s (C25).
+
+    `toolkit.scaling.page` gives the source of each number. A minibatch of 64 chunks
+    of 32 frames is 0.3 TFLOP, what such a GPU does in about 0.3 s. The spread of speeds
+    is fitted to the published speed-ups of BMUF, whose workers hardly communicate.
+
+    Args:
+      minibatches: number of minibatches of the small task.
+      block: BMUF's block length in the small task; it stands for one of 100 minibatches (C29).
+      threshold: tau of GTC on the small task, which determines the share of elements sent.
+      shares: variation of step times, see `StepTimes`.
+    """
+    return Scenario(
+        minibatches=minibatches,
+        stands_for=REAL_BLOCK / block,
+        warmup=0.02,
+        times=StepTimes(0.3, tuple(shares), spread=0.11),
+        network=Network(per_host=16),
+        gtc=GtcConfig(threshold=threshold),
+        bmuf=BmufConfig(block=block),
+    )
+
+
+def table1(scenario: Scenario, task: FrameTask | None, report: Report) -> list[Outcome]:
+    """Train with one worker, then with each method and number of workers of Table I."""
+    outcomes = []
+    for method, workers in [("ssgd", 1), *((m, n) for m in TABLE1 for n in TABLE1[m])]:
+        outcomes.append(simulate(method, workers, scenario, task))
+        report(f"{method}, {workers} workers")
+    return outcomes
+
+
+SHARED = "hosts share 25 Gbit/s"
+"""The input with which GTC is slower with 64 workers than with 32, as published."""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Table I's speed-ups of GTC and BMUF with one input changed."""
+
+    name: str
+    gtc: tuple[float, ...]
+    bmuf: tuple[float, ...]
+
+    @property
+    def peak(self) -> int:
+        """Number of workers with which GTC is fastest."""
+        return TABLE1["gtc"][max(range(len(self.gtc)), key=lambda i: self.gtc[i])]
+
+
+def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[Variation]:
+    """Simulate the speed-ups of Table I, only times, with one input changed at a time.
+
+    Args:
+      scenario: the table's scenario.
+      densities: share of the elements that GTC sent in the table, by number of workers.
+    """
+    times, network = scenario.times, scenario.network
+    base = replace(scenario, minibatches=SHORT)
+    shared = replace(base, network=replace(network, core=25.0))
+    faster = replace(base, network=replace(network, between=100.0))
+    longer = replace(base, times=replace(times, seconds=3 * times.seconds))
+    smaller = replace(base, network=replace(network, per_host=8))
+    even = replace(base, times=replace(times, spread=0.0))
+    third = [density / 3 for density in densities]
+    return [
+        _variation("as in the table", base, densities),
+        _variation("elements as with 8", base, densities[:1] * len(densities)),
+        _variation("a third of elements", base, third),
+        _variation(SHARED, shared, densities),
+        _variation("100 Gbit/s of a host", faster, densities),
+        _variation("steps 3 times as long", longer, densities),
+        _variation("8 workers per host", smaller, densities),
+        _variation("workers equally fast", even, densities),
+    ]
+
+
+def _variation(name: str, scenario: Scenario, densities: Sequence[float]) -> Variation:
+    gtc = [
+        simulate("gtc", workers, replace(scenario, density=density), None).speedup
+        for workers, density in zip(TABLE1["gtc"], densities, strict=True)
+    ]
+    bmuf = [simulate("bmuf", workers, scenario, None).speedup for workers in TABLE1["bmuf"]]
+    return Variation(name, tuple(gtc), tuple(bmuf))
+
+
+VARIED = (("gtc", 32), ("gtc", 64), ("bmuf", 64), ("bmuf", 128))
+"""Methods and numbers of workers that are trained with other inputs."""
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """Trainings of Table I with one input changed."""
+
+    name: str
+    scenario: Scenario
+    alone: float
+    """Accuracy of one worker after a training of the same length."""
+    outcomes: tuple[Outcome, ...]
+    """Outcomes in the order of `VARIED`."""
+
+
+def accuracy_variations(
+    scenario: Scenario, task: FrameTask, trained: Sequence[Outcome], report: Report
+) -> list[Retrained]:
+    """Repeat trainings of Table I, with one input changed at a time, for their accuracies.
+
+    Args:
+      scenario: the table's scenario.
+      task: the task to train on.
+      trained: the table's trainings, used where a training does not depend on the changed input.
+      report: called with a line for each training.
+    """
+    known = {(outcome.method, outcome.workers): outcome for outcome in trained}
+
+    def retrain(name: str, other: Scenario, *methods: str) -> Retrained:
+        found = dict(known)
+        for case in [("ssgd", 1), *VARIED]:
+            if case[0] in methods:
+                found[case] = simulate(*case, other, task)
+        report(f"Table I again: {name}")
+        outcomes = tuple(found[case] for case in VARIED)
+        return Retrained(name, other, found["ssgd", 1].accuracy, outcomes)
+
+    least = max(workers for _, workers in VARIED)
+    quarter = replace(scenario, minibatches=max(least, scenario.minibatches // 4))
+    blocks = [
+        replace(scenario, bmuf=replace(scenario.bmuf, block=block))
+        for block in (max(1, scenario.bmuf.block // 2), 2 * scenario.bmuf.block)
+    ]
+    rates = [replace(scenario, max_rate=factor * scenario.max_rate) for factor in (0.5, 2.0)]
+    other = 7.0 if scenario.gtc.threshold == PAPERS_TAU else PAPERS_TAU
+    tau = replace(scenario, gtc=replace(scenario.gtc, threshold=other))
+    return [
+        retrain("as in the table", scenario),
+        retrain("1/4 of the minibatches", quarter, "ssgd", "gtc", "bmuf"),
+        *(retrain(f"blocks of {s.bmuf.block}", s, "bmuf") for s in blocks),
+        *(retrain(f"rates up to {s.max_rate:g}", s, "gtc") for s in rates),
+        retrain(f"tau {other:g}", tau, "gtc"),
+    ]
+
+
+ALONE_HOURS = 208.0
+"""Hours of training on one V100: 40 times the published 5.2 h; (B5) also says a week, 168 h."""
+IBM_PER_HOST = 8
+"""GPUs per host (B4)."""
+IBM_WEIGHTS = 43_300_000
+"""6 bidirectional LSTM layers of 2 x 512 cells, 260 inputs, a layer of 256, 32,000 outputs."""
+IBM_MINIBATCHES = 16 * 2000 * 360_000 / (128 * 21)
+"""16 epochs of 2,000 h (B4) in minibatches of 128 chunks of 21 frames."""
+
+
+IBM_HOST_RATE = IBM_PER_HOST * 4 * IBM_WEIGHTS / (11.5 * 3600 * 32 / IBM_MINIBATCHES)
+"""Bytes of models per second that a host copies and averages: 4.5 GB/s. Fitted: with it the eight
+learners of a host keep it busy for as long as a step of the published 11.5 h with 32 GPUs takes."""
+
+
+def ibm(shares: Sequence[float]) -> list[tuple[Outcome, bool]]:
+    """Simulate the times of (B5): 8 GPUs per host, 100 Gbit/s between hosts, batch 128 per GPU.
+
+    The bandwidth inside hosts is not in (B4); 300 Gbit/s is that of another host with 8 V100 (C25).
+
+    Returns:
+      Each training, and whether the host's work on models was charged.
+    """
+    scenario = Scenario(
+        minibatches=10 * SHORT,
+        model_bytes=4 * IBM_WEIGHTS,
+        times=StepTimes(ALONE_HOURS * 3600 / IBM_MINIBATCHES, tuple(shares)),
+        network=Network(per_host=IBM_PER_HOST, between=100.0),
+    )
+    cases = [("ssgd", 1), ("ssgd", 32), ("adpsgd", 32)]
+    cases += [(method, 64) for method in ("ssgd", "adpsgd", "adpsgd random", "hadpsgd")]
+    without_host = [(simulate(method, workers, scenario, None), False) for method, workers in cases]
+    charged = replace(scenario, host_rate=IBM_HOST_RATE)
+    cases = [("adpsgd", 32), ("adpsgd", 64), ("hadpsgd", 64)]
+    return without_host + [
+        (simulate(method, workers, charged, None), True) for method, workers in cases
+    ]
+
+
+def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
+    """Simulate time with equal workers and with one ten times as slow, for each method."""
+    pairs = []
+    methods = ("ssgd", "gtc", "bmuf", "adpsgd delayed", "asgd", "hadpsgd", "adpsgd")
+    for method in methods:
+        pair = []
+        for slow in ({}, {LEARNERS - 1: STRAGGLER}):
+            scenario = Scenario(
+                minibatches=SHORT,
+                times=StepTimes(0.3, tuple(shares), slow=slow),
+                network=Network(per_host=4),
+            )
+            pair.append(simulate(method, LEARNERS, scenario, None))
+        pairs.append((pair[0], pair[1]))
+    return pairs
+
+
+FRONTIER_LEARNERS = 16
+TOLERANCES = (0.05, 0.1, 0.2, 0.4)
+"""Other tolerances of the loss, which show how a method's loss rises with the batch."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training of the study."""
+
+    method: str
+    batch: int
+    """Batch size in samples, of all learners together."""
+    outcome: Outcome
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The largest batch tried that is as good as the baseline."""
+
+    batch: int
+    mark: Literal["", ">=", "<"] = ""
+    """`>=`: all batches tried are good; `<`: not even the smallest one, which is `batch`, is."""
+
+    def __str__(self) -> str:
+        return f"{self.mark} {self.batch:,}".strip()
+
+    def ratio(self, base: "Reach") -> str:
+        """Format the ratio to another method's batch, as far as both are known."""
+        if self.mark == base.mark != "":
+            return "unknown"
+        least, most = self.mark == ">=" or base.mark == "<", self.mark == "<" or base.mark == ">="
+        mark = ">= " if least else "<= " if most else ""
+        return f"{mark}{self.batch / base.batch:.2f}"
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Settings of the study of large batches (B2)."""
+
+    smallest: int = 64
+    """Batch size of the baseline, which is one worker."""
+    first: int = 512
+    """Smallest batch size tried; the next are 1.5, 2, 3, 4, 6, 8, 12, ... times as large."""
+    largest: int = 24_576
+    """Largest batch size tried."""
+    optimizer: OptimizerName = "sgd"
+    """Optimizer of every learner."""
+    rate: float = 0.1
+    """Learning rate of the baseline; it grows in proportion to the batch."""
+    epochs: int = 8
+    warmup: float = 0.1
+    """Share of the data over which the learning rate is warmed up."""
+    tolerance: float = 0.05
+    """A batch is as good as the baseline if its held-out loss, the median over the seeds, is higher
+    by at most this share."""
+    seeds: int = 3
+    """Number of trainings of each kind, with different initial weights and data orders."""
+    methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
+
+    def __post_init__(self) -> None:
+        if self.first < FRONTIER_LEARNERS:
+            raise ValueError(
+                f"first is {self.first}, needs a sample for each of {FRONTIER_LEARNERS} learners"
+            )
+        if self.largest < self.first:
+            raise ValueError(f"largest is {self.largest}, needs to be at least first: {self.first}")
+
+    def batches(self) -> list[int]:
+        """List the batch sizes tried."""
+        sizes, batch, factors = [], self.first, cycle([(3, 2), (4, 3)])
+        while batch <= self.largest:
+            sizes.append(batch)
+            up, down = next(factors)
+            batch = batch * up // down
+        return sizes
+
+    def trained(self, task: FrameTask, report: Report) -> Iterator[Trained]:
+        """Train the baseline, then every method with every batch, with every seed.
+
+        Raises:
+          ToolkitError: a batch is larger than all epochs of the task's frames together.
+        """
+        most = self.epochs * task.frames
+        if max(self.batches()) > most:
+            raise ToolkitError(
+                f"the largest batch, {max(self.batches())}, is more than the {most} frames of"
+                f" {self.epochs} epochs: lower --largest or train more epochs"
+            )
+        for seed in range(self.seeds):
+            seeded_task = task.reseeded(seed)
+            yield self._train("ssgd", self.smallest, seeded_task, seed)
+            report(f"seed {seed}: one worker, batch {self.smallest}")
+            for batch in self.batches():
+                for method in self.methods:
+                    yield self._train(method, batch, seeded_task, seed)
+                report(f"seed {seed}: batch {batch}")
+
+    def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
+        """Return the median ratio of loss to the baseline's (same seed) by method and batch."""
+        baseline = "ssgd", self.smallest
+        alone = {t.seed: t.outcome.loss for t in trained if (t.method, t.batch) == baseline}
+        ratios_by_case: dict[tuple[str, int], list[float]] = {}
+        for t in trained:
+            loss = inf if isnan(t.outcome.loss) else t.outcome.loss  # it diverged
+            ratios_by_case.setdefault((t.method, t.batch), []).append(loss / alone[t.seed])
+        return {case: median(ratios) for case, ratios in ratios_by_case.items()}
+
+    def reached(
+        self, trained: Sequence[Trained], tolerance: float | None = None
+    ) -> dict[str, Reach]:
+        """Find each method's largest batch such that it and all smaller ones are good.
+
+        Args:
+          trained: all trainings.
+          tolerance: by default the study's.
+        """
+        tolerance = self.tolerance if tolerance is None else tolerance
+        excess = self.excess(trained)
+        reach_by_method = {}
+        for method in self.methods:
+            tried = {batch for name, batch in excess if name == method}
+            if self.first > self.smallest:
+                tried.discard(self.smallest)  # the baseline is not one of the batches tried
+            batches = sorted(tried)
+            good = [excess[method, batch] <= 1 + tolerance for batch in batches]
+            count = good.index(False) if False in good else len(good)
+            mark = "<" if count == 0 else ">=" if count == len(good) else ""
+            reach_by_method[method] = Reach(batches[max(0, count - 1)], mark)
+        return reach_by_method
+
+    def _train(self, method: str, batch: int, task: FrameTask, seed: int) -> Trained:
+        """Train with a method; learners with equal weights and states are simulated as one.
+
+        In SCPSGD every learner has its own optimizer state, if the optimizer has any.
+        """
+        joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
+        learners = 1 if joint else FRONTIER_LEARNERS
+        rate = self.rate * batch / self.smallest / learners
+        scenario = Scenario(
+            minibatches=self.epochs * task.frames * learners // batch,
+            frames=batch // learners,
+            rate=rate,
+            final_rate=rate / 30,
+            max_rate=float("inf"),
+            warmup=self.warmup,
+            optimizer=self.optimizer,
+            seed=seed,
+        )
+        outcome = simulate(method, learners, scenario, task, points=self.epochs)
+        return Trained(method, batch, outcome, seed)
+
+
+POWERS = (0.0, 1 / 3, 2 / 3, 1.0)
+"""Rates tried for a batch k times the baseline's: its best rate times k to these powers. 1 is the
+paper's scaling; all methods and batches have as many trials as the baseline."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training with one of the rates tried."""
+
+    method: str
+    batch: int
+    """Frames of a step of all learners together."""
+    rate: float
+    power: float
+    """See `POWERS`; 0 for the baseline."""
+    outcome: Outcome
+
+    @property
+    def loss(self) -> float:
+        """Held-out loss; infinite where the training diverged."""
+        return self.outcome.loss if isfinite(self.outcome.loss) else inf
+
+
+@dataclass(frozen=True)
+class TunedBatches:
+    """Settings of the study."""
+
+    smallest: int = 256
+    """Frames of a step of the baseline, which is one worker."""
+    batches: tuple[int, ...] = (1024, 2048, 4096, 8192)
+    learners: int = 8
+    rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    """Rates tried for the baseline."""
+    epochs: int = 16
+    """As in the paper (B4)."""
+    warm_epochs: int = 10
+    """Epochs over which the rate rises; then it falls by the square root of 2 per epoch."""
+    methods: tuple[str, ...] = ("ssgd", "adpsgd", "adpsgd shuffled", "adpsgd delayed")
+    """With momentum, SCPSGD's averaged step is that of S-SGD."""
+    shares: tuple[float, ...] = (1.0,)
+    """Measured variation of step times, which makes models stale."""
+
+    def trials(self, task: SequenceTask, report: Report) -> Iterator[Trial]:
+        """Train the baseline with every rate, then every method and batch with as many."""
+        alone = [self._train("ssgd", self.smallest, rate, 0.0, task) for rate in self.rates]
+        yield from alone
+        base = min(alone, key=lambda trial: trial.loss)
+        report(f"batch {self.smallest}: loss {base.loss:.4f} at rate {base.rate:g}")
+        for batch in self.batches:
+            for method in self.methods:
+                for power in POWERS:
+                    rate = base.rate * (batch / self.smallest) ** power
+                    yield self._train(method, batch, rate, power, task)
+            report(f"batch {batch}")
+
+    @property
+    def note(self) -> str:
+        """Describe the study."""
+        return (
+            f"LSTM on chunks of 16 frames, SGD with momentum 0.9, {self.epochs} epochs: the rate "
+            f"rises for {self.warm_epochs} and then falls by the square root of 2 in each; "
+            f"{self.learners} learners. Batches in frames. Rates tried: for batch {self.smallest} "
+            f"{', '.join(map(str, self.rates))}, for one k times as large the best of these times "
+            "k to the power of 0, 1/3, 2/3 and 1; the last is the paper's, in the column 'rate by "
+            "the batch'. Losses relative to that of the baseline. Distance: of the models from "
+            "their mean, relative to its norm, at the end."
+        )
+
+    def rows(self, trials: Sequence[Trial]) -> list[dict[str, object]]:
+        """Return a row for each method and batch: the best of its rates, and the paper's."""
+        groups: dict[tuple[str, int], list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault((trial.method, trial.batch), []).append(trial)
+        alone = min(trial.loss for trial in groups["ssgd", self.smallest])
+        found = []
+        for (method, batch), tried in groups.items():
+            best = min(tried, key=lambda trial: trial.loss)
+            scaled = max(tried, key=lambda trial: trial.power)
+            averagings = best.outcome.averagings / best.outcome.minibatches
+            found.append(
+                {
+                    "method": NAMES[method],
+                    "batch": batch,
+                    "loss": round(best.loss, 4),
+                    "by batch 256": round(best.loss / alone, 3),
+                    "rate": round(best.rate, 3),
+                    "rate by the batch": round(scaled.loss / alone, 3),
+                    "averagings per step": round(averagings, 2),
+                    "distance": round(best.outcome.spread, 4),
+                }
+            )
+        return found
+
+    def _train(
+        self, method: str, batch: int, rate: float, power: float, task: SequenceTask
+    ) -> Trial:
+        """Train; learners with equal weights and states are simulated as one."""
+        learners = 1 if method == "ssgd" else self.learners
+        own = rate / learners  # of one learner, which is multiplied by their number
+        rest = self.epochs - self.warm_epochs
+        scenario = Scenario(
+            minibatches=self.epochs * task.frames * learners // batch,
+            frames=batch // learners,
+            rate=own,
+            final_rate=own / 2 ** (rest / 2),
+            max_rate=inf,
+            warmup=self.warm_epochs / self.epochs,
+            decay_from=self.warm_epochs / self.epochs,
+            optimizer="momentum",
+            times=StepTimes(shares=self.shares),
+            network=Network(per_host=IBM_PER_HOST, between=100.0),
+        )
+        outcome = simulate(method, learners, scenario, task, points=self.epochs)
+        return Trial(method, batch, rate, power, outcome)
+
+
+FEWER = 10.0
+"""Momentum 0.9 makes steps ten times as long; rates are as many times lower, tau as many higher."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """Settings of the study."""
+
+    workers: int = 64
+    minibatches: int = 120_000
+    block: int = 2
+    """Minibatches per block of BMUF; stands for 100."""
+    threshold: float = 8.0
+    """tau of GTC."""
+
+    def scenario(self) -> Scenario:
+        """Describe the trainings: workers that are equally fast, 16 per host, with momentum."""
+        return Scenario(
+            minibatches=self.minibatches,
+            stands_for=100 / self.block,
+            warmup=0.02,
+            optimizer="momentum",
+            rate=0.1 / FEWER,
+            final_rate=0.004 / FEWER,
+            max_rate=1.1 / FEWER,
+            times=StepTimes(0.3),
+            network=Network(per_host=16),
+            gtc=GtcConfig(threshold=self.threshold),
+            bmuf=BmufConfig(block=self.block),
+        )
+
+    def outcomes(self, task: Task, report: Report) -> Iterator[tuple[str, Outcome]]:
+        """Train one worker alone, then all of them with every method."""
+        plain, number = self.scenario(), self.workers
+        half = partial(methods.ssgd_rounded, rounding=methods.to_float16, share=0.5)
+        bits = partial(methods.ssgd_rounded, rounding=methods.to_8_bits, share=0.25)
+        higher = replace(plain, gtc=GtcConfig(threshold=FEWER * self.threshold))
+        corrected = partial(methods.compressed, make=methods.CorrectedState, last="sgd")
+        slow = replace(plain, bmuf=methods.slow_momentum(number, self.block))
+        averaged = replace(plain, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
+        yield "one worker", simulate("ssgd", 1, plain, task)
+        cases = [
+            ("S-SGD", plain, methods.ssgd),
+            ("S-SGD, float16", plain, half),
+            ("S-SGD, 8 bits", plain, bits),
+            ("GTC", plain, methods.gtc),
+            ("GTC, momentum corrected", higher, corrected),
+            ("BMUF", plain, methods.bmuf),
+            ("BMUF as SlowMo", slow, methods.bmuf),
+            ("local SGD", averaged, methods.bmuf),
+            *(
+                (
+                    f"S-SGD to {until:.0%}, then local SGD",
+                    averaged,
+                    partial(methods.post_local, until=until),
+                )
+                for until in (0.25, 0.5)
+            ),
+            ("S-SGD to 50%, then BMUF", plain, partial(methods.post_local, until=0.5)),
+        ]
+        for name, scenario, method in cases:
+            yield name, method(Run(name, number, scenario, task))
+            report(name)
+
+    @property
+    def note(self) -> str:
+        """Describe the study."""
+        return (
+            f"{self.minibatches:,} minibatches of 8 frames, SGD with momentum 0.9; all workers are "
+            "equally fast, 16 per host with 25 Gbit/s, so that efficiency is lost by communication "
+            "alone. A model has 97 MB, a step takes 0.3 s. What rounding leaves of a gradient is "
+            f"added to the next one. Blocks of {self.block} minibatches stand for 100; tau is "
+            f"{self.threshold:g}, with corrected momentum {FEWER * self.threshold:g}."
+        )
+
+    def rows(self, outcomes: list[tuple[str, Outcome]]) -> list[dict[str, object]]:
+        """Return a row for each training."""
+        alone = outcomes[0][1].accuracy
+        return [
+            {
+                "method": name,
+                "workers": outcome.workers,
+                "accuracy, %": round(100 * outcome.accuracy, 2),
+                "against one, %": round(100 * (outcome.accuracy / alone - 1), 2),
+                "efficiency, %": round(100 * float(outcome.efficiency), 1),
+                "MB per step": round(outcome.bytes_per_step / 1e6, 2),
+            }
+            for name, outcome in outcomes
+        ]

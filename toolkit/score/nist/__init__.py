@@ -1,0 +1,1 @@
+"""NIST's grammar of transcripts, file formats, mapping rules and reports."""

@@ -1,0 +1,208 @@
+"""NIST's global mapping rules (GLM): the filters rfilter1 and csrfilt.sh, which precede scoring.
+
+A file of rules has a line for each of them, such as
+
+    [CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]
+
+which replaces the text before `=>` by the text after it between the contexts around `__`. The first
+token of the file begins comments. Lines with `*` in front are settings, of which CASE_SENSITIVE and
+COPY_NO_HIT have a meaning here. After a comment `;; INPUT_DEPENDENT_APPLICATION = "stm|hyp"` the
+rules hold for these formats and sides alone.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from toolkit.errors import ToolkitError
+from toolkit.score.lines import Side, TranscriptError, content, numbered_lines
+from toolkit.storage.reading import quoted
+from toolkit.storage.words import single_spaced
+
+Kind = Literal["stm", "ctm", "trn"]
+
+_APPLIES = re.compile(r';;\s+INPUT_DEPENDENT_APPLICATION\s*=\s*"([^"]*)"')
+_SETTING = re.compile(r"[\"']([^\"']*)[\"']")
+_UPPER = {n: n - 32 for n in range(ord("a"), ord("z") + 1)}
+_HYPHEN = re.compile(r"([^( ])-(?=[^) ])")
+_INSIDE = re.compile(r"(\(\s+)([^()]+)")
+_BETWEEN = re.compile(r"\s+(?=\S)")
+
+
+class GlmError(ToolkitError):
+    """A file of mapping rules that cannot be read, or a text that it cannot be applied to."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Replaces one text by another where it stands between two contexts."""
+
+    source: str
+    target: str
+    before: str = ""
+    """What precedes the source; any text if empty."""
+    after: str = ""
+    """What follows the source; any text if empty."""
+
+
+@dataclass(frozen=True)
+class Glm:
+    """The rules for one format and side."""
+
+    rules: tuple[Rule, ...]
+    case_sensitive: bool = True
+    copies: bool = True
+    """Whether what no rule matches is kept."""
+
+    @classmethod
+    def read(cls, path: Path, kind: Kind, side: Side) -> "Glm":
+        """Read the rules that hold for a format and a side.
+
+        Raises:
+          GlmError: names the file and the line.
+        """
+        try:
+            lines = numbered_lines(path)
+        except TranscriptError as error:
+            raise GlmError(str(error)) from error
+        held = _applied(lines, kind, side)
+        if not held:
+            raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
+        comment = re.findall(r"[!-~]*", held[0][1])[0]
+        rule = "=>" in held[0][1] and any(map(str.isalnum, comment))
+        if rule or comment[:1].isalnum():
+            raise GlmError(
+                f"{path}:{held[0][0]}: the first word of the rules' file marks its comments, and"
+                f" {quoted(comment)} is none: put a line ;; above it"
+            )
+        rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
+        for number, line in held[1:]:
+            line = line.rstrip()
+            if not line or (comment and line.startswith(comment)):
+                continue
+            if line.startswith("*"):
+                value = _SETTING.search(line)
+                if value is None:
+                    raise GlmError(f"{path}:{number}: a setting without a value in quotes")
+                settings |= {name: value[1] for name in settings if name in line.upper()}
+                continue
+            line = line.partition(comment)[0].rstrip() if comment else line
+            if "=>" not in line:
+                raise GlmError(f"{path}:{number}: no => in the rule {quoted(line)}")
+            rules.append(_rule(line))
+        return cls(
+            tuple(rules),
+            settings["CASE_SENSITIVE"][:1] in "TtYy1",
+            settings["COPY_NO_HIT"][:1] in "TtYy1",
+        )
+
+    def apply(self, text: str) -> str:
+        """Apply the rules once, from left to right, as rfilter1 does.
+
+        At each place the first rule of the file that matches is applied; contexts are compared with
+        the text as it was.
+        """
+        compared = text if self.case_sensitive else text.translate(_UPPER)
+        at, parts = 0, []
+        while at < len(text):
+            for rule in self._by_first.get(compared[at], ()):
+                end = at + len(rule.source)
+                if (
+                    compared.startswith(rule.source, at)
+                    and compared.endswith(rule.before, 0, at)
+                    and compared.startswith(rule.after, end)
+                ):
+                    parts.append(rule.target)
+                    at = end
+                    break
+            else:
+                parts.append(text[at] if self.copies else "")
+                at += 1
+        return "".join(parts)
+
+    @cached_property
+    def _by_first(self) -> dict[str, list[Rule]]:
+        """The rules as they are compared, by the first character of what they replace."""
+        rules: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            source, before, after = map(self._compared, (rule.source, rule.before, rule.after))
+            rules.setdefault(source[:1], []).append(Rule(source, rule.target, before, after))
+        return rules
+
+    def _compared(self, text: str) -> str:
+        return text if self.case_sensitive else text.translate(_UPPER)
+
+    def __call__(self, text: str) -> str:
+        """Filter a transcript as csrfilt.sh does with `-dh`.
+
+        The letters a to z become upper case; the rules are applied; hyphens inside words become
+        spaces; a word in parentheses that has become several is several such words.
+
+        Raises:
+          GlmError: parentheses do not match, or one pair stands within another.
+        """
+        read = text
+        text = f" {single_spaced(text)} ".translate(_UPPER)
+        text = text.replace("(", "( ").replace(")", " )")
+        if set(re.sub(r"\s\([^()]+\)", "", f" {text} ")) & set("()"):
+            raise GlmError(f"{quoted(read)}: parentheses that do not match, or are nested")
+        text = single_spaced(_HYPHEN.sub(r"\1 ", self.apply(f" {text} ")))
+        text = _INSIDE.sub(lambda match: match[1] + _BETWEEN.sub(" ) ( ", match[2]), text)
+        return text.replace("( ", "(").replace(" )", ")")
+
+    def filter(self, text: str, place: str) -> str:
+        """Filter a transcript.
+
+        Raises:
+          GlmError: as by a call; the message begins with the place of the text.
+        """
+        try:
+            return self(text)
+        except GlmError as error:
+            raise GlmError(f"{place}: {error}") from error
+
+
+def glm_name(path: Path) -> str:
+    """Return a file's name and digest, to be printed with the error rate."""
+    return f"{Path(path).name} (sha256 {hashlib.sha256(content(path)).hexdigest()[:8]})"
+
+
+def _applied(lines: list[tuple[int, str]], kind: Kind, side: Side) -> list[tuple[int, str]]:
+    """Return the lines that hold for a format and side."""
+    held, applies = [], True
+    for number, line in lines:
+        match = _APPLIES.match(line)
+        if match:
+            named = [part.strip(" ()") for part in match[1].lower().split("|")]
+            applies = any(part in kind or part in side for part in named if part)
+        if applies:
+            held.append((number, line))
+    return held
+
+
+def _rule(line: str) -> Rule:
+    """Read a rule; what follows the last slash is its context, unless in brackets."""
+    source, _, replacement = line.partition("=>")
+    target, slash, context = replacement.rpartition("/")
+    opening, closing = context.find("["), context.find("]")
+    if not slash or (opening >= 0 and closing < opening):
+        return Rule(_unbracketed(source), _target(replacement))
+    before, _, after = context.partition("_")
+    return Rule(
+        _unbracketed(source), _target(target), _unbracketed(before), _unbracketed(after.lstrip("_"))
+    )
+
+
+def _target(text: str) -> str:
+    """Return the right side, which begins after the white space that follows the arrow."""
+    return _unbracketed(text if text[:1].isspace() else re.sub(r"^\S*", "", text))
+
+
+def _unbracketed(text: str) -> str:
+    """Remove white space, and the brackets or quotes that protect white space inside them."""
+    text = text.strip()
+    pair = text[:1] + text[-1:]
+    return text[1:-1] if len(text) > 1 and pair in ("[]", '""') else text

@@ -1,0 +1,182 @@
+"""Targets and rules of times to accuracy (A26, A40), and the difficulty of data sets (A4)."""
+
+import difflib
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from toolkit.config.settings import read_yaml
+from toolkit.errors import ToolkitError
+from toolkit.storage.reading import reading, validated
+
+EQUAL_BATCH_WER = (22.0, 20.0, 19.0)
+"""Target word error rates of the equal-batch study in percent (A34)."""
+FEWEST_RUNS = 3
+"""Runs that MLPerf's rule needs, since it leaves out the best and the worst."""
+
+
+@dataclass(frozen=True)
+class TtaConfig:
+    """The accuracies to which the time is measured."""
+
+    cer: tuple[float, ...] = (10.0, 8.0, 7.0)
+    """Character error rates in percent (A26)."""
+    wer: tuple[float, ...] = (22.0, 20.2, 19.2)
+    """Word error rates in percent (A26); those of the equal-batch study are `EQUAL_BATCH_WER`."""
+    epochs: int = 3
+    """e: number of epochs whose median must reach the accuracy, so that it is stable (A26: 3)."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"epochs is {self.epochs}, needs to be at least 1")
+        for name in ("cer", "wer"):
+            if any(not 0 <= target < math.inf for target in getattr(self, name)):
+                raise ValueError(f"{name} has a target that is not an error rate in percent")
+
+    @property
+    def targets(self) -> list[tuple[str, float]]:
+        """All (metric, target) in the order of the tables: of each metric the easiest first."""
+        return [
+            (metric, a)
+            for metric in ("cer", "wer")
+            for a in sorted(getattr(self, metric), reverse=True)
+        ]
+
+
+def time_to_accuracy(
+    seconds: Sequence[float], rates: Sequence[float], target: float, epochs: int = 3
+) -> float | None:
+    """TTA(a, e): time at which the median error rate of the last e epochs first is <= a (A26).
+
+    No accuracy is reached before e epochs have been evaluated.
+
+    Args:
+      seconds: time of each epoch's evaluation, since the model's creation.
+      rates: error rate of each epoch.
+      target: a.
+      epochs: e.
+
+    Returns:
+      Seconds, None if the target was never reached (NA in the paper).
+    """
+    for end in range(epochs, len(rates) + 1):
+        if statistics.median(rates[end - epochs : end]) <= target:
+            return seconds[end - 1]
+    return None
+
+
+def first_epoch(seconds: Sequence[float], rates: Sequence[float], target: float) -> float | None:
+    """DAWNBench's rule: time at which an epoch's error rate first is <= `target`; None if never."""
+    return time_to_accuracy(seconds, rates, target, epochs=1)
+
+
+def mlperf(times: Sequence[float | None]) -> float | None:
+    """MLPerf's rule: the mean over runs without the best and the worst.
+
+    Args:
+      times: times by `first_epoch` of runs that differ only in their seeds; None for a run that did
+        not reach the target, of which there may be one, as the worst.
+
+    Returns:
+      None with fewer than three runs, or when more than one did not reach the target.
+    """
+    if len(times) < FEWEST_RUNS:
+        return None
+    kept = sorted(math.inf if time is None else time for time in times)[1:-1]
+    mean = statistics.fmean(kept)
+    return mean if math.isfinite(mean) else None
+
+
+def typical(times: Sequence[float | None]) -> float | None:
+    """The median over runs, with infinity for runs that missed the target; None if it is infinite.
+
+    The median of an even number is the later one of the two in the middle.
+    """
+    if not times:
+        return None
+    middle = statistics.median_high(math.inf if time is None else time for time in times)
+    return middle if math.isfinite(middle) else None
+
+
+UTTERANCES = ("isolated", "connected", "continuous", "spontaneous")
+SPEAKERS = ("dependent", "adaptive", "independent")
+VOCABULARY = ("single word", "small", "medium", "large", "very large", "out of vocabulary")
+NOISE = ("none", "low", "moderate", "high")
+AXES = {
+    "utterances": ("Utterances", UTTERANCES),
+    "speakers": ("Speaker model", SPEAKERS),
+    "vocabulary": ("Vocabulary", VOCABULARY),
+    "noise": ("Noise", NOISE),
+}
+"""Axes: field -> title, and values from the easiest to the hardest."""
+
+
+class DatasetError(ToolkitError):
+    """A dataset file cannot be read."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set on the axes. LibriSpeech: continuous, independent, very large, low."""
+
+    name: str
+    """Name of the corpus."""
+    utterances: str
+    """One of `UTTERANCES`: pauses between words, and how planned the speech is."""
+    speakers: str
+    """One of `SPEAKERS`: whether speakers and environments of the test data are in training."""
+    vocabulary: str
+    """One of `VOCABULARY`: number of words, up to words that are not in training."""
+    noise: str = "none"
+    """One of `NOISE`: sounds that are not the speaker's voice."""
+    hours: float | None = None
+    """Hours of training speech (A5: 960)."""
+    kept: str = ""
+    """Share of the utterances that are short enough, such as `99 % of training` (A6)."""
+
+    def __post_init__(self) -> None:
+        for axis, (_, values) in AXES.items():
+            if getattr(self, axis) not in values:
+                raise ValueError(f"{axis} is {getattr(self, axis)!r}, not one of {values}")
+
+    def html(self) -> str:
+        """Return the axes as HTML, with the data set's value marked on each."""
+        rows = "".join(
+            _axis(title, values, getattr(self, axis)) for axis, (title, values) in AXES.items()
+        )
+        hours = f"{self.hours:g} h of training speech" if self.hours is not None else ""
+        about = "; ".join(filter(None, [hours, self.kept and f"kept: {self.kept}"]))
+        note = f'<p class="note">{escape(about)}</p>' if about else ""
+        title = f"<h3>{escape(self.name)}</h3>"
+        return f'<div class="box">{title}<div class="axes">{rows}</div>{note}</div>'
+
+
+def _axis(title: str, values: tuple[str, ...], value: str) -> str:
+    steps = "".join(
+        f"<li{' class=here' if step == value else ''}>{escape(step)}</li>" for step in values
+    )
+    return f"<h4>{escape(title)}</h4><ol>{steps}</ol>"
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Read a data set's file: YAML or JSON with the fields of `Dataset`.
+
+    Raises:
+      DatasetError: naming the file and the key.
+    """
+    with reading(path, DatasetError, "expected `key: value` lines"):
+        plain = validated(read_yaml(path), {str: Any})
+    known = [field.name for field in fields(Dataset)]
+    for key in plain:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+            raise DatasetError(f"{path}: unknown key `{key}`; {hint}")
+    try:
+        return Dataset(**plain)
+    except (TypeError, ValueError) as error:
+        raise DatasetError(f"{path}: {error}") from error

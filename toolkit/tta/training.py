@@ -1,0 +1,206 @@
+"""Repeats of a training with other seeds, for rules that need several runs (A40)."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolkit.config.fields import from_plain
+from toolkit.config.settings import to_plain
+from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
+from toolkit.features.normalise import Normaliser
+from toolkit.lang.units.factory import load_units
+from toolkit.models.ctc import CtcConfig
+from toolkit.models.store import load_model
+from toolkit.processes import ranks
+from toolkit.processes.devices import torch_threads
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading, validated
+from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.records import Records
+from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.monitor import Progress
+from toolkit.train.precision import Precision
+from toolkit.tta.machine import describe
+from toolkit.tta.runs import BenchRunError, log_folder, recipe_folder
+from toolkit.tta.utilisation import sampling
+
+PLAN = "training.json"
+REPEATS = "repeats"
+"""Folder of a run directory with the second, third, ... training of it: `repeats/2`."""
+NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"}
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What a CTC training reads and how it goes on; paths are relative to the run directory."""
+
+    records: str
+    """Folder of the training's records."""
+    readers: ReaderConfig
+    """Batches, and the processes that make them."""
+    evaluation: EvaluationPlan
+    """How its epochs are evaluated, and the units."""
+    train: CtcTrainingConfig
+    """Network and training."""
+
+    def write(self, training: Path) -> None:
+        """Write the plan into a training's folder, without the network, which is there too."""
+        plain = to_plain(self)
+        del plain["train"]["model"]
+        write_atomically(training / PLAN, json.dumps(plain, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, training: Path) -> "TrainingPlan":
+        """Read the plan of a finished training.
+
+        Raises:
+          BenchRunError: there is none.
+        """
+        path = training / PLAN
+        if not os.path.lexists(path):
+            raise BenchRunError(
+                f"{training} has no {PLAN}, by which it could be repeated: train it again with"
+                " this version (--force 7), or give several finished runs and no --runs"
+            )
+        with reading(path, BenchRunError, "train again", "cannot be read"):
+            plan = from_plain(cls, validated(read_json(path), {str: Any}))
+        model = load_model(training).config
+        return replace(plan, train=replace(plan.train, model=model))
+
+
+def train_by_plan(
+    plan: TrainingPlan,
+    root: Path,
+    out: Path,
+    device: str,
+    jobs: int,
+    command: str,
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Train, or resume an interrupted training, see `train_ctc`.
+
+    Args:
+      plan: what is trained, and on what.
+      root: the run directory with the plan's files.
+      out: folder of this training alone.
+      device: where to train.
+      jobs: threads of the evaluation's search.
+      command: the command line, for the log.
+      progress: see `train_ctc`.
+    """
+    evaluation = plan.evaluation
+    units, search = load_units(root / evaluation.units), evaluation.evaluation
+    files = SearchFiles(root / evaluation.words, root / evaluation.arpa)
+    recognition = make_recognition(units, evaluation.width, jobs, search, files)
+    if plan.train.machine.evaluator == "elsewhere":
+        evaluation.write(out)
+    with torch_threads(plan.train.threads):
+        machine = describe(out.parent)
+    precision = Precision(plan.train, torch.device(device), ranks.world_size()).name
+    settings = {"precision": NAMES[precision], "evaluation": search.name(evaluation.width)}
+    about = {"machine": machine, "settings": settings, "command": command}
+    records = Records(root / plan.records)
+    about["system"] = _described(plan, records.dimension, units.size)
+    normaliser = Normaliser.load(root / evaluation.normaliser)
+    with ExitStack() as opened:
+        data, valid = (
+            opened.enter_context(
+                RecordSource(root / name, plan.readers, plan.train.seed, normaliser)
+            )
+            for name in (plan.records, evaluation.records)
+        )
+        return train_ctc(
+            data,
+            valid.longest_first(),
+            recognition,
+            plan.train,
+            out,
+            device=device,
+            progress=progress,
+            batch=plan.readers.batch,
+            about=about,
+            background_logging=sampling,
+            edges=(records.frontend.low_freq, records.frontend.upper_edge),
+        )
+
+
+def _described(plan: TrainingPlan, values: int, units: int) -> dict[str, Any]:
+    """Describe the system for the page's block diagram (A41), as plain data."""
+    return {
+        "values": values,
+        "readers": plan.readers.readers,
+        "buffer": plan.readers.buffer,
+        "batch": plan.readers.batch,
+        "optimizer": plan.train.optimizer,
+        "units": units,
+        "layers": layers_of(plan.train.model, values, units),
+    }
+
+
+def layers_of(model: object, values: int, units: int) -> list[tuple[str, str]]:
+    """Describe the layers of a network, each in two short lines.
+
+    Args:
+      model: the network's configuration.
+      values: inputs per frame.
+      units: outputs.
+    """
+    if not isinstance(model, CtcConfig):
+        return [(f"{values} values", "input"), (type(model).__name__, ""), (f"{units}", "output")]
+    layers, size = [(f"{values} values", "input")], values
+    for channels, kernel, stride in zip(model.channels, model.kernels, model.strides, strict=True):
+        layers.append((f"convolution {kernel} / {stride}", f"{size} to {channels}"))
+        size = channels
+    hidden = model.hidden * (1 + model.bidirectional)
+    kind = "BLSTM" if model.bidirectional else "LSTM"
+    layers.append((f"{model.lstm_layers} x {kind}", f"{size} to {hidden}"))
+    return [*layers, ("linear, softmax", f"{hidden} to {units}")]
+
+
+def repeated(
+    given: Path,
+    runs: int,
+    device: str,
+    jobs: int,
+    command: str,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
+    """Train a finished training again until there are so many runs, which differ in their seeds.
+
+    Repeats that are finished are kept, and one that was interrupted goes on.
+
+    Args:
+      given: the folder of a training, or the run directory that contains it.
+      runs: how many, the given one included.
+      device, jobs, command: see `train_by_plan`.
+      tell: called with what is being done.
+
+    Returns:
+      The folders of all runs, the given one first.
+
+    Raises:
+      BenchRunError: the training cannot be repeated.
+    """
+    first = log_folder(given)
+    root = recipe_folder(first)
+    if root is None:
+        raise BenchRunError(f"{given} is not in the run directory of a recipe, whose records are")
+    plan, folders = TrainingPlan.read(first), [first]
+    if plan.train.machine.evaluator == "elsewhere":
+        raise BenchRunError(
+            f"{given} was evaluated by another command, which would not find its repeats: train"
+            " with another train.machine.evaluator"
+        )
+    for number in range(2, runs + 1):
+        seed, out = plan.train.seed + number - 1, root / REPEATS / str(number)
+        tell(f"Run {number} of {runs}, seed {seed}, in {out}")
+        repeat_plan = replace(plan, train=replace(plan.train, seed=seed))
+        train_by_plan(repeat_plan, root, out, device, jobs, command)
+        folders.append(out)
+    return folders
