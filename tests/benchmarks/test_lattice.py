@@ -8,8 +8,8 @@ import torch
 
 from benchmarks import lattice
 from benchmarks.synthetic import SyntheticSentences
-from toolkit.fsa.fst import load_fst
 from tests.fsa.reference_path import reference_path
+from toolkit.fsa.fst import load_fst
 
 
 @pytest.fixture(scope="module")
