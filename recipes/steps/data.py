@@ -112,7 +112,7 @@ def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[st
     if as_given:
         letters = set(config.alphabet).union(*lexicon)
         config = replace(config, alphabet="".join(sorted(letters)))
-    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember)
+    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.add_digest)
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")
     return found
