@@ -62,7 +62,7 @@ def test_a_partial_stage_goes_on_after_a_move(small):
     kept = {p.name: p.stat().st_ino for p in partial.glob("shards/*.tar")}
     assert len(kept) > 1
     move(small)
-    assert "continues" in small.run().output
+    assert "resuming" in small.run().output
     tars = (small.exp / "fbank" / "train").glob("shards/*.tar")
     assert {p.name: p.stat().st_ino for p in tars} == kept
 

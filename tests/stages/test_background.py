@@ -1,4 +1,4 @@
-"""Stages beside those that follow: the same outputs, whoever waits, fails or is killed."""
+"""Stages in the background: the same outputs, whichever process waits, fails or is killed."""
 
 import json
 import os

@@ -120,6 +120,9 @@ def test_inputs_are_recorded_by_content(directory):
     assert run.need(directory.root / "data" / "a") == directory.root / "data" / "a"
     assert set(run.provenance.inputs) == {"data", "data/a"}
     assert run.provenance.inputs["data"].files.keys() == {"a"}
+    run = run_of(directory)
+    run.need("data", compare="listing")
+    assert run.provenance.inputs["data"].kind == "listing"
 
 
 def test_inputs_from_outside_are_recorded_by_listing_or_content(directory, tmp_path):

@@ -101,9 +101,9 @@ class Run:
             stages that are not done, or the setting that holds the path.
         """
         name = self._name(path)
-        listed = compare == "listing" and Path(path).is_dir()
-        self._need(name, "content" if compare == "listing" and not listed else compare)
-        return self._directory.root / name
+        full_path = self._directory.root / name
+        self._need(name, "content" if compare == "listing" and full_path.is_file() else compare)
+        return full_path
 
     def exists(self, name: str) -> bool:
         """Return whether the run directory has a file or folder `name`; nothing is recorded."""
