@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.errors import ToolkitError
 
 Method = Literal["single", "ssgd", "asgd", "gtc", "bmuf", "adpsgd", "hadpsgd", "scpsgd"]
@@ -138,9 +138,7 @@ class ParallelConfig:
     """Parameters of `adpsgd` and `hadpsgd`."""
     asgd: AsgdConfig = AsgdConfig()
     """Parameters of `asgd`."""
-    rate_scaling: Literal["none", "linear", "root"] = field(
-        default="none", metadata=older_runs("none")
-    )
+    rate_scaling: Literal["none", "linear", "root"] = "none"
     """Learning rates of N workers, whose joint batch is N times as large (C30): as configured; N
     times as high (`linear`: N workers then go as far in one step as one worker in N); or the
     square root of N times (`root`, often better with Adam). High rates need `warmup_steps`. Not for

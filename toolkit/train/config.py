@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.parallel.config import ParallelConfig
 
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
@@ -55,7 +55,7 @@ class TrainerConfig:
     """Precision: float32; autocast to bfloat16 (`bf16`), up to twice as fast, while weights,
     optimizer and loss stay float32; to float16 with a scaled loss (`fp16`), for GPUs without
     bfloat16 (capability 7). `auto`: what the device is fastest in, which the log names."""
-    tf32: bool | None = field(default=None, metadata=older_runs(None))
+    tf32: bool | None = None
     """Whether a GPU's products of float32 have 10 bits (TF32), faster from capability 8 on. None:
     torch's own choice, TF32 in LSTMs and convolutions alone."""
     threads: int | None = None
@@ -65,7 +65,7 @@ class TrainerConfig:
     average_epochs: int = 1
     """Number of last epochs whose weights are averaged; the average is kept if it scores
     better than the best epoch. 1: no averaging."""
-    prefer_average: bool = field(default=False, metadata=older_runs(False))
+    prefer_average: bool = False
     """Keep the average unless it scores less than each of its epochs, though some may score better:
     of many scores on few held-out speakers the best is so by chance, too."""
     seed: int = 0
@@ -122,7 +122,7 @@ class CorpusTrainerConfig(TrainerConfig):
     tenth of the utterances. They are chosen by a checksum of their ids, so that every training
     holds out the same, and their augmented copies are left out. 0: none. Not used when validation
     data is given."""
-    valid_seed: int = field(default=0, metadata=older_runs(0))
+    valid_seed: int = 0
     """Seed of the choice of what is held out, to be the same in all trainings of a run."""
     max_excluded: float = 0.2
     """Largest share of unusable utterances; with more, training fails."""

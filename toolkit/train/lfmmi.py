@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toolkit.config.settings import older_runs
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
@@ -99,14 +98,12 @@ class LfmmiConfig(CorpusTrainerConfig):
     """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
     l2: float = 5e-5
     """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
-    boost: float = field(default=0.0, metadata=older_runs(0.0))
+    boost: float = 0.0
     """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
 
-    specaugment: SpecAugmentConfig = field(
-        default=SpecAugmentConfig(), metadata=older_runs(SpecAugmentConfig())
-    )
+    specaugment: SpecAugmentConfig = SpecAugmentConfig()
     """SpecAugment's masks on the training batches; none by default."""
-    consistency: float = field(default=0.0, metadata=older_runs(0.0))
+    consistency: float = 0.0
     """Weight of the divergence between the outputs for two differently masked views of each chunk,
     see `LfmmiLoss`. It needs masks and doubles the computation of a step. 0: one view."""
 

@@ -1,14 +1,13 @@
 """Masks on training batches (SpecAugment), other vocal tracts, and the agreement of two views."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.config.settings import older_runs
 from toolkit.features.filterbank import hertz, mel, mel_points
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.parallel.strategy import BatchSource
@@ -37,9 +36,9 @@ class UtteranceMaskConfig(SpecAugmentConfig):
     mel_bins: int = 80
     """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
     masked, and tell what is under the masks."""
-    cepstra: float = field(default=0.0, metadata=older_runs(0.0))
+    cepstra: float = 0.0
     """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
-    warp: float = field(default=0.0, metadata=older_runs(0.0))
+    warp: float = 0.0
     """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
     from both directions; 0.1 is 10 %. Cepstra stay as they are."""
 

@@ -14,11 +14,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from toolkit.lang.units.units import Units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.store import CONFIG, load_model, save_model
 from toolkit.processes.context import deaf_to_interrupts, worker_context
@@ -41,43 +42,11 @@ _FINISHED = "finished"
 _PLAN = "plan.json"
 
 
-class Units(Protocol):
-    """Output units, see `toolkit.lang.units.units`."""
-
-    size: int
-    blank: int
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Convert labels to text."""
-
-
-class Text(Protocol):
-    """A hypothesis."""
-
-    text: str
-
-
 class Decoder(Protocol):
     """Decodes log-probabilities, see `toolkit.decode.ctc.decoder`."""
 
-    def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Text]]:
-        """Yield the n-best lists of utterances, [T, C] each, in order."""
-
-
-class Rates(Protocol):
-    """Error rates in per cent, see `toolkit.score.cer`."""
-
-    wer: float
-    cer: float
-    cer_usual: float
-    ser: float
-
-
-class Score(Protocol):
-    """Compares hypotheses with references, both by utterance id."""
-
-    def __call__(self, refs: Mapping[str, str], hyps: Mapping[str, str]) -> Rates:
-        """Score all utterances together."""
+    def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Any]]:
+        """Yield the n-best lists of utterances, [T, C] each, in order; hypotheses have a `text`."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +55,13 @@ class Recognition:
 
     units: Units
     """Output units of the model."""
-    sentences: Decoder
+    greedy_search: Decoder
     """Decoder for the sentences generated during training; beam width 1 (A24)."""
     search: Decoder
     """Decoder for evaluation; beam width 256 (A24)."""
-    score: Score
-    """Scoring function, such as `toolkit.score.cer.error_rates`."""
+    score: Callable[[Mapping[str, str], Mapping[str, str]], Any]
+    """Called with references and hypotheses by utterance, such as
+    `toolkit.score.cer.error_rates`; the rates are attributes."""
     jobs: int = 1
     """Number of threads for `search`."""
     utterances: int | None = None
@@ -177,7 +147,7 @@ def sentences(
         outputs = rows(*model(batch.inputs, batch.input_lengths))
     model.train(training)
     references = references_of(batch, recognition.units).values()
-    return list(references), texts_of(recognition.sentences, outputs, recognition.jobs)
+    return list(references), texts_of(recognition.greedy_search, outputs, recognition.jobs)
 
 
 def references_of(batch: CtcBatch, units: Units) -> dict[str, str]:

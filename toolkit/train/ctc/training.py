@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import torch
 
-from toolkit.config.settings import older_runs
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.strategy import BatchSource, Strategy, make_strategy
@@ -55,7 +54,7 @@ class CtcTrainingConfig(TrainerConfig):
     """Intervals of sentence generation and checkpoints, and the evaluator (A22, A23)."""
     masks: UtteranceMaskConfig = UtteranceMaskConfig()
     """SpecAugment masks on the training batches; none by default, as in the paper."""
-    consistency: float = field(default=0.0, metadata=older_runs(0.0))
+    consistency: float = 0.0
     """Weight of CR-CTC's regularisation: the outputs for two differently masked views of an
     utterance should agree; 0.2 in its paper. It needs masks and doubles the computation of a step.
     0: one view."""
