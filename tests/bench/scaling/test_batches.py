@@ -4,11 +4,7 @@ import pytest
 
 from toolkit.bench.scaling.batches import POWERS, Trial, TunedBatches
 from toolkit.parallel.simulator.run import Outcome, Scenario
-from toolkit.parallel.simulator.sequence_task import (
-    SequenceTask,
-    SpeechLikeConfig,
-    speech_like_frames,
-)
+from toolkit.parallel.simulator.tasks import SequenceTask, SpeechLikeConfig, speech_like_frames
 
 
 @pytest.fixture(scope="module")

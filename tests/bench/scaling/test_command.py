@@ -25,9 +25,9 @@ from toolkit.bench.scaling.studies import (
     table1_scenario,
 )
 from toolkit.bench.scaling.task import measured_shares
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.run import Outcome
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.simulator.tasks import FrameTask, SyntheticConfig, synthetic_frames
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.tree import Tree
-from toolkit.parallel.simulator.task import FrameTask
+from toolkit.parallel.simulator.tasks import FrameTask
 
 FRAMES = 30  # of an utterance, at 10 ms
 ORIGINALS = 40

@@ -8,9 +8,9 @@ import torch
 from tests.parallel.simulator.test_simulate import PLAIN, task  # noqa: F401
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import GtcConfig
-from toolkit.parallel.simulator import candidates, synchronous
+from toolkit.parallel.simulator import methods
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.run import Run
-from toolkit.parallel.simulator.simulate import simulate
 
 
 def run(task, scenario=PLAIN, workers=4):  # noqa: F811
@@ -18,14 +18,14 @@ def run(task, scenario=PLAIN, workers=4):  # noqa: F811
 
 
 def test_exact_rounding_is_plain_ssgd_with_fewer_bytes(task):  # noqa: F811
-    found = candidates.ssgd_rounded(run(task), lambda x: x.clone(), 0.25)
+    found = methods.ssgd_rounded(run(task), lambda x: x.clone(), 0.25)
     plain = simulate("ssgd", 4, PLAIN, task)
     assert found.loss == pytest.approx(plain.loss, abs=1e-6)
     assert found.sent == pytest.approx(plain.sent / 4)
 
 
 @pytest.mark.parametrize(
-    ("rounding", "within"), [(candidates.to_float16, 1e-3), (candidates.to_8_bits, 1 / 127)]
+    ("rounding", "within"), [(methods.to_float16, 1e-3), (methods.to_8_bits, 1 / 127)]
 )
 def test_rounding_is_as_fine_as_its_bits(rounding, within):
     values = torch.randn(3, 1000)
@@ -36,20 +36,20 @@ def test_rounding_is_as_fine_as_its_bits(rounding, within):
 def test_what_rounding_leaves_is_sent_later(task):  # noqa: F811
     """With a coarse rounding and nothing kept the small gradients would be lost."""
     coarse = lambda x: torch.where(x.abs() > 0.05, x.sign() * 0.05, torch.zeros_like(x))  # noqa: E731
-    found = candidates.ssgd_rounded(run(task), coarse, 1.0)
+    found = methods.ssgd_rounded(run(task), coarse, 1.0)
     plain = simulate("ssgd", 4, PLAIN, task)
     untrained = task.evaluate(task.initial())[0]
     assert found.loss < untrained - 0.5 * (untrained - plain.loss)
 
 
 def test_post_local_is_ssgd_or_bmuf_at_its_limits(task):  # noqa: F811
-    assert candidates.post_local(run(task), 0.0).loss == simulate("bmuf", 4, PLAIN, task).loss
-    whole = candidates.post_local(run(task), 1.0)
+    assert methods.post_local(run(task), 0.0).loss == simulate("bmuf", 4, PLAIN, task).loss
+    whole = methods.post_local(run(task), 1.0)
     assert whole.loss == pytest.approx(simulate("ssgd", 4, PLAIN, task).loss, abs=1e-6)
 
 
 def test_slow_momentum_adds_the_last_move_to_the_mean():
-    state = BmufState(torch.zeros(1), 4, candidates.slow_momentum(4, 2, momentum=0.5))
+    state = BmufState(torch.zeros(1), 4, methods.slow_momentum(4, 2, momentum=0.5))
     state.step(torch.tensor([1.0]))
     assert state.global_weights.item() == pytest.approx(1.0)  # the mean, as plain averaging
     state.step(state.broadcast_weights + 1.0)
@@ -58,7 +58,7 @@ def test_slow_momentum_adds_the_last_move_to_the_mean():
 
 def test_corrected_momentum_sends_what_momentum_would_and_forgets_where_it_sent(task):  # noqa: F811
     free = replace(PLAIN, gtc=GtcConfig(threshold=0.0, grad_scale="mean"), minibatches=120)
-    state = candidates.CorrectedState(2, GtcConfig(threshold=1.0))
+    state = methods.CorrectedState(2, GtcConfig(threshold=1.0))
     sent = []
     for _ in range(3):
         message = state.encode(torch.tensor([0.6, 0.1]))
@@ -66,5 +66,5 @@ def test_corrected_momentum_sends_what_momentum_would_and_forgets_where_it_sent(
     assert sent == [False, True, True]
     # 0.6, 0.6 + 1.14 - 1 = 0.74 and no momentum then, 0.74 + 0.6 - 1; with it 0.74 + 1.626 - 1
     assert state.residual.tolist() == pytest.approx([0.34, 0.1 + 0.19 + 0.271])
-    one = synchronous.compressed(run(task, free, 1), candidates.CorrectedState, "sgd")
+    one = methods.compressed(run(task, free, 1), methods.CorrectedState, "sgd")
     assert one.accuracy > task.evaluate(task.initial())[1]

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from toolkit.parallel.simulator.sequence_task import (
+from toolkit.parallel.simulator.tasks import (
     CHUNK,
+    Frames,
     SequenceTask,
     SpeechLikeConfig,
     speech_like_frames,
 )
-from toolkit.parallel.simulator.task import Frames
 
 TRAIN, VALID = speech_like_frames(
     SpeechLikeConfig(frames=1030, valid_frames=256, phones=5, dimension=4)

@@ -8,10 +8,10 @@ import torch
 
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.network import GIGABIT, Network, NetworkCards
 from toolkit.parallel.simulator.run import Scenario, StepTimes
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.simulator.tasks import FrameTask, SyntheticConfig, synthetic_frames
 from toolkit.parallel.ssgd import BUCKET_BYTES
 
 FREE = Network(per_host=4, between=1e9, inside=1e9, latency=0, latency_inside=0)

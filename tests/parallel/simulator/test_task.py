@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from toolkit.parallel.simulator.task import Frames, FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.simulator.tasks import Frames, FrameTask, SyntheticConfig, synthetic_frames
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from math import inf, isfinite
 
 from toolkit.bench.scaling.outcomes import NAMES
 from toolkit.bench.scaling.studies import IBM_PER_HOST, Report
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.network import Network
 from toolkit.parallel.simulator.run import Outcome, Scenario, StepTimes
-from toolkit.parallel.simulator.sequence_task import SequenceTask
-from toolkit.parallel.simulator.simulate import simulate
+from toolkit.parallel.simulator.tasks import SequenceTask
 
 POWERS = (0.0, 1 / 3, 2 / 3, 1.0)
 """Rates tried for a batch k times the baseline's: its best rate times k to these powers. 1 is the

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 
 from toolkit.config.parameters import FILE, Number
-from toolkit.parallel.simulator.optimizer import OptimizerName
+from toolkit.parallel.simulator.run import OptimizerName
 
 TUNED = "Held-out loss with the best of as many rates for every method and batch"
 LATER = "Methods with momentum that came after the papers'"

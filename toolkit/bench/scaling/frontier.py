@@ -9,10 +9,9 @@ from typing import Literal
 
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.scaling.studies import Report
-from toolkit.parallel.simulator.optimizer import OptimizerName
-from toolkit.parallel.simulator.run import Outcome, Scenario
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import FrameTask
+from toolkit.parallel.simulator.methods import simulate
+from toolkit.parallel.simulator.run import OptimizerName, Outcome, Scenario
+from toolkit.parallel.simulator.tasks import FrameTask
 
 LEARNERS = 16
 TOLERANCES = (0.05, 0.1, 0.2, 0.4)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.parallel.simulator.run import Scenario
-from toolkit.parallel.simulator.task import FrameTask
+from toolkit.parallel.simulator.tasks import FrameTask
 
 FRAMES = 64 * 32
 """Low-rate frames of a real minibatch: 64 chunks of 32 frames (C7); the 64 are assumed."""

@@ -6,11 +6,11 @@ from functools import partial
 
 from toolkit.bench.scaling.studies import Report
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.simulator import candidates, synchronous
+from toolkit.parallel.simulator import methods
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.network import Network
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario, StepTimes
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import Task
+from toolkit.parallel.simulator.tasks import Task
 
 FEWER = 10.0
 """Momentum 0.9 makes steps ten times as long; rates are as many times lower, tau as many higher."""
@@ -46,31 +46,31 @@ class Later:
     def outcomes(self, task: Task, report: Report) -> Iterator[tuple[str, Outcome]]:
         """Train one worker alone, then all of them with every method."""
         plain, number = self.scenario(), self.workers
-        half = partial(candidates.ssgd_rounded, rounding=candidates.to_float16, share=0.5)
-        bits = partial(candidates.ssgd_rounded, rounding=candidates.to_8_bits, share=0.25)
+        half = partial(methods.ssgd_rounded, rounding=methods.to_float16, share=0.5)
+        bits = partial(methods.ssgd_rounded, rounding=methods.to_8_bits, share=0.25)
         higher = replace(plain, gtc=GtcConfig(threshold=FEWER * self.threshold))
-        corrected = partial(synchronous.compressed, make=candidates.CorrectedState, last="sgd")
-        slow = replace(plain, bmuf=candidates.slow_momentum(number, self.block))
+        corrected = partial(methods.compressed, make=methods.CorrectedState, last="sgd")
+        slow = replace(plain, bmuf=methods.slow_momentum(number, self.block))
         averaged = replace(plain, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
         yield "one worker", simulate("ssgd", 1, plain, task)
         cases = [
-            ("S-SGD", plain, synchronous.ssgd),
+            ("S-SGD", plain, methods.ssgd),
             ("S-SGD, float16", plain, half),
             ("S-SGD, 8 bits", plain, bits),
-            ("GTC", plain, synchronous.gtc),
+            ("GTC", plain, methods.gtc),
             ("GTC, momentum corrected", higher, corrected),
-            ("BMUF", plain, synchronous.bmuf),
-            ("BMUF as SlowMo", slow, synchronous.bmuf),
-            ("local SGD", averaged, synchronous.bmuf),
+            ("BMUF", plain, methods.bmuf),
+            ("BMUF as SlowMo", slow, methods.bmuf),
+            ("local SGD", averaged, methods.bmuf),
             *(
                 (
                     f"S-SGD to {until:.0%}, then local SGD",
                     averaged,
-                    partial(candidates.post_local, until=until),
+                    partial(methods.post_local, until=until),
                 )
                 for until in (0.25, 0.5)
             ),
-            ("S-SGD to 50%, then BMUF", plain, partial(candidates.post_local, until=0.5)),
+            ("S-SGD to 50%, then BMUF", plain, partial(methods.post_local, until=0.5)),
         ]
         for name, scenario, method in cases:
             yield name, method(Run(name, number, scenario, task))

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.parallel.config import BmufConfig, GtcConfig
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.network import Network
 from toolkit.parallel.simulator.run import Outcome, Scenario, StepTimes
-from toolkit.parallel.simulator.simulate import simulate
-from toolkit.parallel.simulator.task import FrameTask
+from toolkit.parallel.simulator.tasks import FrameTask
 
 TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}
 """Methods and numbers of workers of the paper's table (C31)."""

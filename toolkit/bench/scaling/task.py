@@ -14,15 +14,13 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.parallel.simulator.sequence_task import (
-    SequenceTask,
-    SpeechLikeConfig,
-    speech_like_frames,
-)
-from toolkit.parallel.simulator.task import (
+from toolkit.parallel.simulator.tasks import (
     Frames,
     FrameTask,
+    SequenceTask,
+    SpeechLikeConfig,
     SyntheticConfig,
+    speech_like_frames,
     synthetic_frames,
 )
 from toolkit.train.corpus import split_held_out

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from toolkit.bench.scaling.outcomes import NAMES
 from toolkit.bench.scaling.processes import ALONE, Load, Machine, measure
 from toolkit.parallel.config import AdpsgdConfig, BmufConfig, ParallelConfig
+from toolkit.parallel.simulator.methods import simulate
 from toolkit.parallel.simulator.network import GIGABIT, Network
 from toolkit.parallel.simulator.run import Scenario, StepTimes
-from toolkit.parallel.simulator.simulate import simulate
 
 NODE = 2
 """Workers per node of H-ADPSGD."""

@@ -111,7 +111,7 @@ class HeldOutEvaluation:
                 references |= refs
                 texts += texts_of(recognition.search, outputs, recognition.jobs)
         if recognition.utterances is not None:
-            references, outputs = sample.chosen()
+            references, outputs = sample.selected()
             texts = texts_of(recognition.search, outputs, recognition.jobs)
         rates = recognition.score(references, dict(zip(references, texts, strict=True)))
         of_texts = {name: getattr(rates, name) for name in ("wer", "cer", "cer_usual", "ser")}
@@ -119,22 +119,26 @@ class HeldOutEvaluation:
 
 
 class UtteranceSample:
-    """The utterances whose ids have the lowest checksums, whatever the order of the batches."""
+    """The utterances whose ids have the lowest checksums, whatever the order of the batches.
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._kept: list[tuple[int, str, str, Tensor]] = []
+    Args:
+      size: number of utterances; None: all.
+    """
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+        self._entries: list[tuple[int, str, str, Tensor]] = []  # checksum, id, text, outputs
 
     def add(self, references: Mapping[str, str], outputs: Sequence[Tensor]) -> None:
         """Add the utterances of a batch."""
         for (name, text), output in zip(references.items(), outputs, strict=True):
-            self._kept.append((zlib.crc32(name.encode()), name, text, output.clone()))
-        self._kept = sorted(self._kept, key=lambda entry: entry[:2])[: self._most]
+            self._entries.append((zlib.crc32(name.encode()), name, text, output.clone()))
+        self._entries = sorted(self._entries, key=lambda entry: entry[:2])[: self._size]
 
-    def chosen(self) -> tuple[dict[str, str], list[Tensor]]:
+    def selected(self) -> tuple[dict[str, str], list[Tensor]]:
         """Return references by id, and the outputs."""
-        references = {name: text for _, name, text, _ in self._kept}
-        return references, [output for *_, output in self._kept]
+        references = {name: text for _, name, text, _ in self._entries}
+        return references, [output for *_, output in self._entries]
 
 
 def sentences(
