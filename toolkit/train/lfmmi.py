@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_high
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -292,8 +292,8 @@ class LfmmiBatches(CorpusBatches):
     Iterating over the object itself yields the batches of epoch 0, for validation.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, groups: ShardGroups, sampler: LfmmiChunkSampler, seed: int) -> None:
+        super().__init__(groups, sampler, seed)
         self._warned: set[str] = set()
         self._without = self._with = 0  # chunks without and with a numerator so far
 
