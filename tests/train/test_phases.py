@@ -102,6 +102,16 @@ def test_whole_utterances_go_on_from_the_chunks(toy, tmp_path):
     assert "frame_accuracy_chunks" not in chunks
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("exponential", "exponential"), ("cosine", "cosine"), ("noam", "exponential")],
+)
+def test_whole_utterances_have_rates_of_their_own_and_no_warm_up(schedule, expected):
+    config = replace(CONFIG, schedule=schedule, warmup_steps=10).whole_phase()
+    assert (config.epochs, config.average_epochs, config.warmup_steps) == (3, 2, 0)
+    assert (config.schedule, *config.rates()) == (expected, 1e-2, 3e-3)
+
+
 def test_a_phase_that_does_harm_is_undone(toy, tmp_path):
     config = replace(CONFIG, average_epochs=1)
     chunks = replace(config, whole=WholeUtteranceConfig())

@@ -145,7 +145,7 @@ class FrameTrainingConfig(CorpusTrainerConfig):
             )
 
     def whole_phase(self) -> TrainerConfig:
-        """Return the settings of the epochs on whole utterances."""
+        """Return the settings of the epochs on whole utterances, which have no warm-up."""
         return replace(
             self,
             epochs=self.whole.epochs,
@@ -153,6 +153,7 @@ class FrameTrainingConfig(CorpusTrainerConfig):
             initial_rate=self.whole.initial_rate,
             final_rate=self.whole.final_rate,
             warmup_steps=0,
+            schedule="exponential" if self.schedule == "noam" else self.schedule,
         )
 
 
