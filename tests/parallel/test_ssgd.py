@@ -36,7 +36,7 @@ def workers():
 @pytest.fixture
 def buckets(model, workers):
     """A bucket for each parameter, or nearly."""
-    return Buckets(list(model.parameters()), lambda _, part: workers.all_reduce(part), most=40)
+    return Buckets(list(model.parameters()), lambda _, part: workers.all_reduce(part), max_bytes=40)
 
 
 def step(model, workers, buckets):

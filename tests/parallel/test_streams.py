@@ -150,7 +150,7 @@ class Alone:
 def gtc_on(streams, model, threshold=0.01):
     gtc = GtcConfig(threshold=threshold, grad_scale="mean", density=0.1 if threshold else 0.0)
     strategy = Gtc(ParallelConfig("gtc", gtc=gtc), Alone(streams))
-    strategy.make_exchange = lambda: FixedMessages(strategy, streams, most=64)
+    strategy.make_exchange = lambda: FixedMessages(strategy, streams, max_bytes=64)
     strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
     return strategy
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toolkit.train.language import training
 
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.perplexity import perplexity
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstmConfig
+from toolkit.train import language_model
 from toolkit.train.errors import TrainingError
 from toolkit.train.language_model import NeuralLmConfig, train_neural_lm
 
@@ -84,12 +84,12 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, interrupt_after, st
 def test_the_best_epoch_is_kept(tmp_path, monkeypatch):
     """The second epoch spoils the model; what is written is that of the first."""
     one = train(tmp_path / "one", replace(CONFIG, epochs=1, final_rate=None))
-    schedule = training.Trainer
+    fit = language_model.fit
 
     def spoiling(*arguments, **options):
-        return schedule(*arguments, **options, schedule=lambda e, s, n: [3e-3, 3.0][e])
+        return fit(*arguments, **options, schedule=lambda e, s, n: [3e-3, 3.0][e])
 
-    monkeypatch.setattr(training, "Trainer", spoiling)
+    monkeypatch.setattr(language_model, "fit", spoiling)
     two = train(tmp_path / "two")
     assert two["perplexity"] == one["perplexity"]
     lm, expected = (NeuralLm.load(tmp_path / name) for name in ("two", "one"))
