@@ -235,6 +235,7 @@ def train_cross_entropy(
         sum(data.num_steps(epoch, strategy.world_size) for epoch in range(settings.epochs))
         for _, settings, data in phases
     ]
+    # The weights that a phase selects are the next one's first, and stay if it makes none better.
     results = []
     for number, (folder, settings, data) in enumerate(phases):
         results.append(
@@ -257,6 +258,7 @@ def train_cross_entropy(
     save_model(out, model)
     save_priors(out, train.counts)
 
+    # A phase's score is the held-out accuracy; without held-out data the last epoch's in training.
     accuracies = [
         result.score if held_out.utterances else result.history[-1]["accuracy"]
         for result in results

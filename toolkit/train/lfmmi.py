@@ -380,6 +380,7 @@ class LfmmiLoss:
         if not batch.numerators:
             return _zero_loss(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)
+        # Frames around a chunk are the network's context; the criterion is of the chunk alone.
         frames = int(batch.chunk_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
         # Two heads, [N, T, P] each: the criterion's scores, and the logits of cross entropy.
@@ -392,6 +393,10 @@ class LfmmiLoss:
             self._leak,
             self._boost if model.training else 0.0,
         )
+        # Loss of a chunk with scores y_t and numerator posteriors g_t, both over the pdfs:
+        #   -(log p(numerator) - log p(denominator)) - w_ce sum_t g_t log softmax(z_t)
+        #   + w_l2 / 2 sum_t |y_t|^2
+        # Only the first term is that of held-out data.
         objective = result.objective.sum()
         log_probs = cross_entropy_logits.log_softmax(dim=2)
         cross_entropy = -(result.numerator_posteriors * log_probs).sum()

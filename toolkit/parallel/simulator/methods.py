@@ -151,6 +151,7 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
     optimizers = run.optimizers(workers) if task else None
     everyone = range(workers)
     while steps := min(scenario.bmuf.block, run.left // workers):
+        # [workers, P]: every worker sets out from the same weights, and works on its own.
         models = state.broadcast_weights.repeat(workers, 1) if state else None
         alone = torch.zeros(workers, dtype=torch.float64).numpy()
         for _ in range(steps):
@@ -160,6 +161,8 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
             if task:
                 gradients = task.gradients(models, minibatches, scenario.frames)
                 models = optimizers.step(models, gradients, rate)
+        # The block lasts as long as the slowest worker takes. It has fewer minibatches than a real
+        # block by the factor `stands_for`; its exchange counts for as much less.
         once = (value / scenario.stands_for for value in all_reduce(run, share))
         seconds, sent, between = once
         outcome.seconds += alone.max() + seconds

@@ -105,6 +105,8 @@ class HeldOutEvaluation:
                 value, stats = self._objective.from_outputs(log_probs, lengths, moved)
                 loss, weight = loss + value.item(), weight + stats["weight"].item()
                 refs, outputs = references_of(batch, recognition.units), rows(log_probs, lengths)
+                # A sample is searched at the end, when it is known; all are searched as they come,
+                # so that no outputs are kept.
                 if recognition.utterances is not None:
                     sample.add(refs, outputs)
                     continue
