@@ -342,7 +342,8 @@ def train_sequence(
     if headline is not None:
         return headline
     network = load_model(model)
-    # Utterances without a lattice, or with one of other frames, are left out before any is held out.
+    # Utterances without a lattice, or with one of other frames, are left out before any are held
+    # out.
     stores, lattice_stores = as_list(features), as_list(lattices)
     max_frames = config.data.max_frames
     excluded: dict[str, str] = {}

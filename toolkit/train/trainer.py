@@ -364,8 +364,8 @@ class Trainer:
             if not self.strategy.applies_constraints:
                 constrain(self.model, self.steps_done())
         self._require_finite()
-        # A NaN or infinity is looked for without waiting for the device. The norm is of the gradient
-        # of all batches: with the last loss it is told as of the last batch.
+        # A NaN or infinity is looked for without waiting for the device. The norm is that of all
+        # batches together: one that is not finite counts as the last batch's.
         *earlier, (last_batch, last_loss) = zip(micro_batches(batch), losses, strict=True)
         for micro_batch, loss in earlier:
             self._detector.add(loss, micro_batch)
