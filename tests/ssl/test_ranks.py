@@ -9,6 +9,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import BmufConfig
+from toolkit.ssl import scheduled
 from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import KBestBatch
@@ -30,24 +31,24 @@ CONFIG = ScheduledConfig(
 
 def train(unlabelled, labelled, normaliser, out):
     """Train one rank; return its last weights and the frames that it learnt from."""
-    frames, compute, last = {True: 0, False: 0}, student_loss.__call__, {}
+    frames, last = {True: 0, False: 0}, {}
 
-    def counted(self, model, batch):
+    def counted(model, batch):
         if model.training:
             frames[isinstance(batch, KBestBatch)] += batch.frames
-        return compute(self, model, batch)
+        return student_loss(model, batch)
 
-    student_loss.__call__ = counted
+    scheduled.student_loss = counted
     store, alignments = FeatureStore(labelled), AlignmentStore(labelled)
     given = store, alignments, Normaliser.load(normaliser), CONFIG, CLASSES, out
-    run = Trainer.run
+    select_weights = Trainer.select_weights
 
     def noted(trainer):
-        record = run(trainer)
+        selected = select_weights(trainer)
         last.update({name: x.numpy().copy() for name, x in trainer.model.state_dict().items()})
-        return record
+        return selected
 
-    Trainer.run = noted
+    Trainer.select_weights = noted
     return train_student(unlabelled, *given), frames, last
 
 

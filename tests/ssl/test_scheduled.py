@@ -11,6 +11,7 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import KINDS, ModelError, load_model, make_model, save_model
+from toolkit.ssl import scheduled
 from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
 from toolkit.ssl.targets import TargetError
 from toolkit.ssl.unlabelled import SelectionConfig
@@ -164,16 +165,16 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
         select=SelectionConfig("confidence", 0.7),
         specaugment=SpecAugmentConfig(frequency_masks=1, frequency_width=1),
     )
-    compute, calls, stops = student_loss.__call__, [], set()
+    calls, stops = [], set()
 
-    def killed(self, model, batch):
+    def killed(model, batch):
         if model.training:
             calls.append(type(batch).__name__)
             if len(calls) in stops:
                 raise KilledError
-        return compute(self, model, batch)
+        return student_loss(model, batch)
 
-    monkeypatch.setattr(student_loss, "__call__", killed)
+    monkeypatch.setattr(scheduled, "student_loss", killed)
     headline = train(tmp_path / "whole", config)
     steps = len(calls)
     calls.clear()
@@ -197,14 +198,14 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
 def test_every_unlabelled_frame_is_seen_once_and_labelled_data_at_three_offsets(
     train, unlabelled, tmp_path, monkeypatch
 ):
-    compute, seen = student_loss.__call__, []
+    seen = []
 
-    def noted(self, model, batch):
+    def noted(model, batch):
         if model.training:
             seen.append((type(batch).__name__, batch.frames, len(set(batch.ids))))
-        return compute(self, model, batch)
+        return student_loss(model, batch)
 
-    monkeypatch.setattr(student_loss, "__call__", noted)
+    monkeypatch.setattr(scheduled, "student_loss", noted)
     train(tmp_path, replace(CONFIG, valid_utterances=0))
     frames = sum(n for kind, n, _ in seen if kind == "KBestBatch")
     assert abs(frames - sum_of_frames(unlabelled) / 3) <= 120  # a stack per utterance is cut
@@ -265,15 +266,15 @@ def test_settings_and_stores_that_do_not_fit(
     with pytest.raises(TrainingDataError, match="too few for sub-epochs"):
         train(tmp_path / "c", replace(config, epochs=40))
 
-    compute, calls = student_loss.__call__, []
+    calls = []
 
-    def stop(self, model, batch):
+    def stop(model, batch):
         calls.append(batch)
         if len(calls) == 3:
             raise KilledError
-        return compute(self, model, batch)
+        return student_loss(model, batch)
 
-    monkeypatch.setattr(student_loss, "__call__", stop)
+    monkeypatch.setattr(scheduled, "student_loss", stop)
     with pytest.raises(KilledError):
         train(tmp_path / "d", config)
     with pytest.raises(TrainingError, match="labelled_factor"):
@@ -288,10 +289,10 @@ def test_a_selection_is_of_the_targets_it_was_made_from(
 ):
     """Another teacher's targets, where a run was killed: the selection is made anew."""
 
-    def killed(self, model, batch):
+    def killed(model, batch):
         raise KilledError
 
-    monkeypatch.setattr(student_loss, "__call__", killed)
+    monkeypatch.setattr(scheduled, "student_loss", killed)
     config = replace(CONFIG, select=SelectionConfig("confidence", 0.5))
     with pytest.raises(KilledError):
         train(tmp_path, config)
