@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.models import export
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.export import (
     ExportError,
     ExportSource,
-    export,
     export_model,
     find_export_source,
     wrap_for_export,
