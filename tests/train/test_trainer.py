@@ -176,8 +176,8 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_training, co
         def stop(self, failed=False):
             self.calls.append("failed" if failed else "stop")
 
-        def backward(self, loss, weight):
-            super().backward(loss, weight)
+        def backward(self, loss, weight, accumulated=False):
+            super().backward(loss, weight, accumulated)
             assert all(p.grad is not None for p in self.model.parameters())
             self.calls.append("backward")
             self.before = weights(self.model)
