@@ -48,7 +48,7 @@ def test_a_step_in_bfloat16_is_nearly_the_cpus(criterion, device, sentences, tmp
     assert distance(gradients, others) < 0.2
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd", "adadelta"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "adadelta"])
 @pytest.mark.parametrize("first", ["cpu", "device"])
 def test_a_training_goes_on_on_another_device(optimizer, first, device, sentences, tmp_path):
     def train(name, where, steps):
@@ -137,7 +137,7 @@ def test_weights_stay_in_one_piece_for_cudnn(gpu, sentences, tmp_path):
 
 
 def test_the_optimizer_takes_a_step_in_one_kernel(gpu, sentences, tmp_path):
-    for optimizer in ("adam", "sgd"):
+    for optimizer in ("adam", "adamw", "sgd"):
         trainer = make("chunks", gpu, sentences).trainer(tmp_path, gpu, optimizer=optimizer)
         assert trainer.optimizer.param_groups[0]["fused"]
 

@@ -309,6 +309,8 @@ def run_lstm(
         backwards = reversal(hidden.shape[0], hidden.shape[1], lengths)
     for layer in range(lstm.num_layers):
         outputs = []
+        # The second direction reads each row's frames in reverse, and its outputs are turned back.
+        # States and weights are numbered as PyTorch's: layer by layer, the directions in turn.
         for direction in range(1 + lstm.bidirectional):
             index = layer * (1 + lstm.bidirectional) + direction
             x = ordered(hidden, backwards) if direction else hidden

@@ -397,6 +397,7 @@ def choose_k(
         raise TargetError(
             f"{features} has {len(names)} utterances with frames, at least 2 are needed"
         )
+    # A student's output layer is trained on most of the utterances, and measured on the others.
     hours = sum(store.cut(name).duration for name in names) / 3600
     utterances = _compute_utterances(teacher, student, store, names)
     held_out_names = set(names[::HELD_OUT_EVERY])
@@ -404,6 +405,7 @@ def choose_k(
     held_out = [u for u in utterances if u.name in held_out_names]
     senones = utterances[0].logits.shape[1]
     ks = sorted({min(k, senones) for k in (*config.ks, senones)})
+    # All logits, exact, are what every k is compared with: `loss_change` is relative to them.
     all_senones = torch.arange(senones)
     all_logits = [(all_senones.expand_as(u.logits), u.logits) for u in training]
     reference = _student_loss(training, all_logits, held_out)

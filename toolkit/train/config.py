@@ -170,7 +170,8 @@ class WholeUtteranceConfig:
     epochs: int = 0
     """Passes over the data; 2 in the paper (C7)."""
     initial_rate: float = 1e-4
-    """Learning rate of the first step; it decays exponentially."""
+    """Learning rate of the first step. It falls as `schedule` says, or exponentially where that is
+    `noam`."""
     final_rate: float = 5e-5
     """Learning rate of the last step."""
     batch_frames: int = 4096

@@ -145,7 +145,7 @@ class FrameTrainingConfig(CorpusTrainerConfig):
             )
 
     def whole_phase(self) -> TrainerConfig:
-        """Return the settings of the epochs on whole utterances."""
+        """Return the settings of the epochs on whole utterances, which have no warm-up."""
         return replace(
             self,
             epochs=self.whole.epochs,
@@ -153,6 +153,7 @@ class FrameTrainingConfig(CorpusTrainerConfig):
             initial_rate=self.whole.initial_rate,
             final_rate=self.whole.final_rate,
             warmup_steps=0,
+            schedule="exponential" if self.schedule == "noam" else self.schedule,
         )
 
 
@@ -234,6 +235,7 @@ def train_cross_entropy(
         sum(data.num_steps(epoch, strategy.world_size) for epoch in range(settings.epochs))
         for _, settings, data in phases
     ]
+    # The weights that a phase selects are the next one's first, and stay if it makes none better.
     results = []
     for number, (folder, settings, data) in enumerate(phases):
         results.append(
@@ -256,6 +258,7 @@ def train_cross_entropy(
     save_model(out, model)
     save_priors(out, train.counts)
 
+    # A phase's score is the held-out accuracy; without held-out data the last epoch's in training.
     accuracies = [
         result.score if held_out.utterances else result.history[-1]["accuracy"]
         for result in results

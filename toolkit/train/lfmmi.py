@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_high
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -291,8 +291,8 @@ class LfmmiBatches(CorpusBatches):
     Iterating over the object itself yields the batches of epoch 0, for validation.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, groups: ShardGroups, sampler: LfmmiChunkSampler, seed: int) -> None:
+        super().__init__(groups, sampler, seed)
         self._warned: set[str] = set()
         self._without = self._with = 0  # chunks without and with a numerator so far
 
@@ -379,6 +379,7 @@ class LfmmiLoss:
         if not batch.numerators:
             return _zero_loss(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)
+        # Frames around a chunk are the network's context; the criterion is of the chunk alone.
         frames = int(batch.chunk_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
         # Two heads, [N, T, P] each: the criterion's scores, and the logits of cross entropy.
@@ -391,6 +392,10 @@ class LfmmiLoss:
             self._leak,
             self._boost if model.training else 0.0,
         )
+        # Loss of a chunk with scores y_t and numerator posteriors g_t, both over the pdfs:
+        #   -(log p(numerator) - log p(denominator)) - w_ce sum_t g_t log softmax(z_t)
+        #   + w_l2 / 2 sum_t |y_t|^2
+        # Only the first term is that of held-out data.
         objective = result.objective.sum()
         log_probs = cross_entropy_logits.log_softmax(dim=2)
         cross_entropy = -(result.numerator_posteriors * log_probs).sum()

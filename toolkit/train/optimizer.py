@@ -22,9 +22,9 @@ Schedule = Callable[[int, int, Sequence[int]], float]
 
 
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
-    """Construct the configured optimizer; the loop sets its learning rate before every step.
+    """Construct the configured optimizer; `Trainer` sets its rate before every step.
 
-    On a GPU a step of Adam and SGD is one kernel (torch's `fused`), where this torch has it.
+    On a GPU a step of Adam, AdamW and SGD is one kernel (torch's `fused`), where this torch has it.
     """
     rate, _ = config.rates()
     parameters: Any = model.parameters()

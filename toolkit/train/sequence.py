@@ -342,6 +342,8 @@ def train_sequence(
     if headline is not None:
         return headline
     network = load_model(model)
+    # Utterances without a lattice, or with one of other frames, are left out before any are held
+    # out.
     stores, lattice_stores = as_list(features), as_list(lattices)
     max_frames = config.data.max_frames
     excluded: dict[str, str] = {}
@@ -358,6 +360,8 @@ def train_sequence(
         valid_excluded=unusable_lattices(*valid[:2], max_frames) if valid else None,
         count_targets=False,
     )
+    # The acoustic score of a pdf is log p(pdf | x) - log p(pdf), up to log p(x): the priors stay
+    # those of the given network.
     common = config.data, network.config.lookahead, config.seed
     num_utterances = len(corpora.train.utterances)
     logger.info(
@@ -377,6 +381,7 @@ def train_sequence(
         keep_initial=True,
         progress=progress,
     )
+    # What the given weights reach is epoch 0: the later ones have to do better.
     before = {f"valid_{name}": value for name, value in result.initial.items()}
     history = [{"epoch": 0, **before}, *result.history]
     write_history(out, history)

@@ -322,12 +322,14 @@ class Trainer:
                 stats = self.train_step(batch.to(self.device))
                 self.step += 1
                 monitor.step(batch.frames, self._means)
+                # The ranks' clocks differ: the method decides, for all of them, after which step.
                 due = monotonic() - self._saved >= self.config.checkpoint_seconds
                 due = self.strategy.agree_on_checkpoint(due)
                 self.callback.on_step(self, batch, stats, due)
         finally:
             batches.close()
             monitor.close()
+        # No epoch ends, and no checkpoint is written, on a loss that has not been looked at.
         self._require_finite(wait=True)
         self.step = self.strategy.position(self.step)
         return monitor
@@ -355,12 +357,15 @@ class Trainer:
         norm, is_finite = self._precision.unscale_and_clip(
             self.model, self.config.max_gradient_norm
         )
+        # A step whose float16 gradients overflowed is skipped, and the loss scale lowered.
         if is_finite:
             self.optimizer.step()
             self.strategy.after_step()
             if not self.strategy.applies_constraints:
                 constrain(self.model, self.steps_done())
         self._require_finite()
+        # A NaN or infinity is looked for without waiting for the device. The norm is that of all
+        # batches together: one that is not finite counts as the last batch's.
         *earlier, (last_batch, last_loss) = zip(micro_batches(batch), losses, strict=True)
         for micro_batch, loss in earlier:
             self._detector.add(loss, micro_batch)

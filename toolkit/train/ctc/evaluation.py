@@ -14,11 +14,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from toolkit.lang.units.units import Units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.store import CONFIG, load_model, save_model
 from toolkit.processes.workers import block_sigint, start_worker, worker_context
@@ -40,43 +41,11 @@ _FINISHED = "finished"
 _PLAN = "plan.json"
 
 
-class Units(Protocol):
-    """Output units, see `toolkit.lang.units.units`."""
-
-    size: int
-    blank: int
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Convert labels to text."""
-
-
-class Text(Protocol):
-    """A hypothesis."""
-
-    text: str
-
-
 class Decoder(Protocol):
     """Decodes log-probabilities, see `toolkit.decode.ctc.search`."""
 
-    def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Text]]:
-        """Yield the n-best lists of utterances, [T, C] each, in order."""
-
-
-class Rates(Protocol):
-    """Error rates in per cent, see `toolkit.score.wer`."""
-
-    wer: float
-    cer: float
-    cer_usual: float
-    ser: float
-
-
-class Score(Protocol):
-    """Compares hypotheses with references, both by utterance id."""
-
-    def __call__(self, refs: Mapping[str, str], hyps: Mapping[str, str]) -> Rates:
-        """Score all utterances together."""
+    def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Any]]:
+        """Yield the n-best lists of utterances, [T, C] each, in order; hypotheses have a `text`."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +54,13 @@ class Recognition:
 
     units: Units
     """Output units of the model."""
-    sentences: Decoder
+    greedy_search: Decoder
     """Decoder for the sentences generated during training; beam width 1 (A24)."""
     search: Decoder
     """Decoder for evaluation; beam width 256 (A24)."""
-    score: Score
-    """Scoring function, such as `toolkit.score.wer.error_rates`."""
+    score: Callable[[Mapping[str, str], Mapping[str, str]], Any]
+    """Called with references and hypotheses by utterance, such as
+    `toolkit.score.cer.error_rates`; the rates are attributes."""
     jobs: int = 1
     """Number of threads for `search`."""
     utterances: int | None = None
@@ -134,13 +104,15 @@ class HeldOutEvaluation:
                 value, stats = self._objective.from_outputs(log_probs, lengths, moved)
                 loss, weight = loss + value.item(), weight + stats["weight"].item()
                 refs, outputs = references_of(batch, recognition.units), rows(log_probs, lengths)
+                # A sample is searched at the end, when it is known; all are searched as they come,
+                # so that no outputs are kept.
                 if recognition.utterances is not None:
                     sample.add(refs, outputs)
                     continue
                 references |= refs
                 texts += texts_of(recognition.search, outputs, recognition.jobs)
         if recognition.utterances is not None:
-            references, outputs = sample.chosen()
+            references, outputs = sample.selected()
             texts = texts_of(recognition.search, outputs, recognition.jobs)
         rates = recognition.score(references, dict(zip(references, texts, strict=True)))
         of_texts = {name: getattr(rates, name) for name in ("wer", "cer", "cer_usual", "ser")}
@@ -148,22 +120,26 @@ class HeldOutEvaluation:
 
 
 class UtteranceSample:
-    """The utterances whose ids have the lowest checksums, whatever the order of the batches."""
+    """The utterances whose ids have the lowest checksums, whatever the order of the batches.
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._kept: list[tuple[int, str, str, Tensor]] = []
+    Args:
+      size: number of utterances; None: all.
+    """
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+        self._entries: list[tuple[int, str, str, Tensor]] = []  # checksum, id, text, outputs
 
     def add(self, references: Mapping[str, str], outputs: Sequence[Tensor]) -> None:
         """Add the utterances of a batch."""
         for (name, text), output in zip(references.items(), outputs, strict=True):
-            self._kept.append((zlib.crc32(name.encode()), name, text, output.clone()))
-        self._kept = sorted(self._kept, key=lambda entry: entry[:2])[: self._most]
+            self._entries.append((zlib.crc32(name.encode()), name, text, output.clone()))
+        self._entries = sorted(self._entries, key=lambda entry: entry[:2])[: self._size]
 
-    def chosen(self) -> tuple[dict[str, str], list[Tensor]]:
+    def selected(self) -> tuple[dict[str, str], list[Tensor]]:
         """Return references by id, and the outputs."""
-        references = {name: text for _, name, text, _ in self._kept}
-        return references, [output for *_, output in self._kept]
+        references = {name: text for _, name, text, _ in self._entries}
+        return references, [output for *_, output in self._entries]
 
 
 def sentences(
@@ -176,7 +152,7 @@ def sentences(
         outputs = rows(*model(batch.inputs, batch.input_lengths))
     model.train(training)
     references = references_of(batch, recognition.units).values()
-    return list(references), texts_of(recognition.sentences, outputs, recognition.jobs)
+    return list(references), texts_of(recognition.greedy_search, outputs, recognition.jobs)
 
 
 def references_of(batch: CtcBatch, units: Units) -> dict[str, str]:

@@ -323,6 +323,7 @@ def write_records(
         _plan(number, store, {name: labels[name] for name in group})
         for number, group in enumerate(groups)
     ]
+    # Files of the same plan are kept, so that a killed run continues; the manifest comes last.
     (out / RECORDS).unlink(missing_ok=True)
     pending = [plan for plan in plans if not plan.is_done(out)]
     for path in set((out / FILES).glob("*")) - {record_path(out, plan.number) for plan in plans}:
