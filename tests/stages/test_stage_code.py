@@ -162,7 +162,7 @@ NAMED_IN_STRINGS = {
     "toolkit.commands.bench",
     "toolkit.doctor.processes",
     "toolkit.new_corpus.templates",
-    "toolkit.parallel.config",
+    "toolkit.parallel.strategy",
     "toolkit.processes.context",
 }
 """Files with names of modules in strings."""
