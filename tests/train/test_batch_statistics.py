@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-import toolkit.train.checkpoints as batch_statistics
 from toolkit.models.ctc import MaskedBatchNorm
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
+from toolkit.train import checkpoints
 from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
 from toolkit.train.checkpoints import update_batch_norm
 from toolkit.train.config import ChunkConfig, TrainerConfig
@@ -35,17 +35,14 @@ class Network(nn.Module):
 class Data:
     def __init__(self, inputs):
         self.inputs = inputs
-        self.loaded, self.closed = 0, False
+        self.loaded = 0
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
         assert (epoch, start, rank, world_size) == (2, 0, 0, 1)
-        try:
-            for x in self.inputs:
-                self.loaded += 1
-                ones = torch.ones(x.shape[:2])
-                yield Batch(["a"] * len(x), x, ones.long(), ones, ones.sum(1).long(), ones.numel())
-        finally:
-            self.closed = True
+        for x in self.inputs:
+            self.loaded += 1
+            ones = torch.ones(x.shape[:2])
+            yield Batch(["a"] * len(x), x, ones.long(), ones, ones.sum(1).long(), ones.numel())
 
 
 def made_up(batches, seed=0):
@@ -60,7 +57,7 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
     for norm in (model.masked, model.plain):  # of another network
         norm.running_mean.fill_(7)
         norm.running_var.fill_(70)
-    update_batch_norm(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
+    update_batch_norm(model, data.batches(2), torch.device("cpu"), lambda b: model(b.inputs))
     assert data.loaded == 5
     assert not any(module.training for module in model.modules())
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
@@ -80,16 +77,15 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
 
 
 def test_no_more_batches_are_loaded_than_are_used(monkeypatch):
-    monkeypatch.setattr(batch_statistics, "ENOUGH", 2)
+    monkeypatch.setattr(checkpoints, "MAX_BATCHES", 2)
     model, data = made_up(5)
-    update_batch_norm(model, data, 2, torch.device("cpu"), lambda b: model(b.inputs))
+    update_batch_norm(model, data.batches(2), torch.device("cpu"), lambda b: model(b.inputs))
     assert data.loaded == 2
-    assert data.closed
 
 
 def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
     data = made_up(2)[1]
-    update_batch_norm(nn.Linear(3, 3), data, 2, torch.device("cpu"), None)
+    update_batch_norm(nn.Linear(3, 3), data.batches(2), torch.device("cpu"), None)
     assert data.loaded == 0
 
 
@@ -100,10 +96,9 @@ def test_momenta_are_restored_after_a_fault():
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        update_batch_norm(model, data, 2, torch.device("cpu"), fail)
+        update_batch_norm(model, data.batches(2), torch.device("cpu"), fail)
     assert (model.masked.momentum, model.plain.momentum) == (0.1, 0.2)
     assert not model.plain.training
-    assert data.closed
 
 
 @pytest.mark.parametrize("average_epochs", [1, 2])
@@ -121,7 +116,7 @@ def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_pat
     )
     fit(model, cross_entropy, data, config, tmp_path)
     kept = {name: x.clone() for name, x in model.state_dict().items() if "running" in name}
-    update_batch_norm(model, data, 2, torch.device("cpu"), partial(cross_entropy, model))
+    update_batch_norm(model, data.batches(2), torch.device("cpu"), partial(cross_entropy, model))
     own = all(torch.equal(model.state_dict()[name], x) for name, x in kept.items())
     assert kept
     assert own == (average_epochs == 2)  # the last step's are kept with the last step's weights

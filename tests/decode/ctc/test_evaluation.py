@@ -43,7 +43,7 @@ def test_the_search_that_was_asked_for(files, search, expected):
     made = make_recognition(UNITS, 32, 1, EvaluationConfig(search), files)
     heard = spell("a crt")
     assert made.search.decode(heard)[0].text == expected
-    found = made.sentences.decode(heard)[0].text  # with one prefix
+    found = made.greedy_search.decode(heard)[0].text  # with one prefix
     assert set(found.split()) <= ({"A", "CRT"} if search == "prefixes" else {"A", "CAT", "SAT"})
 
 
