@@ -35,7 +35,7 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.decoded import Recognised
-from toolkit.decode.rescore import WEIGHTS, Candidates, Rescorer, RescoringWeights
+from toolkit.decode.rescore import WEIGHTS, NbestList, Rescorer, RescoringWeights
 from toolkit.decode.words import SilenceGate, SilencePosteriors, WordAligner, silence_pdfs
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
@@ -168,7 +168,7 @@ class BundleSearch:
     ) -> Recognised:
         """Choose from the n-best list with the neural language model."""
         hypotheses = n_best(lattice, self.weights, count)
-        candidates = Candidates.of(hypotheses, self.weights, self._words)
+        candidates = NbestList.of(hypotheses, self.weights, self._words)
         if aligner is None:
             return Recognised(self._neural_rescorer.best(candidates))
         names, posteriors = self._neural_rescorer.words(candidates)

@@ -131,7 +131,7 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedPass:
     """One utterance decoded with several pairs of weights."""
 
     utterance: str
@@ -156,13 +156,13 @@ class SearchResult:
     scores: Tensor
     """[T, P] log-likelihoods times `DecodeConfig.acoustic_scale`."""
     beam: float
-    """See `Decoded.beam`."""
+    """See `DecodedPass.beam`."""
     lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
     """Time of the scores and processor time up to the end of each pass."""
     cut: bool
-    """See `Decoded.cut`."""
+    """See `DecodedPass.cut`."""
 
 
 def search(scored: ScoredUtterance, decoder: Decoder) -> SearchResult:
@@ -210,7 +210,7 @@ def _grammar(path: Path, words: Path) -> Grammar:
     return Grammar(read_binary(path), SymbolTable.read(words))
 
 
-def real_time_factor(decoded: Sequence[Decoded]) -> float:
+def real_time_factor(decoded: Sequence[DecodedPass]) -> float:
     """Return the real-time factor: seconds of one core per second of speech."""
     audio = sum(d.audio_seconds for d in decoded)
     return sum(d.decode_seconds for d in decoded) / audio if audio else float("nan")
@@ -221,7 +221,7 @@ LATTICES = "searched.*.safetensors"
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedUtterance:
     """What the search of an utterance has left."""
 
     utterance: str
@@ -231,9 +231,9 @@ class Searched:
     seconds: tuple[float, ...]
     """See `toolkit.decode.search.SearchResult`."""
     beam: float
-    """See `Decoded.beam`."""
+    """See `DecodedPass.beam`."""
     cut: bool
-    """See `Decoded.cut`."""
+    """See `DecodedPass.cut`."""
     lattices: tuple[ScoredLattice, ...] = ()
     """One for each pass; empty when no path survived the widest beam."""
 
@@ -252,7 +252,7 @@ def decode_store(
     out: Path,
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[list[Decoded]]:
+) -> list[list[DecodedPass]]:
     """Decode every utterance of the scorer's feature store.
 
     Lattices are made once, at the acoustic scale of the search, and kept in `out`; each pair of
@@ -272,15 +272,15 @@ def decode_store(
       For each pass the utterances in the order of the store, then those without features.
     """
     work = partial(_decode_shard, decoder, weights, out)
-    decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
+    decoded: list[list[DecodedPass]] = [[] for _ in range(decoder.passes)]
     for path in map_scored_shards(work, scorer, jobs, "decode", progress):
         for line in path.read_text(encoding="utf-8").splitlines():
             for found, plain in zip(decoded, json.loads(line), strict=True):
-                found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
+                found.append(DecodedPass(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
     for found, pairs in zip(decoded, weights, strict=True):
         nothing = ("",) * len(pairs)
         found += [
-            Decoded(cut.id, cut.duration, 0.0, 0.0, nothing) for cut in scorer.store.failed_cuts
+            DecodedPass(cut.id, cut.duration, 0.0, 0.0, nothing) for cut in scorer.store.failed_cuts
         ]
     return decoded
 
@@ -313,7 +313,7 @@ def _decode_shard(
 
 def searched_shard(
     decoder: Decoder, folder: Path, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
-) -> list[Searched]:
+) -> list[SearchedUtterance]:
     """The lattices of a shard: those in a folder, or of a search that leaves them there.
 
     Args:
@@ -330,7 +330,9 @@ def searched_shard(
     found = []
     for plain in json.loads(described):
         mine = tuple(next(lattices) for _ in range(decoder.passes if plain["beam"] else 0))
-        found.append(Searched(**plain | {"seconds": tuple(plain["seconds"])}, lattices=mine))
+        found.append(
+            SearchedUtterance(**plain | {"seconds": tuple(plain["seconds"])}, lattices=mine)
+        )
     return found
 
 
@@ -341,9 +343,9 @@ def _search_shard(
     load_once(decoder)
     scale = decoder.config.acoustic_scale
 
-    def searched(scored: ScoredUtterance) -> Searched:
+    def searched(scored: ScoredUtterance) -> SearchedUtterance:
         found = search(scored, decoder)
-        return Searched(
+        return SearchedUtterance(
             scored.utterance,
             round(scorer.store.cut(scored.utterance).duration, 4),
             found.seconds,
@@ -360,9 +362,9 @@ def _search_shard(
 
 
 def _best_paths(
-    searched: Searched, weights: Sequence[Sequence[Weights]], table: SymbolTable
+    searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
 ) -> list[dict]:
-    """The fields of `Decoded` for each pass."""
+    """The fields of `DecodedPass` for each pass."""
     plain = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()

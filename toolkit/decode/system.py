@@ -16,9 +16,9 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import LogProbs
 from toolkit.decode.search import (
     WEIGHTS,
-    Decoded,
+    DecodedPass,
     Decoder,
-    Searched,
+    SearchedUtterance,
     decode_store,
     real_time_factor,
     remove_lattices,
@@ -157,7 +157,7 @@ def decode_passes(
         tunings.append(tuning)
 
     rows: dict[str, list[Result]] = {decoding_pass.lm: [] for decoding_pass in passes}
-    decoded: dict[str, list[list[Decoded]]] = {}
+    decoded: dict[str, list[list[DecodedPass]]] = {}
     for split in scorers:
         decoded[split] = [
             searches.best(split, number, [Weights(*t.best) for t in tunings])
@@ -209,7 +209,7 @@ def _result(
     system: str,
     split: str,
     decoding_pass: Pass,
-    utterances: Sequence[Decoded],
+    utterances: Sequence[DecodedPass],
     references: Mapping[str, str],
     speakers: Mapping[str, str],
     command: str,
@@ -230,11 +230,13 @@ class _Searches:
     scorers: Scorers
     out: Path
     jobs: int
-    _found: dict[tuple[str, float, tuple[Weights, ...]], list[list[Decoded]]] = field(
+    _found: dict[tuple[str, float, tuple[Weights, ...]], list[list[DecodedPass]]] = field(
         default_factory=dict
     )
 
-    def decoded(self, split: str, scale: float, weights: Sequence[Weights]) -> list[list[Decoded]]:
+    def decoded(
+        self, split: str, scale: float, weights: Sequence[Weights]
+    ) -> list[list[DecodedPass]]:
         """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
         key = (split, scale, tuple(weights))
         if key not in self._found:
@@ -244,7 +246,7 @@ class _Searches:
             self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
         return self._found[key]
 
-    def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[Decoded]:
+    def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[DecodedPass]:
         """A split decoded by one pass with its weights, searched at their scale.
 
         Args:
@@ -424,7 +426,7 @@ def write_nbest_and_ctm(
     decoder = decoder.at(weights.acoustic_scale)
     found: dict[str, list[LatticeSummary]] = {}
     for split, scorer in scorers.items():
-        folder = out / split / "explored"
+        folder = out / split / "nbest"
         folder.mkdir(parents=True, exist_ok=True)
         searched = search_folder(out, split, weights.acoustic_scale)
         extract = _Extractor(decoder, weights, lang, senones, config, searched, folder)
@@ -449,7 +451,7 @@ def _nbest_table(found: Sequence[LatticeSummary]) -> str:
 
 
 @dataclass(frozen=True)
-class _Explored:
+class _ListedLattice:
     """What is extracted from the lattice of an utterance."""
 
     summary: dict[str, Any]
@@ -477,7 +479,7 @@ class _Extractor:
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
-        path = self.out / f"listed.{number:06d}.jsonl"
+        path = self.out / f"nbest.{number:06d}.jsonl"
         words = word_lattice_path(self.out.parent / "word_lattices", number)
         if path.exists() and words.exists():
             return path
@@ -490,24 +492,24 @@ class _Extractor:
         )
         shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
         searched = {one.utterance: one for one in shard_found}
-        explore = partial(self._explore, searched, aligner, scorer.frame_shift)
-        explored = dict(zip(ids, map_utterances(explore, scorer, ids, threads), strict=True))
+        list_lattice = partial(self._list, searched, aligner, scorer.frame_shift)
+        listed = dict(zip(ids, map_utterances(list_lattice, scorer, ids, threads), strict=True))
         words.parent.mkdir(exist_ok=True)
-        lattices = {u: x.words for u, x in explored.items()}
+        lattices = {u: x.words for u, x in listed.items()}
         weights = self.weights
         decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
         write_word_lattices(words, lattices, aligner.symbol, decoding)
-        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in explored.items()]
+        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in listed.items()]
         write_atomically(path, "".join(lines))
         return path
 
-    def _explore(
+    def _list(
         self,
-        searched: Mapping[str, Searched],
+        searched: Mapping[str, SearchedUtterance],
         aligner: WordAligner,
         frame_shift: float,
         scored: ScoredUtterance,
-    ) -> _Explored:
+    ) -> _ListedLattice:
         one = searched[scored.utterance]
         found, start = one.lattices, scored.clock()
         nbest = found and n_best(found[-1], self.weights, self.config.count)
@@ -518,10 +520,10 @@ class _Extractor:
             "words": [],
         }
         if not found:
-            return _Explored(summary, None)
+            return _ListedLattice(summary, None)
         scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
         words = aligner(found[-1], self.weights, scored.log_likelihoods * scale, scale)
-        return _Explored(
+        return _ListedLattice(
             summary | {"words": words}, word_lattice(found[-1], scale, beam, frame_shift)
         )
 

@@ -28,7 +28,7 @@ from toolkit.decode.ctc.align_folder import align_folder_by_ctc
 from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
 from toolkit.decode.ctc.search import WordsConfig
 from toolkit.decode.recogniser import load_recogniser
-from toolkit.decode.rescore import RescoringWeights, candidates_of, neural_scores
+from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
 from toolkit.decode.stream import CtcStreamingRecogniser, EndpointConfig, StreamingBundle
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
@@ -186,7 +186,7 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
         features = recogniser.frontend(noise(2.0, seed))
         hypotheses = recogniser.decoder.decode(recogniser.scorer.log_probs(features))
         assert len(hypotheses) > 3
-        listed = candidates_of(hypotheses, lm, recogniser.settings.search)
+        listed = to_nbest_list(hypotheses, lm, recogniser.settings.search)
         wanted = weights.best(listed, neural_scores(neural, [listed])[0])
         assert recogniser.recognise(noise(2.0, seed)) == wanted
         without = plain.recognise(noise(2.0, seed))
