@@ -275,8 +275,8 @@ class NetworkRecogniser:
           features, state: see `scores`.
           details: find word times and confidences too.
         """
-        (found,) = self.recognise_batch([(features, state)], details)
-        return found
+        (result,) = self.recognise_batch([(features, state)], details)
+        return result
 
     def recognise_batch(
         self, utterances: Sequence[tuple[Tensor, CmnState | None]], details: bool = False
@@ -291,15 +291,15 @@ class NetworkRecogniser:
         has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
         sounding = list(compress(utterances, has_sound))
         scored = iter(self.model.batch_log_likelihoods(sounding) if sounding else ())
-        found = []
+        results = []
         for (features, _), sound in zip(utterances, has_sound, strict=True):
             if sound:
                 gated = self.silence_gate().gate_utterance(features, next(scored))
                 scores = gated * self.search.scale
-                found.append(self.best(self.search.lattice(scores), scores, details))
+                results.append(self.best(self.search.lattice(scores), scores, details))
             else:
-                found.append(Recognised("", () if details else None))
-        return found
+                results.append(Recognised("", () if details else None))
+        return results
 
     def best(self, lattice: Lattice | None, scores: Tensor, details: bool) -> Recognised:
         """Return the best path of an utterance's lattice.
@@ -402,11 +402,11 @@ class SpeakerRecogniser:
         Returns:
           The result of each utterance.
         """
-        found = [Recognised("", () if details else None)] * len(utterances)
+        results = [Recognised("", () if details else None)] * len(utterances)
         aligner = self.word_aligner if details else None
         for number, scores in self.scores(utterances):
-            found[number] = self.search.best(self.search.lattice(scores), scores, aligner)
-        return found
+            results[number] = self.search.best(self.search.lattice(scores), scores, aligner)
+        return results
 
     def scores(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
         """Score the utterances of one speaker with the system adapted to it.

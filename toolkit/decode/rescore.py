@@ -151,19 +151,19 @@ def read_nbest_lists(folder: Path, weights: Weights, count: int) -> list[ListedU
     Raises:
       NbestListError: a file is damaged, or of an earlier version.
     """
-    found = []
+    listed = []
     for path in sorted(folder.glob("nbest.*.jsonl")):
         with reading(path, NbestListError, "decode again"):
-            found += [
+            listed += [
                 ListedUtterance(
-                    one.utterance,
-                    one.audio_seconds,
-                    one.seconds,
-                    NbestList.of_rows(one.nbest[:count], weights),
+                    summary.utterance,
+                    summary.audio_seconds,
+                    summary.seconds,
+                    NbestList.of_rows(summary.nbest[:count], weights),
                 )
-                for one in read_summaries(path)
+                for summary in read_summaries(path)
             ]
-    return found
+    return listed
 
 
 def make_nbest_lists(
@@ -183,12 +183,12 @@ def make_nbest_lists(
       NbestListError: a file of an earlier run is damaged.
     """
     work = partial(_list_shard, decoder, penalty, count, out)
-    found = []
+    listed = []
     for path in map_scored_shards(work, scorer, jobs, "n-best"):
         with reading(path, NbestListError, "remove it to make it again"):
             lines = path.read_text(encoding="utf-8").splitlines()
-            found += [from_plain(ListedUtterance, json.loads(line)) for line in lines]
-    return found
+            listed += [from_plain(ListedUtterance, json.loads(line)) for line in lines]
+    return listed
 
 
 def _list_shard(
@@ -342,9 +342,9 @@ class Rescorer:
 
 def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
     """Compute the neural model's log-probability of every hypothesis: [K] for each list."""
-    sentences = [words for one in lists for words in one.sentences]
+    sentences = [words for nbest in lists for words in nbest.sentences]
     sums = np.array([scores.sum() for scores in lm.score(sentences)])
-    return np.split(sums, np.cumsum([len(one.texts) for one in lists])[:-1])
+    return np.split(sums, np.cumsum([len(nbest.texts) for nbest in lists])[:-1])
 
 
 @dataclass(frozen=True)
@@ -410,14 +410,14 @@ class RescoredLists:
 
     def count(self, references: Mapping[str, str], weights: RescoringWeights) -> ErrorCount:
         """Word errors and words; every hypothesis is compared once."""
-        found = []
+        counts = []
         for utterance, text in self.best(weights).items():
             if (utterance, text) not in self.errors:
                 reference = references[utterance].split()
                 wrong = sum(a != b for a, b in align(reference, text.split()))
                 self.errors[utterance, text] = wrong, len(reference)
-            found.append(self.errors[utterance, text])
-        return ErrorCount.of([wrong for wrong, _ in found], sum(words for _, words in found))
+            counts.append(self.errors[utterance, text])
+        return ErrorCount.of([wrong for wrong, _ in counts], sum(words for _, words in counts))
 
 
 ListsAt = Callable[[str, float], RescoredLists]
@@ -465,7 +465,9 @@ def rescore_lists(
         totals = []
         for point in points:
             weights = RescoringWeights.of(neural, Weights(*point))
-            counts = [one.count(references[split], weights) for split, one in lists.items()]
+            counts = [
+                rescored.count(references[split], weights) for split, rescored in lists.items()
+            ]
             each = [errors for count in counts for errors in count.by_utterance]
             totals.append(ErrorCount.of(each, sum(count.words for count in counts)))
         return totals
@@ -508,12 +510,12 @@ def tune_rescoring(
       The weights, and what was tried by weight of the neural model.
     """
     point = before.acoustic_scale, before.word_penalty
-    kept = None if keep is None else Keep(point, keep)
-    if kept is not None:
+    keep_before = None if keep is None else Keep(point, keep)
+    if keep_before is not None:
         axes = axes[0].including(point[0]), axes[1].including(point[1])
     consequence = f"acoustic scale {point[0]:g} and word penalty {point[1]:g} stay"
     if not enough_words_to_tune(words, consequence):
-        axes, kept = weight_axes([point[0]], [point[1]]), None
+        axes, keep_before = weight_axes([point[0]], [point[1]]), None
         neural_weights = [min(neural_weights)]
     tried = {
         weight: tune(
@@ -521,7 +523,7 @@ def tune_rescoring(
             partial(count_errors, weight),
             smallest_change,
             first_search=before.acoustic_scale,
-            keep=kept,
+            keep=keep_before,
         )
         for weight in sorted(set(neural_weights))
     }
@@ -604,10 +606,10 @@ def rescore_system(
             searched, penalty = decoder.at(scale), before.word_penalty
             listed = make_nbest_lists(scorers[split], searched, penalty, config.count, folder, jobs)
         without_features = scorers[split].store.failed_cuts
-        found = {x.utterance: x.nbest for x in listed}
-        found |= {cut.id: NbestList((), (), (), ()) for cut in without_features}
+        lists_of = {x.utterance: x.nbest for x in listed}
+        lists_of |= {cut.id: NbestList((), (), (), ()) for cut in without_features}
         audio = sum(x.audio_seconds for x in listed) + sum(cut.duration for cut in without_features)
-        return RescoredLists.of(found, model, audio, sum(x.decode_seconds for x in listed))
+        return RescoredLists.of(lists_of, model, audio, sum(x.decode_seconds for x in listed))
 
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
@@ -630,14 +632,14 @@ def rescore_system(
 
 
 def _calibration(
-    found: Sequence[tuple[RescoredLists, Mapping[str, str]]], weights: RescoringWeights
+    splits: Sequence[tuple[RescoredLists, Mapping[str, str]]], weights: RescoringWeights
 ) -> Calibration:
     """Fit the calibration of posteriors on rescored splits with their references."""
     posteriors: list[float] = []
     correct: list[bool] = []
-    for rescored, references in found:
-        for utterance, (words, sure) in rescored.words(weights).items():
-            posteriors += sure
+    for rescored, references in splits:
+        for utterance, (words, word_posteriors) in rescored.words(weights).items():
+            posteriors += word_posteriors
             correct += correct_words(references[utterance], words)
     return Calibration.fit(posteriors, correct)
 
@@ -666,12 +668,16 @@ def to_nbest_list(
       config: the search.
       missing: `missing_words` of its dictionary, which share the probability of <UNK>.
     """
-    texts = tuple(one.text for one in hypotheses)
+    texts = tuple(hypothesis.text for hypothesis in hypotheses)
     sentences = [text.split() for text in texts]
     unknown = np.array([missing_words(lm, words) for words in sentences])
     language = math.log(10) * lm.logprobs(sentences) - math.log(max(1, missing)) * unknown
     bonus = config.word_bonus * np.array([len(words) for words in sentences])
-    acoustic = np.array([one.score for one in hypotheses]) - config.lm_weight * language - bonus
+    acoustic = (
+        np.array([hypothesis.score for hypothesis in hypotheses])
+        - config.lm_weight * language
+        - bonus
+    )
     none = (0.0,) * len(texts)
     return NbestList(texts, tuple(acoustic.tolist()), none, tuple(language.tolist()))
 
@@ -744,10 +750,10 @@ def rescore_ctc(
         data, weights = splits[split], Weights(scale, before.word_penalty)
         searched = decoder.configured(nbest_search_config(decoder.config, weights, config.count))
         start = processor_seconds()
-        found = searched.decode_many(list(data.posteriors.values()), jobs)
+        decoded = searched.decode_many(list(data.posteriors.values()), jobs)
         lists = {
             utterance: to_nbest_list(hypotheses, lm, searched.config, missing)
-            for utterance, hypotheses in zip(data.posteriors, found, strict=True)
+            for utterance, hypotheses in zip(data.posteriors, decoded, strict=True)
         }
         without = [utterance for utterance in data.references if utterance not in lists]
         lists |= {utterance: NbestList((), (), (), ()) for utterance in without}
@@ -756,7 +762,7 @@ def rescore_ctc(
 
     axes = weight_axes(
         [factor * before.acoustic_scale for factor in SCALES],
-        [before.word_penalty + more for more in PENALTIES],
+        [before.word_penalty + offset for offset in PENALTIES],
     )
     references = {split: data.references for split, data in splits.items()}
     speakers = {split: data.speakers for split, data in splits.items()}

@@ -185,10 +185,10 @@ def search(scored: ScoredUtterance, decoder: Decoder) -> SearchResult:
 
 def last_lattice(scored: ScoredUtterance, decoder: Decoder) -> ScoredLattice | None:
     """Make the lattice of one utterance after all passes; None if no path survives."""
-    found = search(scored, decoder)
-    if not found.lattices:
+    result = search(scored, decoder)
+    if not result.lattices:
         return None
-    return ScoredLattice.of(found.lattices[-1], found.scores, decoder.config.acoustic_scale)
+    return ScoredLattice.of(result.lattices[-1], result.scores, decoder.config.acoustic_scale)
 
 
 @lru_cache(maxsize=1)
@@ -275,12 +275,15 @@ def decode_store(
     decoded: list[list[DecodedPass]] = [[] for _ in range(decoder.passes)]
     for path in map_scored_shards(work, scorer, jobs, "decode", progress):
         for line in path.read_text(encoding="utf-8").splitlines():
-            for found, plain in zip(decoded, json.loads(line), strict=True):
-                found.append(DecodedPass(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
-    for found, pairs in zip(decoded, weights, strict=True):
-        nothing = ("",) * len(pairs)
-        found += [
-            DecodedPass(cut.id, cut.duration, 0.0, 0.0, nothing) for cut in scorer.store.failed_cuts
+            for utterances, fields in zip(decoded, json.loads(line), strict=True):
+                utterances.append(
+                    DecodedPass(**{**fields, "hypotheses": tuple(fields["hypotheses"])})
+                )
+    for utterances, pairs in zip(decoded, weights, strict=True):
+        no_hypotheses = ("",) * len(pairs)
+        utterances += [
+            DecodedPass(cut.id, cut.duration, 0.0, 0.0, no_hypotheses)
+            for cut in scorer.store.failed_cuts
         ]
     return decoded
 
@@ -305,8 +308,10 @@ def _decode_shard(
     path = out / f"passes-{name}.{number:06d}.jsonl"
     if not path.exists():
         table = SymbolTable.read(decoder.words)
-        found = searched_shard(decoder, out, scorer, threads, shard)
-        lines = [json.dumps(_best_paths(one, weights, table)) + "\n" for one in found]
+        searched = searched_shard(decoder, out, scorer, threads, shard)
+        lines = [
+            json.dumps(_best_paths(utterance, weights, table)) + "\n" for utterance in searched
+        ]
         write_atomically(path, "".join(lines))
     return path
 
@@ -325,15 +330,17 @@ def searched_shard(
     path = folder / LATTICES.replace("*", f"{number:06d}")
     if not path.exists():
         _search_shard(decoder, path, scorer, threads, ids)
-    kept, described = read_scored(path)
-    lattices = iter(kept)
-    found = []
-    for plain in json.loads(described):
-        mine = tuple(next(lattices) for _ in range(decoder.passes if plain["beam"] else 0))
-        found.append(
-            SearchedUtterance(**plain | {"seconds": tuple(plain["seconds"])}, lattices=mine)
+    stored, descriptions = read_scored(path)
+    lattices = iter(stored)
+    utterances = []
+    for fields in json.loads(descriptions):
+        of_utterance = tuple(next(lattices) for _ in range(decoder.passes if fields["beam"] else 0))
+        utterances.append(
+            SearchedUtterance(
+                **fields | {"seconds": tuple(fields["seconds"])}, lattices=of_utterance
+            )
         )
-    return found
+    return utterances
 
 
 def _search_shard(
@@ -344,28 +351,28 @@ def _search_shard(
     scale = decoder.config.acoustic_scale
 
     def searched(scored: ScoredUtterance) -> SearchedUtterance:
-        found = search(scored, decoder)
+        result = search(scored, decoder)
         return SearchedUtterance(
             scored.utterance,
             round(scorer.store.cut(scored.utterance).duration, 4),
-            found.seconds,
-            found.beam,
-            found.cut,
-            tuple(ScoredLattice.of(x, found.scores, scale) for x in found.lattices),
+            result.seconds,
+            result.beam,
+            result.cut,
+            tuple(ScoredLattice.of(x, result.scores, scale) for x in result.lattices),
         )
 
-    described, lattices = [], []
-    for one in map_utterances(searched, scorer, ids, threads):
-        described.append({k: v for k, v in vars(one).items() if k != "lattices"})
-        lattices += one.lattices
-    write_scored(path, lattices, json.dumps(described))
+    descriptions, lattices = [], []
+    for utterance in map_utterances(searched, scorer, ids, threads):
+        descriptions.append({k: v for k, v in vars(utterance).items() if k != "lattices"})
+        lattices += utterance.lattices
+    write_scored(path, lattices, json.dumps(descriptions))
 
 
 def _best_paths(
     searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
 ) -> list[dict]:
     """The fields of `DecodedPass` for each pass."""
-    plain = []
+    passes = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()
         hypotheses = [""] * len(pairs)
@@ -373,7 +380,7 @@ def _best_paths(
             paths = [searched.lattices[pass_number].best_words(pair) for pair in pairs]
             hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
         spent = (time.process_time() - start) / len(pairs)
-        plain.append(
+        passes.append(
             {
                 "utterance": searched.utterance,
                 "audio_seconds": searched.audio_seconds,
@@ -383,4 +390,4 @@ def _best_paths(
                 "cut": searched.cut and pass_number > 0,
             }
         )
-    return plain
+    return passes
