@@ -114,7 +114,7 @@ def force_align_batch(
       senones: those of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
-    found: list[UtteranceAlignment | None] = [None] * len(graphs)
+    alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
     open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
     for beam in config.beams():
         if not open_ones:
@@ -129,9 +129,9 @@ def force_align_batch(
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
                 pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
-                found[i] = _read_path(path, pdfs, senones, score, beam.search)
-        open_ones = [i for i in open_ones if found[i] is None]
-    return found
+                alignments[i] = _read_path(path, pdfs, senones, score, beam.search)
+        open_ones = [i for i in open_ones if alignments[i] is None]
+    return alignments
 
 
 def _read_path(
@@ -269,8 +269,8 @@ def align_batched(
     graphs: list[TrainingGraph] = []
 
     def search() -> Iterator[tuple[str, UtteranceAlignment | None]]:
-        found = force_align_batch(scores, graphs, compiler.senones, config)
-        yield from zip(names, found, strict=True)
+        alignments = force_align_batch(scores, graphs, compiler.senones, config)
+        yield from zip(names, alignments, strict=True)
         for rows in (names, scores, graphs):
             rows.clear()
 

@@ -180,7 +180,7 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
       BundleError: the folder is no such bundle.
     """
     if not is_ctc(folder):
-        raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {SETTINGS}")
+        raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {CTC_SETTINGS}")
     return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
 
 
