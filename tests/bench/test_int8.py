@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from tests.decode.bundle.test_ctc_bundle import noise, write
+from tests.decode.test_ctc_bundle import noise, write
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.int8 import FLOAT32, INT8, measure, table
 from toolkit.cli import main
