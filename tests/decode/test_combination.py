@@ -80,7 +80,7 @@ def test_posteriors_are_added_with_their_weights(two):
     one, three = found["u-1"]
     assert one.confidence == pytest.approx(0.5 * 1.0 + 0.5 * 0.7)
     assert three.confidence == pytest.approx(0.5 * 0.4 + 0.5 * 0.7)
-    assert (one.start, one.end, three.end) == pytest.approx((0.0, 1.0, 2.0))
+    assert (one.start_s, one.end_s, three.end_s) == pytest.approx((0.0, 1.0, 2.0))
     assert found["u-2"][0].confidence == pytest.approx(0.8)
     alone = combine(systems, Combination((1.0, 0.0)), words)
     assert texts(alone) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
