@@ -87,8 +87,9 @@ def write(
     if neural:
         search = replace(search, lm_weight=0.8, word_bonus=0.0, nbest=12)
     write_ctc_bundle(files, search, FRONTEND, folder / "final" / "ctc", fast)
-    systems = [BundledSystem("ctc", "words+3gram", not bidirectional, {"dev": 12.5})]
-    write_systems(folder / "final", systems)
+    roles = ("speaker_known", "speaker_unknown", *(() if bidirectional else ("stream",)))
+    system = BundledSystem("ctc", "words+3gram", not bidirectional, {"dev": 12.5}, roles)
+    write_systems(folder / "final", [system])
     return folder / "final" / "ctc"
 
 

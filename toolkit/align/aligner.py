@@ -248,7 +248,7 @@ class Aligner:
         self._silence = self._system.senones.topology.silence
 
     @property
-    def adapts(self) -> bool:
+    def needs_speakers(self) -> bool:
         """Whether the system needs a transform for each speaker (see `adaptation_statistics`)."""
         return self._independent is not None
 

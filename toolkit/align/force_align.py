@@ -94,23 +94,16 @@ class UtteranceAlignment:
 
 
 def force_align(
-    log_likelihoods: FrameScores, graph: TrainingGraph, senones: Senones, config: AlignConfig
-) -> UtteranceAlignment | None:
-    """The best path of log_likelihoods[T, L] through a training graph; None if there is none."""
-    return force_align_batch([log_likelihoods], [graph], senones, config)[0]
-
-
-def force_align_batch(
     log_likelihoods: Sequence[FrameScores],
     graphs: Sequence[TrainingGraph],
     senones: Senones,
     config: AlignConfig,
 ) -> list[UtteranceAlignment | None]:
-    """Align several utterances at once, each as `force_align` would.
+    """The best path of each utterance through its training graph; None if there is none.
 
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
-      graphs: for each its training graph, from `TrainingGraphCompiler`.
+      graphs: for each its training graph, from `TranscriptGraphs`.
       senones: those of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
@@ -269,7 +262,7 @@ def align_batched(
     graphs: list[TrainingGraph] = []
 
     def search() -> Iterator[tuple[str, UtteranceAlignment | None]]:
-        alignments = force_align_batch(scores, graphs, compiler.senones, config)
+        alignments = force_align(scores, graphs, compiler.senones, config)
         yield from zip(names, alignments, strict=True)
         for rows in (names, scores, graphs):
             rows.clear()

@@ -421,7 +421,7 @@ def _search(
         once = replace(
             config, beam=beam.search, retries=(), max_active=min(beam.max_active, max_active)
         )
-        path = force_align(window, graph, senones, once)
+        (path,) = force_align([window], [graph], senones, once)
         if path is not None:
             return path
     return None

@@ -20,7 +20,7 @@ from toolkit.align.force_align import (
     TranscriptGraphs,
     UtteranceAlignment,
     align_batched,
-    force_align_batch,
+    force_align,
 )
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.long_recording import LongRecordingResult, align_long_recording
@@ -176,7 +176,7 @@ class _Task:
 
     def _search(self, scores: Sequence[FrameScores]) -> None:
         for batch in self._batches:
-            force_align_batch(
+            force_align(
                 [scores[i] for i in batch],
                 [self.graphs[i] for i in batch],
                 self.speech.senones,

@@ -276,7 +276,7 @@ class WordAligner:
         graph = self._compiler.compile(words)
         columns = scores[:, graph.pdfs] / scale
         config = AlignConfig(scale, beam=self._beam)
-        aligned = force_align(columns, graph, self._compiler.senones, config)
+        (aligned,) = force_align([columns], [graph], self._compiler.senones, config)
         return aligned and self._ends(aligned)
 
     def _ends(self, aligned: UtteranceAlignment) -> list[tuple[int, int]]:
@@ -496,7 +496,7 @@ class CtcWordAligner:
             _confidence(times, 0, len(labels)),
         )
 
-    def evenly(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
+    def uniform_times(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
         """Return words of equal length, for frames too few to align them; their confidence is 0."""
         bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
         spans = zip(words, bounds[:-1], bounds[1:], strict=True)
