@@ -25,7 +25,7 @@ from toolkit.align.force_align import (
     TranscriptGraphs,
     UtteranceAlignment,
     align_batched,
-    force_align_batch,
+    force_align,
 )
 from toolkit.environment import peak_bytes
 from toolkit.features.gmm_features import GmmFrontend
@@ -235,7 +235,7 @@ class _Task:
 
     def _search(self, scores: Sequence[FrameScores]) -> None:
         for batch in self._batches:
-            force_align_batch(
+            force_align(
                 [scores[i] for i in batch],
                 [self.graphs[i] for i in batch],
                 self.speech.senones,

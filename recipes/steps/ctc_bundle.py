@@ -28,7 +28,7 @@ from toolkit.decode.ctc.recogniser import CtcScorer
 from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.decode.ctc.system import tune_beam
 from toolkit.decode.recogniser import recognise_alone
-from toolkit.decode.rescore import WEIGHTS, RescoringWeights, nbest_search_config, weights_of
+from toolkit.decode.rescore import WEIGHTS, RescoringWeights, nbest_search_config, to_weights
 from toolkit.decode.tune import ErrorCount
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.units.factory import load_units
@@ -154,7 +154,7 @@ def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> Wor
 
 def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
     """The search for the lists that are rescored, as for the results."""
-    weights = Weights(scale, weights_of(decoder.config).word_penalty)
+    weights = Weights(scale, to_weights(decoder.config).word_penalty)
     return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
 
 

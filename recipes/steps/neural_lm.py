@@ -6,8 +6,8 @@ from recipes.steps.data import lm_sources, need_user_files, transcripts_of
 from recipes.steps.decoding import decoding_options
 from recipes.steps.systems import (
     DecodedSystem,
-    explored,
     last_rows,
+    nbest_folders,
     system_decoder,
     system_scorers,
     system_senones,
@@ -106,7 +106,7 @@ def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, floa
             tuned=tuned,
             model=model,
             config=config,
-            explored=explored(run, system) if long_enough else None,
+            nbest=nbest_folders(run, system) if long_enough else None,
             out=out,
             **decoding_options(run),
         )

@@ -85,9 +85,9 @@ def tuning_errors(run: Run, rows: Sequence[Result]) -> int:
     return sum(row.insertions + row.deletions + row.substitutions for row in tuned)
 
 
-def explored(run: Run, system: DecodedSystem) -> dict[str, Path]:
+def nbest_folders(run: Run, system: DecodedSystem) -> dict[str, Path]:
     """Return the folders of a system's n-best lists by split; none if they were not written."""
     if not system.listed:
         return {}
     folder = f"decode/{system.name}"
-    return {split: run.need(f"{folder}/{split}/explored") for split in splits(run).decoded}
+    return {split: run.need(f"{folder}/{split}/nbest") for split in splits(run).decoded}

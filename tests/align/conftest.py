@@ -86,10 +86,10 @@ class Training:
 
     names = ("mono", "tri", "lda_mllt", "sat")
     trainers = {  # noqa: RUF012
-        "mono": "monophone.train_monophone",
-        "tri": "triphone.train_triphone",
-        "lda_mllt": "lda_mllt.train_lda_mllt",
-        "sat": "sat.train_sat",
+        "mono": "train_monophone",
+        "tri": "train_triphone",
+        "lda_mllt": "train_lda_mllt",
+        "sat": "train_sat",
     }
 
     def __init__(self, speech, root) -> None:
@@ -115,9 +115,8 @@ class Training:
 
     def __call__(self, name, out, **changed):
         """Train one system, by default as the finished one of the chain was."""
-        import importlib
+        from toolkit.align import train_gmm
 
-        module, _, function = self.trainers[name].partition(".")
         settings = {
             "cepstra": self.speech.cepstra,
             "transcripts": self.speech.transcripts,
@@ -127,8 +126,7 @@ class Training:
         }
         if name != "mono":
             settings["previous"] = self.root / self.names[self.names.index(name) - 1]
-        train = getattr(importlib.import_module(f"toolkit.align.gmm.{module}"), function)
-        return train(**settings | changed)
+        return getattr(train_gmm, self.trainers[name])(**settings | changed)
 
     def system(self, name, folder=None, cepstra=None):
         """One of the finished systems, its training speakers' transforms included."""

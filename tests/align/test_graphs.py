@@ -54,7 +54,7 @@ def test_an_open_end_may_be_anywhere(compiler):
         graph = compiler.compile(["A", "AB"], open_end)
         scores = torch.full((frames, len(graph.pdfs)), -9.0)
         scores[range(frames), torch.searchsorted(graph.pdfs, torch.tensor(heard[:frames]))] = 0.0
-        found = force_align(scores, graph, compiler.senones, AlignConfig())
+        (found,) = force_align([scores], [graph], compiler.senones, AlignConfig())
         return found and found.states.tolist()
 
     for frames in range(1, 9):

@@ -10,8 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align import scorer
-from toolkit.align.scorer import batches_in_order, map_scored_shards, map_utterances
+from toolkit.align.scorer import (
+    BATCH,
+    BATCH_FRAMES,
+    BATCHES_AHEAD,
+    batches_in_order,
+    map_scored_shards,
+    map_utterances,
+)
 
 IDS = [f"u{n}" for n in range(70)]
 
@@ -66,7 +72,7 @@ def test_the_scorer_is_at_most_two_batches_ahead():
     scorer = Scorer("cpu:0")
     found = map_utterances(number, scorer, IDS * 10, 1)
     next(found)
-    assert sum(scorer.asked) <= 32 * (1 + scorer.BATCHES_AHEAD)
+    assert sum(scorer.asked) <= 32 * (1 + BATCHES_AHEAD)
     found.close()
 
 
@@ -89,8 +95,8 @@ def test_batches_cover_all_utterances_within_the_limits(lengths):
     assert [row for rows in made for row in range(len(lengths))[rows]] == list(range(len(lengths)))
     for rows in made:
         size = rows.stop - rows.start
-        assert 1 <= size <= scorer.BATCH
-        assert size == 1 or size * max(lengths[rows]) <= scorer.BATCH_FRAMES
+        assert 1 <= size <= BATCH
+        assert size == 1 or size * max(lengths[rows]) <= BATCH_FRAMES
     for first, second in pairwise(made):
         joined = lengths[first.start : second.start + 1]
-        assert len(joined) > scorer.BATCH or len(joined) * max(joined) > scorer.BATCH_FRAMES
+        assert len(joined) > BATCH or len(joined) * max(joined) > BATCH_FRAMES

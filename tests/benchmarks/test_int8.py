@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from benchmarks.int8 import FLOAT32, INT8, measure, table
 from benchmarks.run import BenchmarkError
-from tests.decode.bundle.test_ctc_bundle import noise, write
+from tests.decode.test_ctc_bundle import noise, write
 from toolkit.cli import main
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.sources import Inputs

@@ -28,7 +28,7 @@ def transcriber(monkeypatch):
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
             heard = "_".join(source.key.rpartition("/")[2].upper().split())
             word = TimedToken(heard, 0.5, 1.0, 0.9)
-            said = Utterance(0.0, 2.0, word.word, (word,))
+            said = Utterance(0.0, 2.0, word.token, (word,))
             yield Transcript(source.name, source.key, () if fault else (said,), fault)
 
     import sys
@@ -277,7 +277,7 @@ def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
 @pytest.fixture
 def final(tmp_path):
     """A run whose best system adapts to speakers, and another that is better without them."""
-    from toolkit.decode.bundle import BundledSystem, RecogniserSettings, write_systems
+    from toolkit.decode.bundle import BundledSystem, RecogniserSettings, write_card, write_systems
     from toolkit.features.frontend import FrontendConfig
     from toolkit.fsa.beam import Beam
     from toolkit.fsa.lattice import Weights
@@ -294,8 +294,17 @@ def final(tmp_path):
             FrontendConfig(), Beam(), 0.1, Weights(0.1, 0.0), by_speaker=system.name == "sat"
         )
         (final / system.name / "recogniser.json").write_text(json.dumps(asdict(settings)))
+        write_card(final / system.name, card_of(system.name))
     (tmp_path / "utt2spk").write_text("a ann\n")
     return final
+
+
+def card_of(system):
+    """What a system of `final` says of itself."""
+    from toolkit.decode.bundle import Card
+
+    rate = {"sat": 12.5, "lstm": 15.0}[system]
+    return Card(system, "a model", 12, 0.5, 9, "an4", "4gram", {"test": rate})
 
 
 UNNAMED = "no speaker is named: every recording counts as a speaker of its own"
@@ -306,7 +315,7 @@ def test_without_speakers_the_best_system_without_them_recognises(transcriber, f
     result = run("--model", final, *audio)
     assert transcriber.asked == [("lstm", False)]
     assert result.stderr.splitlines() == [
-        "lstm with 4gram: WER 15.00 % on dev",
+        str(card_of("lstm")),
         f"{UNNAMED}; --speakers names them, and then sat is the best system",
     ]
 
@@ -315,7 +324,7 @@ def test_with_speakers_the_best_system_with_them_recognises(transcriber, final, 
     speakers = ("--speakers", tmp_path / "utt2spk")
     result = run("--model", final, *speakers, "a.wav")
     assert transcriber.asked == [("sat", False)]
-    assert result.stderr == "sat with 4gram: WER 12.50 % on dev\n"
+    assert result.stderr == f"{card_of('sat')}\n"
     result = run("--model", final, *speakers, "a.wav", "b.wav")
     assert "Warning: 1 of 2 recordings, first b.wav, have no speaker: each counts" in result.stderr
 
@@ -339,18 +348,15 @@ def test_a_system_that_adapts_warns_where_no_speaker_is_named(
     )
 
 
-def test_bundles_without_error_rates_say_nothing_of_speakers(transcriber, final):
-    (final / "systems.json").unlink()
+def test_bundles_without_cards_say_nothing_of_speakers(transcriber, final):
+    (final / "lstm/card.json").unlink()
     assert run("--model", final / "lstm", "a.wav", "b.wav").stderr == ""
 
 
 def test_the_card_is_printed_first(transcriber, final):
-    from toolkit.decode.bundle import Card, write_card
-
-    card = Card("lstm", "LSTM on log-mel features", 12, 0.5, 9, "an4", "4gram", {"test": 7.0})
-    write_card(final / "lstm", card)
+    card = card_of("lstm")
     first = run("--model", final, "a.wav").stderr.splitlines()[0]
     assert first == str(card)
-    assert "12 words; trained on 0.5 h of speech (corpus an4, 9 speakers); WER 7.00 %" in first
+    assert "12 words; trained on 0.5 h of speech (corpus an4, 9 speakers); WER 15.00 %" in first
     fast = run("--model", final, "--fast", "a.wav").stderr.splitlines()[0]
     assert fast == f"rescoring, and so its error rates, left out: {card}"

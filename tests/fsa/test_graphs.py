@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from toolkit.align.force_align import AlignConfig, force_align_batch
+from toolkit.align.force_align import AlignConfig, force_align
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.fst import dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
@@ -42,7 +42,7 @@ BIGRAM = {("<s>", "A"): -0.3, ("A", "B"): -0.2, ("B", "AB"): -0.7, ("AB", "</s>"
 def align(toy, hmms, scores: list[torch.Tensor], transcripts: list[list[int]]):
     graphs = [toy.training_graph(hmms, words) for words in transcripts]
     wanted = [x[:, g.pdfs] for x, g in zip(scores, graphs, strict=True)]
-    return force_align_batch(wanted, graphs, hmms, AlignConfig())
+    return force_align(wanted, graphs, hmms, AlignConfig())
 
 
 @pytest.mark.parametrize("variants", [1, 2, 4])

@@ -112,7 +112,7 @@ def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
             float(scores[range(frames), [columns[pdf] for pdf in read]].sum())
             for read in read_by_training(toy.transcript(hmms, [2, 3], open_end=True), frames)
         )
-        found = force_align(scores, graph, hmms, AlignConfig())
+        (found,) = force_align([scores], [graph], hmms, AlignConfig())
         assert found.score * frames == pytest.approx(best, abs=1e-3)
         assert [2, 3][: len(found.words)] == found.words
 

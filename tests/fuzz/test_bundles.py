@@ -5,7 +5,7 @@ import json
 
 import torch
 
-from tests.decode.bundle.test_ctc_bundle import write
+from tests.decode.test_ctc_bundle import write
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.em import EmConfig

@@ -5,7 +5,7 @@ from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.test_graphs import ARCS
 from tests.fuzz.trial import Reader
 from tests.hmm.kaldi.test_model import CHAIN
-from tests.hmm.tree.test_tree import TOPOLOGY, leaf_per_state
+from tests.hmm.test_tree import TOPOLOGY, leaf_per_state
 from tests.interop.kaldi_worker import binary_tree
 from toolkit.fsa.compact_lattices import read_compact_lattices
 from toolkit.fsa.fst import fst_from_arcs

@@ -16,7 +16,7 @@ from tests.decode.conftest import Recogniser, Scorer
 from tests.decode.kaldi.test_lang_dir import KINDS, exported
 from tests.fsa.transducers import agree, silent, transductions
 from tests.hmm.kaldi.forms import read_topology, read_transitions
-from tests.hmm.tree.test_tree import TOPOLOGY, trees
+from tests.hmm.test_tree import TOPOLOGY, trees
 from toolkit.decode.graph import make_lexicon
 from toolkit.decode.kaldi.graph import export_graph
 from toolkit.decode.kaldi.likelihoods import export_likelihoods

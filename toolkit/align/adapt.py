@@ -47,18 +47,18 @@ class SpeakerStatistics:
 
 def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> SpeakerStatistics:
     """Accumulate fMLLR statistics over the frames of speech (in Kaldi: silence weight 0)."""
-    found: dict[str, FmllrStatistics] = {}
+    statistics: dict[str, FmllrStatistics] = {}
     aligned = partition.load()
     speakers: dict[str, list[str]] = {}
     for utterance in aligned:
         speakers.setdefault(system.features.speaker(utterance), []).append(utterance)
     for speaker, utterances in speakers.items():
-        mine = {u: aligned[u] for u in utterances}
-        found[speaker] = FmllrStatistics.zeros(system.features.dimension)
-        for x, batch, counted in aligned_frames(mine, system.features):
+        of_speaker = {u: aligned[u] for u in utterances}
+        statistics[speaker] = FmllrStatistics.zeros(system.features.dimension)
+        for x, batch, counted in aligned_frames(of_speaker, system.features):
             speech = speech_frames(x, batch, counted, system.senones)
-            found[speaker].accumulate(system.gmm, *speech)
-    return SpeakerStatistics(found)
+            statistics[speaker].accumulate(system.gmm, *speech)
+    return SpeakerStatistics(statistics)
 
 
 def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
@@ -99,9 +99,9 @@ def refined(
             if statistics is not None:
                 estimates[speaker] = (*estimate_fmllr(statistics), statistics.beta)
     transforms, gains, frames = dict(features.transforms), 0.0, 0.0
-    for speaker, (found, gain, beta) in sorted(estimates.items()):
+    for speaker, (estimate, gain, beta) in sorted(estimates.items()):
         old = features.transforms.get(speaker)
-        transforms[speaker] = (found if old is None else compose(found, old.double())).float()
+        transforms[speaker] = (estimate if old is None else compose(estimate, old.double())).float()
         gains, frames = gains + gain * beta, frames + beta
     mean = gains / max(frames, 1)
     logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(estimates), mean)

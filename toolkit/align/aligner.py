@@ -79,14 +79,16 @@ def write_aligner_bundle(
     _copy_system(system, out)
     if independent is not None:
         _copy_system(independent, out / INDEPENDENT)
-    known = Lang.load(lang)
-    bundled = extend_lang(known, _usable(known, lexicon or Lexicon()))
+    trained_lang = Lang.load(lang)
+    bundled = extend_lang(trained_lang, _usable(trained_lang, lexicon or Lexicon()))
     bundled.save(out / LANG)
     if (lang / G2P).exists():
         shutil.copyfile(lang / G2P, out / G2P)
     elif any(map(spellable, bundled.vocabulary)):
-        plain = {w: [without_positions(p) for p in bundled.lexicon[w]] for w in bundled.vocabulary}
-        G2p.train(Lexicon(plain)).save(out / G2P)
+        pronunciations = {
+            w: [without_positions(p) for p in bundled.lexicon[w]] for w in bundled.vocabulary
+        }
+        G2p.train(Lexicon(pronunciations)).save(out / G2P)
     settings = AlignerSettings(frontend)
     write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
 
@@ -105,9 +107,9 @@ def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
     phones = set(lang.real_phones)
     usable = Lexicon()
     for word in sorted(marked.keys() - lang.lexicon.keys()):
-        found = [p for p in marked[word] if phones.issuperset(p)]
-        if found:
-            usable[word] = found
+        pronunciations = [p for p in marked[word] if phones.issuperset(p)]
+        if pronunciations:
+            usable[word] = pronunciations
     return usable
 
 
@@ -126,10 +128,10 @@ def find_bundle(model: Path) -> Path:
     )
 
 
-def extend_lang(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang:
+def extend_lang(lang: Lang, added: Mapping[str, Sequence[Pronunciation]]) -> Lang:
     """`lang` with more words; the phones and their ids stay."""
-    lexicon = Lexicon({word: list(found) for word, found in lang.lexicon.items()})
-    for word, pronunciations in more.items():
+    lexicon = Lexicon({word: list(pronunciations) for word, pronunciations in lang.lexicon.items()})
+    for word, pronunciations in added.items():
         lexicon[word] = list(pronunciations)
     return replace(lang, lexicon=lexicon, words=word_table(lexicon))
 
@@ -151,9 +153,9 @@ def pronounce_missing_words(bundle: Path, words: Iterable[str]) -> G2pPronunciat
     if not missing or not (bundle / G2P).exists():
         return G2pPronunciations((), frozenset(missing))
     guesses = G2p.load(bundle / G2P).guess(missing)
-    found = _usable(lang, Lexicon({word: [guess.phones] for word, guess in guesses.items()}))
-    pairs = tuple((word, found[word][0]) for word in sorted(found))
-    return G2pPronunciations(pairs, frozenset(missing) - found.keys())
+    pronounced = _usable(lang, Lexicon({word: [guess.phones] for word, guess in guesses.items()}))
+    pairs = tuple((word, pronounced[word][0]) for word in sorted(pronounced))
+    return G2pPronunciations(pairs, frozenset(missing) - pronounced.keys())
 
 
 DELTA_REACH = 4
@@ -246,7 +248,7 @@ class Aligner:
         self._silence = self._system.senones.topology.silence
 
     @property
-    def adapts(self) -> bool:
+    def needs_speakers(self) -> bool:
         """Whether the system needs a transform for each speaker (see `adaptation_statistics`)."""
         return self._independent is not None
 
@@ -303,8 +305,8 @@ class Aligner:
         """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
         sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
         speech = speech_mask(sampled, self._system.senones.topology)
-        found = alignment.log_posteriors[speech].double()
-        return float(found.mean().exp()) if len(found) else 0.0
+        log_posteriors = alignment.log_posteriors[speech].double()
+        return float(log_posteriors.mean().exp()) if len(log_posteriors) else 0.0
 
     def to_timed_tokens(
         self, words: Sequence[str], alignment: RecordingAlignment

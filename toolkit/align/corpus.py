@@ -178,8 +178,8 @@ def _align_shard(
     )
     alignments: dict[str, Tensor] = {}
     outcomes = []
-    for utterance, found in aligned:
-        if found is None:
+    for utterance, alignment in aligned:
+        if alignment is None:
             needed = compiler.min_frames(words[utterance])
             reason = (
                 f"{frames[utterance]} frames, the transcript needs {needed}"
@@ -188,8 +188,8 @@ def _align_shard(
             )
             outcomes.append(Outcome(utterance, "failed", float("nan"), 0.0, reason))
             continue
-        status = "ok" if found.beam == search.beam else "retried"
-        outcomes.append(Outcome(utterance, status, round(found.score, 4), found.beam, ""))
-        alignments[utterance] = found.states
+        status = "ok" if alignment.beam == search.beam else "retried"
+        outcomes.append(Outcome(utterance, status, round(alignment.score, 4), alignment.beam, ""))
+        alignments[utterance] = alignment.states
     write_shard(path, alignments, outcomes)
     return table

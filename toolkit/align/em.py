@@ -57,8 +57,8 @@ class Partition:
     def load(self) -> dict[str, Tensor]:
         """The aligned utterances' state ids [T] int64."""
         with reading(self.alignments, DamagedAlignmentsError, ADVICE):
-            found = read_tensors(self.alignments, {"*": ("I32", 1)})[0]
-        return {u: found[u].long() for u, _ in self.transcripts if u in found}
+            stored = read_tensors(self.alignments, {"*": ("I32", 1)})[0]
+        return {u: stored[u].long() for u, _ in self.transcripts if u in stored}
 
     def save(self, states: Mapping[str, Tensor]) -> None:
         """Replace the alignments."""
@@ -140,8 +140,8 @@ def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignC
     def scores(utterance: str, pdfs: Tensor) -> LazyGmmScores:
         return LazyGmmScores(system.gmm, system.features.load(utterance), pdfs)
 
-    found = align_batched(partition.transcripts, scores, compiler, config)
-    aligned = {utterance: path.states for utterance, path in found if path is not None}
+    paths = align_batched(partition.transcripts, scores, compiler, config)
+    aligned = {utterance: path.states for utterance, path in paths if path is not None}
     partition.save(aligned)
     return [u for u, _ in partition.transcripts if u not in aligned]
 
@@ -395,9 +395,9 @@ def _load_checkpoint(path: Path, cepstra: Path) -> tuple[GmmSystem, Tensor, list
         history = validated(json.loads(about["history"]), [{str: float}])
         parts = {kind: {} for kind in ("gmm", "fmllr")}
         for name, tensor in tensors.items():
-            kind, _, rest = name.partition(".")
-            if rest:
-                parts[kind][rest] = tensor
+            kind, _, key = name.partition(".")
+            if key:
+                parts[kind][key] = tensor
         gmm = Gmm.from_state(parts["gmm"])
     frontend = replace(GmmFrontend.load(path.parent), projection=tensors.get("projection"))
     features = GmmFeatures(cepstra, frontend, parts["fmllr"])

@@ -103,10 +103,11 @@ def summary(outcomes: Sequence[FileOutcome]) -> str:
     guessed = {word for o in good for word in o.guessed.split()}
     seconds = sum(o.seconds for o in good)
     length = f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds:.0f} s"
-    sure = sum(o.confidence for o in good) / len(good) if good else 0.0
+    mean_confidence = sum(o.confidence for o in good) / len(good) if good else 0.0
     return (
         f"Aligned {len(good)} of {len(outcomes)} ({retried} retried, {len(outcomes) - len(good)}"
-        f" failed), {length} of audio; mean confidence {sure:.3f}; {len(guessed)} words guessed"
+        f" failed), {length} of audio; mean confidence {mean_confidence:.3f};"
+        f" {len(guessed)} words guessed"
     )
 
 
@@ -233,8 +234,8 @@ def align(job: AlignJob, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Al
     cepstra = load_file(task.file(job, ".safetensors"))["cepstra"]
     transform = None if speaker.transform is None else torch.tensor(speaker.transform)
     try:
-        found = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
-        words, phones = aligner.to_timed_tokens(task.words, found)
+        alignment = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
+        words, phones = aligner.to_timed_tokens(task.words, alignment)
         tiers = {"words": words, "phones": phones}
         write_textgrid(tiers, extracted.seconds, textgrid_path(job.out, task.utterance))
     except ToolkitError as error:
@@ -243,9 +244,9 @@ def align(job: AlignJob, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Al
     return AlignedRecording(
         task,
         seconds=extracted.seconds,
-        log_likelihood_per_frame=float(found.log_likelihoods.mean(dtype=torch.float64)),
-        confidence=aligner.confidence(found),
-        retried=found.beam > aligner.config.search.beam,
+        log_likelihood_per_frame=float(alignment.log_likelihoods.mean(dtype=torch.float64)),
+        confidence=aligner.confidence(alignment),
+        retried=alignment.beam > aligner.config.search.beam,
     )
 
 
@@ -345,7 +346,7 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
             return Bar(pool.map(partial(work, job), items), name, len(items))
 
         extracted = list(run("features", extract, list(tasks)))
-        usable = [found for found in extracted if not found.fault]
+        usable = [recording for recording in extracted if not recording.fault]
         speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
         if (job.bundle / INDEPENDENT).is_dir():
             statistics = run("adapt", adapt, [(e, speakers[e.task.speaker]) for e in usable])
@@ -360,10 +361,10 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
 def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]]:
     """The mean cepstra of each speaker, without digital silence."""
     sums: dict[str, tuple[Tensor, int]] = {}
-    for found in extracted:
-        total, frames = sums.get(found.task.speaker, (0, 0))
-        mine = torch.tensor(found.sum, dtype=torch.float64)
-        sums[found.task.speaker] = (total + mine, frames + found.frames)
+    for recording in extracted:
+        total, frames = sums.get(recording.task.speaker, (0, 0))
+        recording_sum = torch.tensor(recording.sum, dtype=torch.float64)
+        sums[recording.task.speaker] = (total + recording_sum, frames + recording.frames)
     return {n: tuple((total / max(1, frames)).tolist()) for n, (total, frames) in sums.items()}
 
 
@@ -381,14 +382,14 @@ def estimate_speaker_transforms(
     Returns:
       [D, D+1] by speaker.
     """
-    left = Counter(found.task.speaker for found in extracted)
+    recordings_left = Counter(recording.task.speaker for recording in extracted)
     sums, transforms = SpeakerStatistics({}), {}
-    for found, mine in zip(extracted, statistics, strict=True):
-        speaker = found.task.speaker
-        if mine is not None:
-            sums.add(SpeakerStatistics({speaker: mine}))
-        left[speaker] -= 1
-        if not left[speaker] and speaker in sums.by_speaker:
+    for recording, of_recording in zip(extracted, statistics, strict=True):
+        speaker = recording.task.speaker
+        if of_recording is not None:
+            sums.add(SpeakerStatistics({speaker: of_recording}))
+        recordings_left[speaker] -= 1
+        if not recordings_left[speaker] and speaker in sums.by_speaker:
             transforms[speaker] = estimate_fmllr(sums.by_speaker.pop(speaker))[0]
     return transforms
 

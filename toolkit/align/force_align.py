@@ -94,27 +94,20 @@ class UtteranceAlignment:
 
 
 def force_align(
-    log_likelihoods: FrameScores, graph: TrainingGraph, senones: Senones, config: AlignConfig
-) -> UtteranceAlignment | None:
-    """The best path of log_likelihoods[T, L] through a training graph; None if there is none."""
-    return force_align_batch([log_likelihoods], [graph], senones, config)[0]
-
-
-def force_align_batch(
     log_likelihoods: Sequence[FrameScores],
     graphs: Sequence[TrainingGraph],
     senones: Senones,
     config: AlignConfig,
 ) -> list[UtteranceAlignment | None]:
-    """Align several utterances at once, each as `force_align` would.
+    """The best path of each utterance through its training graph; None if there is none.
 
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
-      graphs: for each its training graph, from `TrainingGraphCompiler`.
+      graphs: for each its training graph, from `TranscriptGraphs`.
       senones: those of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
-    found: list[UtteranceAlignment | None] = [None] * len(graphs)
+    alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
     open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
     for beam in config.beams():
         if not open_ones:
@@ -129,9 +122,9 @@ def force_align_batch(
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
                 pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
-                found[i] = _read_path(path, pdfs, senones, score, beam.search)
-        open_ones = [i for i in open_ones if found[i] is None]
-    return found
+                alignments[i] = _read_path(path, pdfs, senones, score, beam.search)
+        open_ones = [i for i in open_ones if alignments[i] is None]
+    return alignments
 
 
 def _read_path(
@@ -269,8 +262,8 @@ def align_batched(
     graphs: list[TrainingGraph] = []
 
     def search() -> Iterator[tuple[str, UtteranceAlignment | None]]:
-        found = force_align_batch(scores, graphs, compiler.senones, config)
-        yield from zip(names, found, strict=True)
+        alignments = force_align(scores, graphs, compiler.senones, config)
+        yield from zip(names, alignments, strict=True)
         for rows in (names, scores, graphs):
             rows.clear()
 

@@ -233,13 +233,13 @@ def read_speakers(path: Path) -> dict[str, str]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file of speakers")
-    found, faults = _pairs(path)
-    for utterance, speaker in found.items():
+    speakers, faults = _pairs(path)
+    for utterance, speaker in speakers.items():
         if fault := faults.get(utterance):
             raise InputError(fault)
         if not speaker:
             raise InputError(f"{path}: {utterance} has no speaker")
-    return found
+    return speakers
 
 
 def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:

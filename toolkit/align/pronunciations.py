@@ -38,13 +38,13 @@ def count_pronunciations(
         if utterance not in transcripts:
             continue
         phones = aligned_phones(store.load(utterance), topology)
-        found = match_words(phones, transcripts[utterance], lang)
-        if found is None:
+        matched = match_words(phones, transcripts[utterance], lang)
+        if matched is None:
             raise OtherLexiconError(
                 f"{utterance}: its alignment in {alignments} has other phones than its transcript;"
                 " align again with this lexicon"
             )
-        counts.add(*found)
+        counts.add(*matched)
     return counts
 
 

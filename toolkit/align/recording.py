@@ -359,12 +359,12 @@ def align_long(
         begin, done = start.begin, start.done
         last = num_frames - begin <= size * 5 // 4
         end = num_frames if last else begin + size
-        rest = words[len(done.word_phones) - start.lead :]
-        window = _align_window(scores, begin, end, rest, compiler, config)
+        words_left = words[len(done.word_phones) - start.lead :]
+        window = _align_window(scores, begin, end, words_left, compiler, config)
         if window is None:
             # Words may have been aligned too late: retry from the window before.
             if len(starts) == 1 or num_frames - starts[-2].begin > config.longest:
-                raise NoPathError(_reason(begin, end, rest, last, compiler, config))
+                raise NoPathError(_reason(begin, end, words_left, last, compiler, config))
             starts.pop()
             size = num_frames - starts[-1].begin
             continue
@@ -390,23 +390,23 @@ def _align_window(
     scores: RecordingScores,
     begin: int,
     end: int,
-    rest: Sequence[str],
+    words_left: Sequence[str],
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> _WindowPath | None:
     """Align all remaining words in the last window, else as many as the audio may hold."""
     last = end == scores.num_frames
-    if last and compiler.min_frames(rest) > end - begin:
+    if last and compiler.min_frames(words_left) > end - begin:
         return None
     budget = PHONE_RATE * (end - begin)
     while True:
-        prefix = rest if last else _prefix(rest, budget, compiler)
+        prefix = words_left if last else _prefix(words_left, budget, compiler)
         graph = compiler.compile(prefix, open_end=not last)
         window = scores.window(begin, end, graph.pdfs)
         path = _search(window, graph, compiler.senones, config.search)
         if path is None:
             return None
-        if len(path.word_phones) < len(prefix) or len(prefix) == len(rest):
+        if len(path.word_phones) < len(prefix) or len(prefix) == len(words_left):
             columns = torch.searchsorted(graph.pdfs, path.pdfs.long())
             return _WindowPath(path, window.gather(1, columns[:, None])[:, 0])
         budget *= 2
@@ -416,38 +416,40 @@ def _search(
     window: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
 ) -> UtteranceAlignment | None:
     """Search with ever wider beams, but never with more states than fit into memory."""
-    most = MAX_STATES // len(window)
+    max_active = MAX_STATES // len(window)
     for beam in config.beams():
-        once = replace(config, beam=beam.search, retries=(), max_active=min(beam.max_active, most))
-        path = force_align(window, graph, senones, once)
+        once = replace(
+            config, beam=beam.search, retries=(), max_active=min(beam.max_active, max_active)
+        )
+        (path,) = force_align([window], [graph], senones, once)
         if path is not None:
             return path
     return None
 
 
-def _prefix(rest: Sequence[str], budget: float, compiler: TranscriptGraphs) -> Sequence[str]:
+def _prefix(words: Sequence[str], budget: float, compiler: TranscriptGraphs) -> Sequence[str]:
     """The first words, up to the one that exceeds `budget` phones."""
     phones = 0
-    for count, word in enumerate(rest, 1):
+    for count, word in enumerate(words, 1):
         phones += min(map(len, compiler.lang.pronunciation_ids(word)))
         if phones > budget:
-            return rest[:count]
-    return rest
+            return words[:count]
+    return words
 
 
 def _reason(
     begin: int,
     end: int,
-    rest: Sequence[str],
+    words_left: Sequence[str],
     last: bool,
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> str:
-    needed = compiler.min_frames(rest)
+    needed = compiler.min_frames(words_left)
     where = f"from {begin / 100:.2f} s on: " if begin else ""
     if last and needed > end - begin:
         return (
-            f"{where}{(end - begin) / 100:.2f} s of audio, the {len(rest)} words"
+            f"{where}{(end - begin) / 100:.2f} s of audio, the {len(words_left)} words"
             f"{' left' if begin else ''} need at least {needed / 100:.2f} s"
         )
     beam = config.search.beams()[-1].search

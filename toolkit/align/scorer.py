@@ -57,11 +57,11 @@ class GmmScorer:
     @cached_property
     def _system(self) -> GmmSystem:
         system = GmmSystem.load(self.model, self.features)
-        wanted, found = system.cepstra, system.features.store.dimension
-        if found != wanted:
+        modelled, stored = system.cepstra, system.features.store.dimension
+        if stored != modelled:
             raise GmmFeaturesError(
-                f"{self.features}: {found:g} values a frame, where {self.model} models"
-                f" {wanted:g}: give the cepstra of its run, such as plp/dev"
+                f"{self.features}: {stored:g} values a frame, where {self.model} models"
+                f" {modelled:g}: give the cepstra of its run, such as plp/dev"
             )
         if self.transforms is None:
             return system
@@ -199,11 +199,11 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
 
     def score(rows: slice) -> list[ScoredUtterance]:
         start = time.perf_counter()
-        found = scorer.batch_log_likelihoods(ids[rows])
+        batch = scorer.batch_log_likelihoods(ids[rows])
         share = (time.perf_counter() - start) / max(1, sum(lengths[rows]))
         return [
             ScoredUtterance(utterance, scores, share * frames, time.thread_time)
-            for utterance, scores, frames in zip(ids[rows], found, lengths[rows], strict=True)
+            for utterance, scores, frames in zip(ids[rows], batch, lengths[rows], strict=True)
         ]
 
     batches = map_in_threads(score, batches_in_order(lengths), 1, BATCHES_AHEAD)
@@ -219,13 +219,13 @@ def batches_in_order(lengths: Sequence[int]) -> list[slice]:
     Returns:
       The rows of each batch, see `BATCH` and `BATCH_FRAMES`.
     """
-    made: list[slice] = []
+    batches: list[slice] = []
     longest = 0
     for row, length in enumerate(lengths):
         longest = max(longest, length)
-        size = 1 + row - made[-1].start if made else BATCH + 1
+        size = 1 + row - batches[-1].start if batches else BATCH + 1
         if size > BATCH or size * longest > BATCH_FRAMES:
-            made.append(slice(row, row))
+            batches.append(slice(row, row))
             longest = length
-        made[-1] = slice(made[-1].start, row + 1)
-    return made
+        batches[-1] = slice(batches[-1].start, row + 1)
+    return batches

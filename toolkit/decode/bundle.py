@@ -180,7 +180,7 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
       BundleError: the folder is no such bundle.
     """
     if not is_ctc(folder):
-        raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {SETTINGS}")
+        raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {CTC_SETTINGS}")
     return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
 
 
@@ -581,8 +581,8 @@ class BundledSystem:
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
     """Write `systems.json`: the systems whose bundles are in the folder, the best first."""
-    plain = [asdict(system) for system in systems]
-    write_atomically(folder / SYSTEMS, json.dumps(plain, indent=1) + "\n")
+    rows = [asdict(system) for system in systems]
+    write_atomically(folder / SYSTEMS, json.dumps(rows, indent=1) + "\n")
 
 
 def read_systems(folder: Path) -> list[BundledSystem]:
@@ -593,7 +593,7 @@ def read_systems(folder: Path) -> list[BundledSystem]:
     """
     path = folder / SYSTEMS
     with reading(path, BundleError, ADVICE):
-        systems = [from_plain(BundledSystem, plain) for plain in read_json(path, [{}])]
+        systems = [from_plain(BundledSystem, row) for row in read_json(path, [{}])]
         if not systems:
             raise ValueError("no systems")
         return systems
@@ -653,8 +653,8 @@ def find_ctc(model: Path) -> Path | None:
         if is_ctc(folder):
             return folder
         if (folder / SYSTEMS).exists():
-            found = [path_below(folder, one.name) for one in read_systems(folder)]
-            return next(filter(is_ctc, found), None)
+            bundles = [path_below(folder, system.name) for system in read_systems(folder)]
+            return next(filter(is_ctc, bundles), None)
     return None
 
 

@@ -122,13 +122,13 @@ def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
     """Read the words of each utterance of a CTM file."""
     entries: dict[str, list[CtmEntry]] = {}
     for entry in read_ctm(path):
-        found = entries.setdefault(entry.utterance, [])
-        if found and found[0].channel != entry.channel:
+        of_utterance = entries.setdefault(entry.utterance, [])
+        if of_utterance and of_utterance[0].channel != entry.channel:
             raise CombinationError(
-                f"{path}: {entry.utterance!r} has the channels {found[0].channel} and"
+                f"{path}: {entry.utterance!r} has the channels {of_utterance[0].channel} and"
                 f" {entry.channel}: give each channel a name of its own"
             )
-        found.append(entry)
+        of_utterance.append(entry)
     return entries
 
 
@@ -154,12 +154,16 @@ def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, 
     times = [0.0]
     for entry in sorted(entries, key=lambda entry: entry.start):
         state, confidence = len(times), 1.0 if entry.confidence is None else entry.confidence
-        sure = min(max(confidence, LEAST), 1.0)
+        probability_of_word = min(max(confidence, LEAST), 1.0)
         arcs = [
             (state - 1, state, NO_WORD, 1.0),
-            (state, state + 1, words.id_of(entry.token), sure),
+            (state, state + 1, words.id_of(entry.token), probability_of_word),
         ]
-        arcs += [(state, state + 1, OTHER, 1.0 - sure)] if sure < 1 else []
+        arcs += (
+            [(state, state + 1, OTHER, 1.0 - probability_of_word)]
+            if probability_of_word < 1
+            else []
+        )
         for a, b, word, probability in arcs:
             source.append(a)
             target.append(b)
@@ -206,9 +210,9 @@ class Combination:
     def __post_init__(self) -> None:
         # A sum of weights as they are printed, to six digits, may be 1e-6 off.
         if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
-            given = ", ".join(f"{weight:g}" for weight in self.weights)
+            shown = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
-                f"weights {given}: none may be below 0, and their sum must be 1, with one for each"
+                f"weights {shown}: none may be below 0, and their sum must be 1, with one for each"
                 " system"
             )
 
@@ -232,8 +236,8 @@ def combine(
     """
     if len(combination.weights) != len(systems):
         raise CombinationError(f"{len(combination.weights)} weights for {len(systems)} systems")
-    found = _map(partial(_decoded, combination), systems, jobs)
-    return {name: _timed_words(candidates, words) for name, candidates in found.items()}
+    candidates_of = _map(partial(_decoded, combination), systems, jobs)
+    return {name: _timed_words(candidates, words) for name, candidates in candidates_of.items()}
 
 
 @dataclass(frozen=True)
@@ -293,9 +297,9 @@ def _map(
 ) -> dict[str, MapResult]:
     """Apply a function to the lattices of every utterance."""
     first = systems[0]
-    for other in systems[1:]:
-        if not set(first.ids) & set(other.ids):
-            raise CombinationError(f"{first.path} and {other.path} have no utterance in common")
+    for system in systems[1:]:
+        if not set(first.ids) & set(system.ids):
+            raise CombinationError(f"{first.path} and {system.path} have no utterance in common")
     ids = list(dict.fromkeys(name for system in systems for name in system.ids))
     missing = [None if system.lattice else empty_word_lattice() for system in systems]
     rows = [
@@ -331,10 +335,10 @@ def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
 def _timed_words(candidates: Sequence[Candidate], words: WordTable) -> list[TimedToken]:
     """Words with their mean times; a word begins no earlier than the one before it ends."""
     timed, end = [], 0.0
-    for found in candidates:
-        begin = max(found.begin, end)
-        end = max(found.end, begin)
-        word, confidence = words.symbols[found.word], min(found.posterior, 1.0)
+    for candidate in candidates:
+        begin = max(candidate.begin, end)
+        end = max(candidate.end, begin)
+        word, confidence = words.symbols[candidate.word], min(candidate.posterior, 1.0)
         timed.append(TimedToken(word, begin, end, confidence))
     return timed
 
@@ -411,8 +415,8 @@ def combine_decodes(
     chosen = {"rule": tuning.best.rule, "weights": weights}
     write_atomically(out / "tuned.json", json.dumps(chosen, indent=1) + "\n")
     # Of a system's rows for a split, the last one is that of its last pass.
-    known = [{row.split: row for row in read_results(path)} for path in rows]
-    best = min(names, key=lambda name: _errors(known[names.index(name)], splits))
+    rows_of = [{row.split: row for row in read_results(path)} for path in rows]
+    best = min(names, key=lambda name: _errors(rows_of[names.index(name)], splits))
     results: list[Result] = []
     for name, split in splits.items():
         speakers = {cut.id: speaker_of(cut) for cut in split.cuts}
@@ -427,8 +431,8 @@ def combine_decodes(
             out / name,
             system=NAME,
             split=name,
-            lm="+".join(sorted({one[name].lm for one in known})),
-            rtf=spent + sum(one[name].rtf for one in known),
+            lm="+".join(sorted({rows_by_split[name].lm for rows_by_split in rows_of})),
+            rtf=spent + sum(rows_by_split[name].rtf for rows_by_split in rows_of),
             command=command,
         )
         results.append(row)

@@ -59,7 +59,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """All words, separated by single spaces."""
-        return " ".join(one.text for one in self.utterances if one.text)
+        return " ".join(utterance.text for utterance in self.utterances if utterance.text)
 
     def in_lower_case(self) -> "Transcript":
         """Return the transcript with all words in lower case, as for subtitles."""

@@ -96,11 +96,11 @@ def make_lattices(
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
     work = partial(_make_shard, graph, config, out)
-    made = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
-    current = {shard_path(out, number) for number in range(len(made))}
+    shards = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
+    current = {shard_path(out, number) for number in range(len(shards))}
     for leftover in set(out.glob("lattices.*.safetensors")) - current:
         leftover.unlink()
-    failed = [line for shard in made for line in shard.facts.failed]
+    failed = [line for shard in shards for line in shard.facts.failed]
     write_atomically(out / "failed.tsv", "".join(f"{name}\t{why}\n" for name, why in failed))
     total = len(scorer.store.ids)
     if len(failed) > config.max_failed * total:
@@ -110,20 +110,20 @@ def make_lattices(
             + "; ".join(f"{name} ({why})" for name, why in failed[:5])
             + f"; the full list is in {out / 'failed.tsv'}"
         )
-    return _headline(made, len(failed))
+    return _headline(shards, len(failed))
 
 
-def _headline(made: Sequence[_ShardResult], failed: int) -> dict[str, float]:
-    frames = max(1, sum(shard.facts.frames for shard in made))
-    hours = sum(shard.audio_seconds for shard in made) / 3600
+def _headline(shards: Sequence[_ShardResult], failed: int) -> dict[str, float]:
+    frames = max(1, sum(shard.facts.frames for shard in shards))
+    hours = sum(shard.audio_seconds for shard in shards) / 3600
     headline = {
-        "utterances": sum(len(shard.facts.ids) for shard in made),
+        "utterances": sum(len(shard.facts.ids) for shard in shards),
         "failed": failed,
-        "retried": sum(shard.facts.retried for shard in made),
-        "density": round(sum(shard.facts.arcs for shard in made) / frames, 2),
-        "MB_per_hour": round(sum(shard.bytes for shard in made) / 1e6 / hours, 3),
+        "retried": sum(shard.facts.retried for shard in shards),
+        "density": round(sum(shard.facts.arcs for shard in shards) / frames, 2),
+        "MB_per_hour": round(sum(shard.bytes for shard in shards) / 1e6 / hours, 3),
     }
-    timed = [shard for shard in made if shard.seconds is not None]
+    timed = [shard for shard in shards if shard.seconds is not None]
     audio = sum(shard.audio_seconds for shard in timed)
     if audio:
         headline["RTF"] = round(sum(shard.seconds for shard in timed) / audio, 4)
@@ -157,28 +157,28 @@ def _make_shard(
     path = shard_path(out, number)
     audio = sum(scorer.store.cut(utterance).duration for utterance in ids)
     graph = _graph(graph_path)
-    kept = _finished(path, graph.digest, ids)
-    if kept is not None:
-        return _ShardResult(kept, audio, None, path.stat().st_size)
+    finished = _finished(path, graph.digest, ids)
+    if finished is not None:
+        return _ShardResult(finished, audio, None, path.stat().st_size)
 
     def make(scored: ScoredUtterance) -> tuple[LatticeArcs | None, Beam, float]:
         start = scored.clock() - scored.seconds
         scores = scored.log_likelihoods * config.acoustic_scale
-        found = search(scores, graph.fst, config)
-        return *found, scored.clock() - start
+        lattice = search(scores, graph.fst, config)
+        return *lattice, scored.clock() - start
 
     lattices: dict[str, LatticeArcs] = {}
     failed, retried, seconds = [], 0, 0.0
-    made = map_utterances(make, scorer, ids, threads)
-    for utterance, (found, beam, spent) in zip(ids, made, strict=True):
+    results = map_utterances(make, scorer, ids, threads)
+    for utterance, (lattice, beam, spent) in zip(ids, results, strict=True):
         seconds += spent
-        if found is None:
-            some = scorer.store.num_frames(utterance)
-            reason = f"no path within beam {beam.search:g}" if some else "no frames"
+        if lattice is None:
+            num_frames = scorer.store.num_frames(utterance)
+            reason = f"no path within beam {beam.search:g}" if num_frames else "no frames"
             failed.append((utterance, reason))
             continue
         retried += beam != config.beam
-        lattices[utterance] = found
+        lattices[utterance] = lattice
     write_shard(path, lattices, graph.index, graph.digest, retried, failed)
     return _ShardResult(ShardHeader.read(path), audio, seconds, path.stat().st_size)
 
@@ -205,8 +205,8 @@ def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None
     if not path.exists():
         return None
     try:
-        facts = ShardHeader.read(path)
+        header = ShardHeader.read(path)
     except LatticeStoreError:
         return None
-    tried = {*facts.ids, *(utterance for utterance, _ in facts.failed)}
-    return facts if facts.graph == digest and tried == set(ids) else None
+    tried = {*header.ids, *(utterance for utterance, _ in header.failed)}
+    return header if header.graph == digest and tried == set(ids) else None

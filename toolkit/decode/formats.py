@@ -61,12 +61,12 @@ def plain(transcript: Transcript) -> dict:
         "text": transcript.text,
         "segments": [
             {
-                "start": one.start,
-                "end": one.end,
-                "text": one.text,
-                "words": [plain_word(word) for word in one.words or ()],
+                "start": utterance.start,
+                "end": utterance.end,
+                "text": utterance.text,
+                "words": [plain_word(word) for word in utterance.words or ()],
             }
-            for one in transcript.utterances
+            for utterance in transcript.utterances
         ],
     }
 
@@ -151,6 +151,6 @@ def _escaped(text: str) -> str:
 
 def _clock(seconds: float, point: str) -> str:
     milliseconds = round(1000 * seconds)
-    minutes, rest = divmod(milliseconds, 60_000)
-    whole, parts = divmod(rest, 1000)
+    minutes, milliseconds_left = divmod(milliseconds, 60_000)
+    whole, parts = divmod(milliseconds_left, 1000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{whole:02d}{point}{parts:03d}"

@@ -35,7 +35,7 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.decoded import Recognised
-from toolkit.decode.rescore import WEIGHTS, Candidates, Rescorer, RescoringWeights
+from toolkit.decode.rescore import WEIGHTS, NbestList, Rescorer, RescoringWeights
 from toolkit.decode.words import SilenceGate, SilencePosteriors, WordAligner, silence_pdfs
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
@@ -168,7 +168,7 @@ class BundleSearch:
     ) -> Recognised:
         """Choose from the n-best list with the neural language model."""
         hypotheses = n_best(lattice, self.weights, count)
-        candidates = Candidates.of(hypotheses, self.weights, self._words)
+        candidates = NbestList.of(hypotheses, self.weights, self._words)
         if aligner is None:
             return Recognised(self._neural_rescorer.best(candidates))
         names, posteriors = self._neural_rescorer.words(candidates)
@@ -275,8 +275,8 @@ class NetworkRecogniser:
           features, state: see `scores`.
           details: find word times and confidences too.
         """
-        (found,) = self.recognise_batch([(features, state)], details)
-        return found
+        (result,) = self.recognise_batch([(features, state)], details)
+        return result
 
     def recognise_batch(
         self, utterances: Sequence[tuple[Tensor, CmnState | None]], details: bool = False
@@ -291,15 +291,15 @@ class NetworkRecogniser:
         has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
         sounding = list(compress(utterances, has_sound))
         scored = iter(self.model.batch_log_likelihoods(sounding) if sounding else ())
-        found = []
+        results = []
         for (features, _), sound in zip(utterances, has_sound, strict=True):
             if sound:
                 gated = self.silence_gate().gate_utterance(features, next(scored))
                 scores = gated * self.search.scale
-                found.append(self.best(self.search.lattice(scores), scores, details))
+                results.append(self.best(self.search.lattice(scores), scores, details))
             else:
-                found.append(Recognised("", () if details else None))
-        return found
+                results.append(Recognised("", () if details else None))
+        return results
 
     def best(self, lattice: Lattice | None, scores: Tensor, details: bool) -> Recognised:
         """Return the best path of an utterance's lattice.
@@ -402,11 +402,11 @@ class SpeakerRecogniser:
         Returns:
           The result of each utterance.
         """
-        found = [Recognised("", () if details else None)] * len(utterances)
+        results = [Recognised("", () if details else None)] * len(utterances)
         aligner = self.word_aligner if details else None
         for number, scores in self.scores(utterances):
-            found[number] = self.search.best(self.search.lattice(scores), scores, aligner)
-        return found
+            results[number] = self.search.best(self.search.lattice(scores), scores, aligner)
+        return results
 
     def scores(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
         """Score the utterances of one speaker with the system adapted to it.

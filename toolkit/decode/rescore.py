@@ -64,12 +64,12 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
 
 
-class CandidatesError(ToolkitError):
+class NbestListError(ToolkitError):
     """N-best lists that cannot be read."""
 
 
 @dataclass(frozen=True)
-class Candidates:
+class NbestList:
     """The n-best list of an utterance; empty where no path survived the search."""
 
     texts: tuple[str, ...]
@@ -84,7 +84,7 @@ class Candidates:
     @classmethod
     def of(
         cls, hypotheses: Sequence[Hypothesis], weights: Weights, words: SymbolTable
-    ) -> "Candidates":
+    ) -> "NbestList":
         """Take the scores of an n-best list apart.
 
         Args:
@@ -100,7 +100,7 @@ class Candidates:
     @classmethod
     def of_rows(
         cls, rows: Sequence[tuple[float, float, float, str]], weights: Weights
-    ) -> "Candidates":
+    ) -> "NbestList":
         """The same from total score, acoustic and LM log-probability, and words."""
         scale, penalty = weights.acoustic_scale, weights.word_penalty
         return cls(
@@ -126,7 +126,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedUtterance:
     """An utterance and its n-best list."""
 
     utterance: str
@@ -134,40 +134,40 @@ class Listed:
     audio_seconds: float
     """Length of the utterance."""
     decode_seconds: float
-    """Processor time of network and search, see `toolkit.decode.search.Decoded`."""
-    candidates: Candidates
+    """Processor time of network and search, see `toolkit.decode.search.DecodedPass`."""
+    nbest: NbestList
     """The list."""
 
 
-def read_candidates(folder: Path, weights: Weights, count: int) -> list[Listed]:
+def read_nbest_lists(folder: Path, weights: Weights, count: int) -> list[ListedUtterance]:
     """The n-best lists that `toolkit.decode.system.write_nbest_and_ctm` has made of a split.
 
     Args:
-      folder: `explored/` of the split.
+      folder: `nbest/` of the split.
       weights: those of its decode.
       count: most hypotheses to take of a list.
 
     Raises:
-      CandidatesError: a file is damaged, or of an earlier version.
+      NbestListError: a file is damaged, or of an earlier version.
     """
-    found = []
-    for path in sorted(folder.glob("listed.*.jsonl")):
-        with reading(path, CandidatesError, "decode again"):
-            found += [
-                Listed(
-                    one.utterance,
-                    one.audio_seconds,
-                    one.seconds,
-                    Candidates.of_rows(one.nbest[:count], weights),
+    listed = []
+    for path in sorted(folder.glob("nbest.*.jsonl")):
+        with reading(path, NbestListError, "decode again"):
+            listed += [
+                ListedUtterance(
+                    summary.utterance,
+                    summary.audio_seconds,
+                    summary.seconds,
+                    NbestList.of_rows(summary.nbest[:count], weights),
                 )
-                for one in read_summaries(path)
+                for summary in read_summaries(path)
             ]
-    return found
+    return listed
 
 
-def list_candidates(
+def make_nbest_lists(
     scorer: Scorer, decoder: Decoder, penalty: float, count: int, out: Path, jobs: int
-) -> list[Listed]:
+) -> list[ListedUtterance]:
     """Decode every utterance of the scorer's feature store into an n-best list.
 
     Args:
@@ -179,15 +179,15 @@ def list_candidates(
       jobs: worker processes; threads beside a network on a GPU.
 
     Raises:
-      CandidatesError: a file of an earlier run is damaged.
+      NbestListError: a file of an earlier run is damaged.
     """
     work = partial(_list_shard, decoder, penalty, count, out)
-    found = []
+    listed = []
     for path in map_scored_shards(work, scorer, jobs, "n-best"):
-        with reading(path, CandidatesError, "remove it to make it again"):
+        with reading(path, NbestListError, "remove it to make it again"):
             lines = path.read_text(encoding="utf-8").splitlines()
-            found += [from_plain(Listed, json.loads(line)) for line in lines]
-    return found
+            listed += [from_plain(ListedUtterance, json.loads(line)) for line in lines]
+    return listed
 
 
 def _list_shard(
@@ -200,31 +200,35 @@ def _list_shard(
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
-    path = out / f"candidates.{number:06d}.jsonl"
+    path = out / f"nbest.{number:06d}.jsonl"
     if path.exists():
         return path
     load_once(decoder)
-    explore = _explorer(decoder, penalty, count, scorer)
-    lines = [json.dumps(asdict(x)) + "\n" for x in map_utterances(explore, scorer, ids, threads)]
+    list_utterance = _lister(decoder, penalty, count, scorer)
+    lines = [
+        json.dumps(asdict(x)) + "\n" for x in map_utterances(list_utterance, scorer, ids, threads)
+    ]
     write_atomically(path, "".join(lines))
     return path
 
 
-def _explorer(
+def _lister(
     decoder: Decoder, penalty: float, count: int, scorer: Scorer
-) -> Callable[[ScoredUtterance], Listed]:
+) -> Callable[[ScoredUtterance], ListedUtterance]:
     table = SymbolTable.read(decoder.words)
     weights = Weights(decoder.config.acoustic_scale, penalty)
 
-    def explore(scored: ScoredUtterance) -> Listed:
+    def list_utterance(scored: ScoredUtterance) -> ListedUtterance:
         start = scored.clock() - scored.seconds
         lattice = last_lattice(scored, decoder)
         hypotheses = [] if lattice is None else n_best(lattice, weights, count)
-        candidates = Candidates.of(hypotheses, weights, table)
+        candidates = NbestList.of(hypotheses, weights, table)
         seconds = round(scorer.store.cut(scored.utterance).duration, 4)
-        return Listed(scored.utterance, seconds, round(scored.clock() - start, 6), candidates)
+        return ListedUtterance(
+            scored.utterance, seconds, round(scored.clock() - start, 6), candidates
+        )
 
-    return explore
+    return list_utterance
 
 
 WEIGHTS = "weights.json"
@@ -266,45 +270,45 @@ class RescoringWeights:
         """Write as JSON."""
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
-    def total(self, candidates: Candidates, neural: np.ndarray) -> np.ndarray:
+    def total(self, nbest: NbestList, neural: np.ndarray) -> np.ndarray:
         """Score hypotheses.
 
         The language models are interpolated log-linearly: their log-probabilities are added with
         weights, which needs of the n-gram model only what the lattice holds.
 
         Args:
-          candidates: K hypotheses.
+          nbest: K hypotheses.
           neural: [K] log-probability by the neural model.
 
         Returns:
           [K] total scores.
         """
-        acoustic, graph, lm, words = candidates.scores
+        acoustic, graph, lm, words = nbest.scores
         language = self.neural * neural + (1 - self.neural) * lm
         return self.acoustic_scale * acoustic + graph + language + self.word_penalty * words
 
-    def best(self, candidates: Candidates, neural: np.ndarray) -> str:
+    def best(self, nbest: NbestList, neural: np.ndarray) -> str:
         """Return the words of the hypothesis with the highest `total`; of equals the first.
 
         An empty list gives no words.
         """
-        if not candidates.texts:
+        if not nbest.texts:
             return ""
-        return candidates.texts[int(np.argmax(self.total(candidates, neural)))]
+        return nbest.texts[int(np.argmax(self.total(nbest, neural)))]
 
-    def words(self, candidates: Candidates, neural: np.ndarray) -> tuple[list[str], list[float]]:
+    def words(self, nbest: NbestList, neural: np.ndarray) -> tuple[list[str], list[float]]:
         """Return the words of `best`, and the posterior of each.
 
         Of hypotheses sampled in proportion to the exponentials of their totals this is the share
         that contains the word there, see `toolkit.decode.words.word_confidences`.
         """
-        best = self.best(candidates, neural).split()
+        best = self.best(nbest, neural).split()
         if not best:
             return [], []
-        total = self.total(candidates, neural)
+        total = self.total(nbest, neural)
         mass = np.cumsum(np.exp(total - total.max()))
         places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
-        samples = [tuple(candidates.texts[place].split()) for place in places]
+        samples = [tuple(nbest.texts[place].split()) for place in places]
         return best, word_confidences(best, samples)
 
 
@@ -326,20 +330,20 @@ class Rescorer:
         """
         return cls(NeuralLm.load(folder, device), RescoringWeights.load(Path(folder) / WEIGHTS))
 
-    def best(self, candidates: Candidates) -> str:
+    def best(self, nbest: NbestList) -> str:
         """Return the words of the best hypothesis, see `RescoringWeights.best`."""
-        return self.weights.best(candidates, neural_scores(self.lm, [candidates])[0])
+        return self.weights.best(nbest, neural_scores(self.lm, [nbest])[0])
 
-    def words(self, candidates: Candidates) -> tuple[list[str], list[float]]:
+    def words(self, nbest: NbestList) -> tuple[list[str], list[float]]:
         """Return them with their posteriors, see `RescoringWeights.words`."""
-        return self.weights.words(candidates, neural_scores(self.lm, [candidates])[0])
+        return self.weights.words(nbest, neural_scores(self.lm, [nbest])[0])
 
 
-def neural_scores(lm: NeuralLm, lists: list[Candidates]) -> list[np.ndarray]:
+def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
     """Compute the neural model's log-probability of every hypothesis: [K] for each list."""
-    sentences = [words for one in lists for words in one.sentences]
+    sentences = [words for nbest in lists for words in nbest.sentences]
     sums = np.array([scores.sum() for scores in lm.score(sentences)])
-    return np.split(sums, np.cumsum([len(one.texts) for one in lists])[:-1])
+    return np.split(sums, np.cumsum([len(nbest.texts) for nbest in lists])[:-1])
 
 
 @dataclass(frozen=True)
@@ -363,7 +367,7 @@ class NeuralRescoringConfig:
 class RescoredLists:
     """The n-best lists of a split and the neural model's scores."""
 
-    candidates: Mapping[str, Candidates]
+    lists: Mapping[str, NbestList]
     """By utterance."""
     neural: Sequence[np.ndarray]
     """[K] log-probabilities by the neural model, in the same order."""
@@ -375,7 +379,7 @@ class RescoredLists:
     @classmethod
     def of(
         cls,
-        candidates: Mapping[str, Candidates],
+        lists: Mapping[str, NbestList],
         model: NeuralLm,
         audio_seconds: float,
         search_seconds: float,
@@ -383,36 +387,36 @@ class RescoredLists:
         """Rescore lists.
 
         Args:
-          candidates: the list of each utterance.
+          lists: the list of each utterance.
           model: the neural model.
           audio_seconds: seconds of speech of them all.
           search_seconds: seconds of one core that the search took.
         """
         start = time.process_time()
-        neural = neural_scores(model, list(candidates.values()))
+        neural = neural_scores(model, list(lists.values()))
         spent = search_seconds + time.process_time() - start
-        return cls(candidates, neural, spent / audio_seconds if audio_seconds else float("nan"))
+        return cls(lists, neural, spent / audio_seconds if audio_seconds else float("nan"))
 
     def best(self, weights: RescoringWeights) -> dict[str, str]:
         """The best hypothesis of each utterance."""
-        pairs = zip(self.candidates.items(), self.neural, strict=True)
+        pairs = zip(self.lists.items(), self.neural, strict=True)
         return {utterance: weights.best(listed, scores) for (utterance, listed), scores in pairs}
 
     def words(self, weights: RescoringWeights) -> dict[str, tuple[list[str], list[float]]]:
         """The words of the best hypothesis of each utterance, and their posteriors."""
-        pairs = zip(self.candidates.items(), self.neural, strict=True)
+        pairs = zip(self.lists.items(), self.neural, strict=True)
         return {utterance: weights.words(listed, scores) for (utterance, listed), scores in pairs}
 
     def count(self, references: Mapping[str, str], weights: RescoringWeights) -> ErrorCount:
         """Word errors and words; every hypothesis is compared once."""
-        found = []
+        counts = []
         for utterance, text in self.best(weights).items():
             if (utterance, text) not in self.errors:
                 reference = references[utterance].split()
                 wrong = sum(a != b for a, b in align(reference, text.split()))
                 self.errors[utterance, text] = wrong, len(reference)
-            found.append(self.errors[utterance, text])
-        return ErrorCount.of([wrong for wrong, _ in found], sum(words for _, words in found))
+            counts.append(self.errors[utterance, text])
+        return ErrorCount.of([wrong for wrong, _ in counts], sum(words for _, words in counts))
 
 
 ListsAt = Callable[[str, float], RescoredLists]
@@ -460,7 +464,9 @@ def rescore_lists(
         totals = []
         for point in points:
             weights = RescoringWeights.of(neural, Weights(*point))
-            counts = [one.count(references[split], weights) for split, one in lists.items()]
+            counts = [
+                rescored.count(references[split], weights) for split, rescored in lists.items()
+            ]
             each = [errors for count in counts for errors in count.by_utterance]
             totals.append(ErrorCount.of(each, sum(count.words for count in counts)))
         return totals
@@ -503,12 +509,12 @@ def tune_rescoring(
       The weights, and what was tried by weight of the neural model.
     """
     point = before.acoustic_scale, before.word_penalty
-    kept = None if keep is None else Keep(point, keep)
-    if kept is not None:
+    keep_before = None if keep is None else Keep(point, keep)
+    if keep_before is not None:
         axes = axes[0].including(point[0]), axes[1].including(point[1])
     consequence = f"acoustic scale {point[0]:g} and word penalty {point[1]:g} stay"
     if not enough_words_to_tune(words, consequence):
-        axes, kept = weight_axes([point[0]], [point[1]]), None
+        axes, keep_before = weight_axes([point[0]], [point[1]]), None
         neural_weights = [min(neural_weights)]
     tried = {
         weight: tune(
@@ -516,7 +522,7 @@ def tune_rescoring(
             partial(count_errors, weight),
             smallest_change,
             first_search=before.acoustic_scale,
-            keep=kept,
+            keep=keep_before,
         )
         for weight in sorted(set(neural_weights))
     }
@@ -562,7 +568,7 @@ def rescore_system(
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
-    explored: Mapping[str, Path] | None = None,
+    nbest: Mapping[str, Path] | None = None,
 ) -> dict[str, float]:
     """Make n-best lists of every split, rescore them with tuned weights, and score.
 
@@ -577,32 +583,32 @@ def rescore_system(
       config: lists and weights.
       out: the folder that gets `weights.json`, `grid.tsv`, `calibration.json` of the words'
         posteriors in the rescored lists, `rows.json` and, by split, hypotheses, reports and
-        `candidates/`.
+        `nbest/`.
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits rescored, splits).
-      explored: by split the folder of the lists that were made with the weights of `tuned`, see
-        `read_candidates`: the split is not searched again at that scale.
+      nbest: by split the folder of the lists that were made with the weights of `tuned`, see
+        `read_nbest_lists`: the split is not searched again at that scale.
 
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
-    before, explored = Weights.load(tuned), explored or {}
+    before, nbest = Weights.load(tuned), nbest or {}
 
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
-        if split in explored and scale == before.acoustic_scale:
-            listed = read_candidates(explored[split], before, config.count)
+        if split in nbest and scale == before.acoustic_scale:
+            listed = read_nbest_lists(nbest[split], before, config.count)
         else:
-            folder = out / split / "candidates" / f"{scale:g}"
+            folder = out / split / "nbest" / f"{scale:g}"
             folder.mkdir(parents=True, exist_ok=True)
             searched, penalty = decoder.at(scale), before.word_penalty
-            listed = list_candidates(scorers[split], searched, penalty, config.count, folder, jobs)
+            listed = make_nbest_lists(scorers[split], searched, penalty, config.count, folder, jobs)
         without_features = scorers[split].store.failed_cuts
-        found = {x.utterance: x.candidates for x in listed}
-        found |= {cut.id: Candidates((), (), (), ()) for cut in without_features}
+        lists_of = {x.utterance: x.nbest for x in listed}
+        lists_of |= {cut.id: NbestList((), (), (), ()) for cut in without_features}
         audio = sum(x.audio_seconds for x in listed) + sum(cut.duration for cut in without_features)
-        return RescoredLists.of(found, model, audio, sum(x.decode_seconds for x in listed))
+        return RescoredLists.of(lists_of, model, audio, sum(x.decode_seconds for x in listed))
 
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
@@ -625,19 +631,19 @@ def rescore_system(
 
 
 def _calibration(
-    found: Sequence[tuple[RescoredLists, Mapping[str, str]]], weights: RescoringWeights
+    splits: Sequence[tuple[RescoredLists, Mapping[str, str]]], weights: RescoringWeights
 ) -> Calibration:
     """Fit the calibration of posteriors on rescored splits with their references."""
     posteriors: list[float] = []
     correct: list[bool] = []
-    for rescored, references in found:
-        for utterance, (words, sure) in rescored.words(weights).items():
-            posteriors += sure
+    for rescored, references in splits:
+        for utterance, (words, word_posteriors) in rescored.words(weights).items():
+            posteriors += word_posteriors
             correct += correct_words(references[utterance], words)
     return Calibration.fit(posteriors, correct)
 
 
-def weights_of(config: WordsConfig) -> Weights:
+def to_weights(config: WordsConfig) -> Weights:
     """Return the weights of a search whose language model has a weight."""
     return Weights(1 / config.lm_weight, config.word_bonus / config.lm_weight)
 
@@ -650,9 +656,9 @@ def nbest_search_config(config: WordsConfig, weights: Weights, count: int) -> Wo
     return replace(weighted, width=width, nbest=count)
 
 
-def candidates_of(
+def to_nbest_list(
     hypotheses: Sequence[CtcHypothesis], lm: BackoffModel, config: WordsConfig, missing: int = 0
-) -> Candidates:
+) -> NbestList:
     """Take the scores of an n-best list apart.
 
     Args:
@@ -661,14 +667,18 @@ def candidates_of(
       config: the search.
       missing: `missing_words` of its dictionary, which share the probability of <UNK>.
     """
-    texts = tuple(one.text for one in hypotheses)
+    texts = tuple(hypothesis.text for hypothesis in hypotheses)
     sentences = [text.split() for text in texts]
     unknown = np.array([missing_words(lm, words) for words in sentences])
     language = math.log(10) * lm.logprobs(sentences) - math.log(max(1, missing)) * unknown
     bonus = config.word_bonus * np.array([len(words) for words in sentences])
-    acoustic = np.array([one.score for one in hypotheses]) - config.lm_weight * language - bonus
+    acoustic = (
+        np.array([hypothesis.score for hypothesis in hypotheses])
+        - config.lm_weight * language
+        - bonus
+    )
     none = (0.0,) * len(texts)
-    return Candidates(texts, tuple(acoustic.tolist()), none, tuple(language.tolist()))
+    return NbestList(texts, tuple(acoustic.tolist()), none, tuple(language.tolist()))
 
 
 def missing_words(lm: BackoffModel, words: Collection[str]) -> int:
@@ -687,11 +697,11 @@ class CtcRescorer:
     config: WordsConfig
     """The search."""
     missing: int = 0
-    """See `candidates_of`."""
+    """See `to_nbest_list`."""
 
     def best(self, hypotheses: Sequence[CtcHypothesis]) -> str:
         """Return the best text."""
-        return self.rescorer.best(candidates_of(hypotheses, self.lm, self.config, self.missing))
+        return self.rescorer.best(to_nbest_list(hypotheses, self.lm, self.config, self.missing))
 
 
 SCALES = (2 / 3, 0.8, 1.0, 1.25, 1.5)
@@ -732,26 +742,26 @@ def rescore_ctc(
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
-    before, missing = weights_of(decoder.config), missing_words(lm, decoder.dictionary.words)
+    before, missing = to_weights(decoder.config), missing_words(lm, decoder.dictionary.words)
 
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
         data, weights = splits[split], Weights(scale, before.word_penalty)
         searched = decoder.configured(nbest_search_config(decoder.config, weights, config.count))
         start = processor_seconds()
-        found = searched.decode_many(list(data.posteriors.values()), jobs)
-        candidates = {
-            utterance: candidates_of(hypotheses, lm, searched.config, missing)
-            for utterance, hypotheses in zip(data.posteriors, found, strict=True)
+        decoded = searched.decode_many(list(data.posteriors.values()), jobs)
+        lists = {
+            utterance: to_nbest_list(hypotheses, lm, searched.config, missing)
+            for utterance, hypotheses in zip(data.posteriors, decoded, strict=True)
         }
-        without = [utterance for utterance in data.references if utterance not in candidates]
-        candidates |= {utterance: Candidates((), (), (), ()) for utterance in without}
+        without = [utterance for utterance in data.references if utterance not in lists]
+        lists |= {utterance: NbestList((), (), (), ()) for utterance in without}
         spent = processor_seconds() - start
-        return RescoredLists.of(candidates, model, data.seconds, spent)
+        return RescoredLists.of(lists, model, data.seconds, spent)
 
     axes = weight_axes(
         [factor * before.acoustic_scale for factor in SCALES],
-        [before.word_penalty + more for more in PENALTIES],
+        [before.word_penalty + offset for offset in PENALTIES],
     )
     references = {split: data.references for split, data in splits.items()}
     speakers = {split: data.speakers for split, data in splits.items()}

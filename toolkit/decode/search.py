@@ -130,7 +130,7 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedPass:
     """One utterance decoded with several pairs of weights."""
 
     utterance: str
@@ -155,13 +155,13 @@ class SearchResult:
     scores: Tensor
     """[T, P] log-likelihoods times `DecodeConfig.acoustic_scale`."""
     beam: float
-    """See `Decoded.beam`."""
+    """See `DecodedPass.beam`."""
     lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
     """Time of the scores and processor time up to the end of each pass."""
     cut: bool
-    """See `Decoded.cut`."""
+    """See `DecodedPass.cut`."""
 
 
 def search(scored: ScoredUtterance, decoder: Decoder) -> SearchResult:
@@ -184,10 +184,10 @@ def search(scored: ScoredUtterance, decoder: Decoder) -> SearchResult:
 
 def last_lattice(scored: ScoredUtterance, decoder: Decoder) -> ScoredLattice | None:
     """Make the lattice of one utterance after all passes; None if no path survives."""
-    found = search(scored, decoder)
-    if not found.lattices:
+    result = search(scored, decoder)
+    if not result.lattices:
         return None
-    return ScoredLattice.of(found.lattices[-1], found.scores, decoder.config.acoustic_scale)
+    return ScoredLattice.of(result.lattices[-1], result.scores, decoder.config.acoustic_scale)
 
 
 @lru_cache(maxsize=1)
@@ -209,7 +209,7 @@ def _grammar(path: Path, words: Path) -> Grammar:
     return Grammar(read_binary(path), SymbolTable.read(words))
 
 
-def real_time_factor(decoded: Sequence[Decoded]) -> float:
+def real_time_factor(decoded: Sequence[DecodedPass]) -> float:
     """Return the real-time factor: seconds of one core per second of speech."""
     audio = sum(d.audio_seconds for d in decoded)
     return sum(d.decode_seconds for d in decoded) / audio if audio else float("nan")
@@ -220,7 +220,7 @@ LATTICES = "searched.*.safetensors"
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedUtterance:
     """What the search of an utterance has left."""
 
     utterance: str
@@ -230,9 +230,9 @@ class Searched:
     seconds: tuple[float, ...]
     """See `toolkit.decode.search.SearchResult`."""
     beam: float
-    """See `Decoded.beam`."""
+    """See `DecodedPass.beam`."""
     cut: bool
-    """See `Decoded.cut`."""
+    """See `DecodedPass.cut`."""
     lattices: tuple[ScoredLattice, ...] = ()
     """One for each pass; empty when no path survived the widest beam."""
 
@@ -251,7 +251,7 @@ def decode_store(
     out: Path,
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[list[Decoded]]:
+) -> list[list[DecodedPass]]:
     """Decode every utterance of the scorer's feature store.
 
     Lattices are made once, at the acoustic scale of the search, and kept in `out`; each pair of
@@ -271,15 +271,18 @@ def decode_store(
       For each pass the utterances in the order of the store, then those without features.
     """
     work = partial(_decode_shard, decoder, weights, out)
-    decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
+    decoded: list[list[DecodedPass]] = [[] for _ in range(decoder.passes)]
     for path in map_scored_shards(work, scorer, jobs, "decode", progress):
         for line in path.read_text(encoding="utf-8").splitlines():
-            for found, plain in zip(decoded, json.loads(line), strict=True):
-                found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
-    for found, pairs in zip(decoded, weights, strict=True):
-        nothing = ("",) * len(pairs)
-        found += [
-            Decoded(cut.id, cut.duration, 0.0, 0.0, nothing) for cut in scorer.store.failed_cuts
+            for utterances, fields in zip(decoded, json.loads(line), strict=True):
+                utterances.append(
+                    DecodedPass(**{**fields, "hypotheses": tuple(fields["hypotheses"])})
+                )
+    for utterances, pairs in zip(decoded, weights, strict=True):
+        no_hypotheses = ("",) * len(pairs)
+        utterances += [
+            DecodedPass(cut.id, cut.duration, 0.0, 0.0, no_hypotheses)
+            for cut in scorer.store.failed_cuts
         ]
     return decoded
 
@@ -304,15 +307,17 @@ def _decode_shard(
     path = out / f"passes-{name}.{number:06d}.jsonl"
     if not path.exists():
         table = SymbolTable.read(decoder.words)
-        found = searched_shard(decoder, out, scorer, threads, shard)
-        lines = [json.dumps(_best_paths(one, weights, table)) + "\n" for one in found]
+        searched = searched_shard(decoder, out, scorer, threads, shard)
+        lines = [
+            json.dumps(_best_paths(utterance, weights, table)) + "\n" for utterance in searched
+        ]
         write_atomically(path, "".join(lines))
     return path
 
 
 def searched_shard(
     decoder: Decoder, folder: Path, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
-) -> list[Searched]:
+) -> list[SearchedUtterance]:
     """The lattices of a shard: those in a folder, or of a search that leaves them there.
 
     Args:
@@ -324,13 +329,17 @@ def searched_shard(
     path = folder / LATTICES.replace("*", f"{number:06d}")
     if not path.exists():
         _search_shard(decoder, path, scorer, threads, ids)
-    kept, described = read_scored(path)
-    lattices = iter(kept)
-    found = []
-    for plain in json.loads(described):
-        mine = tuple(next(lattices) for _ in range(decoder.passes if plain["beam"] else 0))
-        found.append(Searched(**plain | {"seconds": tuple(plain["seconds"])}, lattices=mine))
-    return found
+    stored, descriptions = read_scored(path)
+    lattices = iter(stored)
+    utterances = []
+    for fields in json.loads(descriptions):
+        of_utterance = tuple(next(lattices) for _ in range(decoder.passes if fields["beam"] else 0))
+        utterances.append(
+            SearchedUtterance(
+                **fields | {"seconds": tuple(fields["seconds"])}, lattices=of_utterance
+            )
+        )
+    return utterances
 
 
 def _search_shard(
@@ -340,29 +349,29 @@ def _search_shard(
     load_once(decoder)
     scale = decoder.config.acoustic_scale
 
-    def searched(scored: ScoredUtterance) -> Searched:
-        found = search(scored, decoder)
-        return Searched(
+    def searched(scored: ScoredUtterance) -> SearchedUtterance:
+        result = search(scored, decoder)
+        return SearchedUtterance(
             scored.utterance,
             round(scorer.store.cut(scored.utterance).duration, 4),
-            found.seconds,
-            found.beam,
-            found.cut,
-            tuple(ScoredLattice.of(x, found.scores, scale) for x in found.lattices),
+            result.seconds,
+            result.beam,
+            result.cut,
+            tuple(ScoredLattice.of(x, result.scores, scale) for x in result.lattices),
         )
 
-    described, lattices = [], []
-    for one in map_utterances(searched, scorer, ids, threads):
-        described.append({k: v for k, v in vars(one).items() if k != "lattices"})
-        lattices += one.lattices
-    write_scored(path, lattices, json.dumps(described))
+    descriptions, lattices = [], []
+    for utterance in map_utterances(searched, scorer, ids, threads):
+        descriptions.append({k: v for k, v in vars(utterance).items() if k != "lattices"})
+        lattices += utterance.lattices
+    write_scored(path, lattices, json.dumps(descriptions))
 
 
 def _best_paths(
-    searched: Searched, weights: Sequence[Sequence[Weights]], table: SymbolTable
+    searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
 ) -> list[dict]:
-    """The fields of `Decoded` for each pass."""
-    plain = []
+    """The fields of `DecodedPass` for each pass."""
+    passes = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()
         hypotheses = [""] * len(pairs)
@@ -370,7 +379,7 @@ def _best_paths(
             paths = [searched.lattices[pass_number].best_words(pair) for pair in pairs]
             hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
         spent = (time.process_time() - start) / len(pairs)
-        plain.append(
+        passes.append(
             {
                 "utterance": searched.utterance,
                 "audio_seconds": searched.audio_seconds,
@@ -380,4 +389,4 @@ def _best_paths(
                 "cut": searched.cut and pass_number > 0,
             }
         )
-    return plain
+    return passes

@@ -244,10 +244,10 @@ class StreamingRecogniser:
             search = self._recogniser.search
             lattice, _ = search_with_retries(scores, search.graph, search.beams[1:])
         begin, onset = self._begin, self._onset
-        found = self._recogniser.best(lattice, scores, self._details)
+        result = self._recogniser.best(lattice, scores, self._details)
         self._begin_utterance()
-        found = found.within(begin, self._begin)
-        return StreamResult(found.text, found, begin, self._begin, onset)
+        result = result.within(begin, self._begin)
+        return StreamResult(result.text, result, begin, self._begin, onset)
 
 
 class CtcStreamingRecogniser:
@@ -359,10 +359,10 @@ class CtcStreamingRecogniser:
         begin, onset = self._begin, self._onset
         text = self._recogniser.chosen(self._search.hypotheses()) if self._search.frames else ""
         rows = torch.cat(self._rows) if self._rows else torch.zeros(0, 1)
-        found = self._recogniser.recognised(text, rows, self._details)
+        result = self._recogniser.recognised(text, rows, self._details)
         self._begin_utterance()
-        found = found.within(begin, self._begin)
-        return StreamResult(text, found, begin, self._begin, onset)
+        result = result.within(begin, self._begin)
+        return StreamResult(text, result, begin, self._begin, onset)
 
 
 class Streaming(Protocol):

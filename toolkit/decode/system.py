@@ -16,9 +16,9 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import LogProbs
 from toolkit.decode.search import (
     WEIGHTS,
-    Decoded,
+    DecodedPass,
     Decoder,
-    Searched,
+    SearchedUtterance,
     decode_store,
     real_time_factor,
     remove_lattices,
@@ -156,7 +156,7 @@ def decode_passes(
         tunings.append(tuning)
 
     rows: dict[str, list[Result]] = {decoding_pass.lm: [] for decoding_pass in passes}
-    decoded: dict[str, list[list[Decoded]]] = {}
+    decoded: dict[str, list[list[DecodedPass]]] = {}
     for split in scorers:
         decoded[split] = [
             searches.best(split, number, [Weights(*t.best) for t in tunings])
@@ -164,18 +164,18 @@ def decode_passes(
         ]
         scored = can_be_scored(references[split], split)
         for decoding_pass, utterances in zip(passes, decoded[split], strict=True):
-            known = references[split], speakers[split]
+            of_split = references[split], speakers[split]
             if scored:
-                row = _result(system, split, decoding_pass, utterances, *known, command)
+                row = _result(system, split, decoding_pass, utterances, *of_split, command)
                 rows[decoding_pass.lm].append(row)
             else:
                 texts = {d.utterance: d.hypotheses[0] for d in utterances}
                 write_texts(texts, decoding_pass.out / split)
         progress(len(decoded), len(scorers))
-    record_results(out / "rows.json", [row for one in rows.values() for row in one])
+    record_results(out / "rows.json", [row for of_pass in rows.values() for row in of_pass])
     if not keep_lattices:
         remove_lattices(out)
-    last = [utterance for found in decoded.values() for utterance in found[-1]]
+    last = [utterance for by_pass in decoded.values() for utterance in by_pass[-1]]
     counts = {
         "no path": sum(not utterance.beam for utterance in last),
         "cut in rescoring": sum(utterance.cut for utterance in last),
@@ -208,7 +208,7 @@ def _result(
     system: str,
     split: str,
     decoding_pass: Pass,
-    utterances: Sequence[Decoded],
+    utterances: Sequence[DecodedPass],
     references: Mapping[str, str],
     speakers: Mapping[str, str],
     command: str,
@@ -229,21 +229,23 @@ class _Searches:
     scorers: Scorers
     out: Path
     jobs: int
-    _found: dict[tuple[str, float, tuple[Weights, ...]], list[list[Decoded]]] = field(
+    _found: dict[tuple[str, float, tuple[Weights, ...]], list[list[DecodedPass]]] = field(
         default_factory=dict
     )
 
-    def decoded(self, split: str, scale: float, weights: Sequence[Weights]) -> list[list[Decoded]]:
+    def decoded(
+        self, split: str, scale: float, weights: Sequence[Weights]
+    ) -> list[list[DecodedPass]]:
         """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
         key = (split, scale, tuple(weights))
         if key not in self._found:
             folder = search_folder(self.out, split, scale)
-            every = [weights] * self.decoder.passes
+            for_each_pass = [weights] * self.decoder.passes
             decoder, scorer = self.decoder.at(scale), self.scorers[split]
-            self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
+            self._found[key] = decode_store(scorer, decoder, for_each_pass, folder, self.jobs)
         return self._found[key]
 
-    def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[Decoded]:
+    def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[DecodedPass]:
         """A split decoded by one pass with its weights, searched at their scale.
 
         Args:
@@ -269,13 +271,17 @@ def _errors(
     """Word errors of a pass on all splits of `references`, for each point of a grid."""
     pairs = [Weights(*point) for point in points]
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
-    pooled = {f"{s}/{u}": text for s, found in references.items() for u, text in found.items()}
+    pooled = {
+        f"{s}/{u}": text for s, of_split in references.items() for u, text in of_split.items()
+    }
     if not any(text.split() for text in pooled.values()):
         return [ErrorCount.of([], 0)] * len(pairs)
     counts = []
     for i in range(len(pairs)):
         texts = {
-            f"{s}/{d.utterance}": d.hypotheses[i] for s, found in decoded.items() for d in found
+            f"{s}/{d.utterance}": d.hypotheses[i]
+            for s, of_split in decoded.items()
+            for d in of_split
         }
         counted = score(pooled, texts)
         errors = [utterance.errors for utterance in counted.utterances]
@@ -301,18 +307,18 @@ class LatticeSummary:
 
 def read_summaries(path: Path) -> list[LatticeSummary]:
     """Read the file that a worker wrote for one feature shard."""
-    found = []
+    summaries = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        plain = json.loads(line)
-        nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
-        words = tuple(TimedToken(*fields) for fields in plain["words"])
-        times = plain["audio_seconds"], plain["seconds"]
-        found.append(LatticeSummary(plain["utterance"], *times, nbest, words))
-    return found
+        summary = json.loads(line)
+        nbest = tuple((s, a, lm, words) for s, a, lm, words in summary["nbest"])
+        words = tuple(TimedToken(*fields) for fields in summary["words"])
+        times = summary["audio_seconds"], summary["seconds"]
+        summaries.append(LatticeSummary(summary["utterance"], *times, nbest, words))
+    return summaries
 
 
 def write_confidences(
-    found: Mapping[str, Sequence[LatticeSummary]],
+    summaries: Mapping[str, Sequence[LatticeSummary]],
     references: Mapping[str, Mapping[str, str]],
     tune_on: Sequence[str],
     out: Path,
@@ -320,7 +326,7 @@ def write_confidences(
     """Calibrate the posteriors on some splits; write CTM files and a table of calibration errors.
 
     Args:
-      found: the utterances of each split.
+      summaries: the utterances of each split.
       references: transcripts by split and utterance.
       tune_on: the splits on which the calibration is fitted.
       out: the folder to write, see `write_nbest_and_ctm`.
@@ -328,22 +334,28 @@ def write_confidences(
     Returns:
       The expected calibration error by split.
     """
-    scored = {split: _correctness(found[split], references[split]) for split in found}
+    scored = {split: _correctness(summaries[split], references[split]) for split in summaries}
     posteriors = [p for split in tune_on for p in scored[split][0]]
-    correct = [right for split in tune_on for right in scored[split][1]]
+    correct = [correct_of_split for split in tune_on for correct_of_split in scored[split][1]]
     calibration = Calibration.fit(posteriors, correct)
     calibration.save(out / "calibration.json")
     lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
     errors = {}
-    for split, (raw, right) in scored.items():
+    for split, (raw, correct_of_split) in scored.items():
         calibrated = calibration(raw)
-        errors[f"ece {split}"] = calibration_error(calibrated, right)
-        numbers = [sum(right) / max(len(right), 1)]
+        errors[f"ece {split}"] = calibration_error(calibrated, correct_of_split)
+        numbers = [sum(correct_of_split) / max(len(correct_of_split), 1)]
         for values in (raw, calibrated):
-            numbers += [calibration_error(values, right), cross_entropy_gain(values, right)]
-        columns = [split, str(len(right)), *(f"{number:.4f}" for number in numbers)]
+            numbers += [
+                calibration_error(values, correct_of_split),
+                cross_entropy_gain(values, correct_of_split),
+            ]
+        columns = [split, str(len(correct_of_split)), *(f"{number:.4f}" for number in numbers)]
         lines.append("\t".join([*columns, "+".join(tune_on)]))
-        rows = ((one.utterance, "1", _calibrated(one.words, calibration)) for one in found[split])
+        rows = (
+            (utterance.utterance, "1", _calibrated(utterance.words, calibration))
+            for utterance in summaries[split]
+        )
         write_ctm(rows, out / split / "words.ctm")
     write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
     return errors
@@ -358,13 +370,15 @@ def _calibrated(words: Sequence[TimedToken], calibration: Calibration) -> list[T
 
 
 def _correctness(
-    found: Sequence[LatticeSummary], references: Mapping[str, str]
+    summaries: Sequence[LatticeSummary], references: Mapping[str, str]
 ) -> tuple[list[float], list[bool]]:
     """Return the posterior of every recognised word, and whether each word is right."""
     posteriors, correct = [], []
-    for one in found:
-        posteriors += [word.confidence for word in one.words]
-        correct += correct_words(references[one.utterance], [word.token for word in one.words])
+    for utterance in summaries:
+        posteriors += [word.confidence for word in utterance.words]
+        correct += correct_words(
+            references[utterance.utterance], [word.token for word in utterance.words]
+        )
     return posteriors, correct
 
 
@@ -421,34 +435,34 @@ def write_nbest_and_ctm(
     """
     weights = Weights.load(tuned)
     decoder = decoder.at(weights.acoustic_scale)
-    found: dict[str, list[LatticeSummary]] = {}
+    summaries: dict[str, list[LatticeSummary]] = {}
     for split, scorer in scorers.items():
-        folder = out / split / "explored"
+        folder = out / split / "nbest"
         folder.mkdir(parents=True, exist_ok=True)
         searched = search_folder(out, split, weights.acoustic_scale)
         extract = _Extractor(decoder, weights, lang, senones, config, searched, folder)
         paths = map_scored_shards(extract, scorer, jobs, "n-best")
-        found[split] = [summary for path in paths for summary in read_summaries(path)]
-        write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
-        progress(len(found), len(scorers))
+        summaries[split] = [summary for path in paths for summary in read_summaries(path)]
+        write_atomically(out / split / "nbest.tsv", _nbest_table(summaries[split]))
+        progress(len(summaries), len(scorers))
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
-    errors = write_confidences(found, references, tune_on, out)
+    errors = write_confidences(summaries, references, tune_on, out)
     remove_lattices(out)
     return errors
 
 
-def _nbest_table(found: Sequence[LatticeSummary]) -> str:
+def _nbest_table(summaries: Sequence[LatticeSummary]) -> str:
     lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
-    for one in found:
+    for utterance in summaries:
         lines += [
-            f"{one.utterance}\t{rank}\t{score:.3f}\t{acoustic:.3f}\t{lm:.3f}\t{words}\n"
-            for rank, (score, acoustic, lm, words) in enumerate(one.nbest, 1)
+            f"{utterance.utterance}\t{rank}\t{score:.3f}\t{acoustic:.3f}\t{lm:.3f}\t{words}\n"
+            for rank, (score, acoustic, lm, words) in enumerate(utterance.nbest, 1)
         ]
     return "".join(lines)
 
 
 @dataclass(frozen=True)
-class _Explored:
+class _ListedLattice:
     """What is extracted from the lattice of an utterance."""
 
     summary: dict[str, Any]
@@ -476,7 +490,7 @@ class _Extractor:
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
-        path = self.out / f"listed.{number:06d}.jsonl"
+        path = self.out / f"nbest.{number:06d}.jsonl"
         words = word_lattice_path(self.out.parent / "word_lattices", number)
         if path.exists() and words.exists():
             return path
@@ -488,40 +502,40 @@ class _Extractor:
             beam=self.decoder.config.beam.search,
         )
         shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
-        searched = {one.utterance: one for one in shard_found}
-        explore = partial(self._explore, searched, aligner, scorer.frame_shift)
-        explored = dict(zip(ids, map_utterances(explore, scorer, ids, threads), strict=True))
+        searched = {utterance.utterance: utterance for utterance in shard_found}
+        list_lattice = partial(self._list, searched, aligner, scorer.frame_shift)
+        listed = dict(zip(ids, map_utterances(list_lattice, scorer, ids, threads), strict=True))
         words.parent.mkdir(exist_ok=True)
-        lattices = {u: x.words for u, x in explored.items()}
+        lattices = {u: x.words for u, x in listed.items()}
         weights = self.weights
         decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
         write_word_lattices(words, lattices, aligner.symbol, decoding)
-        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in explored.items()]
+        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in listed.items()]
         write_atomically(path, "".join(lines))
         return path
 
-    def _explore(
+    def _list(
         self,
-        searched: Mapping[str, Searched],
+        searched: Mapping[str, SearchedUtterance],
         aligner: WordAligner,
         frame_shift: float,
         scored: ScoredUtterance,
-    ) -> _Explored:
-        one = searched[scored.utterance]
-        found, start = one.lattices, scored.clock()
-        nbest = found and n_best(found[-1], self.weights, self.config.count)
+    ) -> _ListedLattice:
+        utterance = searched[scored.utterance]
+        lattices, start = utterance.lattices, scored.clock()
+        nbest = lattices and n_best(lattices[-1], self.weights, self.config.count)
         summary = {
-            "audio_seconds": one.audio_seconds,
-            "seconds": round(one.seconds[-1] + scored.clock() - start, 6),
+            "audio_seconds": utterance.audio_seconds,
+            "seconds": round(utterance.seconds[-1] + scored.clock() - start, 6),
             "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
             "words": [],
         }
-        if not found:
-            return _Explored(summary, None)
+        if not lattices:
+            return _ListedLattice(summary, None)
         scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
-        words = aligner(found[-1], self.weights, scored.log_likelihoods * scale, scale)
-        return _Explored(
-            summary | {"words": words}, word_lattice(found[-1], scale, beam, frame_shift)
+        words = aligner(lattices[-1], self.weights, scored.log_likelihoods * scale, scale)
+        return _ListedLattice(
+            summary | {"words": words}, word_lattice(lattices[-1], scale, beam, frame_shift)
         )
 
 
@@ -547,8 +561,8 @@ def write_word_times(
     for split, scorer in scorers.items():
         texts = read_transcripts(out / split / TEXT, "text").texts
         work = _Shard(texts, lang, senones, scale, beam)
-        found = map_scored_shards(work, scorer, jobs, "word times")
-        write_ctm((row for shard in found for row in shard), out / split / WORDS)
+        shards = map_scored_shards(work, scorer, jobs, "word times")
+        write_ctm((row for shard in shards for row in shard), out / split / WORDS)
 
 
 @dataclass(frozen=True)

@@ -111,17 +111,17 @@ class Segmenter:
         # NaN marks frames of unknown posterior, which are scored by energy alone.
         silence = features.new_full((len(features),), torch.nan) if silence is None else silence
         self._silence = torch.cat([self._silence, silence])
-        found = []
+        segments = []
         while len(self._features) > self._longest + 2 * self._margin:
-            found += self._take(self._margin)
-        return found
+            segments += self._take(self._margin)
+        return segments
 
     def finish(self) -> list[Segment]:
         """Return the remaining segments."""
-        found = []
+        segments = []
         while self._features is not None and len(self._features):
-            found += self._take(0)
-        return found
+            segments += self._take(0)
+        return segments
 
     def _take(self, margin: int) -> list[Segment]:
         """Take off the first segment, or a stretch without speech except for its margin."""
@@ -156,8 +156,8 @@ class Segmenter:
         later = [span for span in spans if span[0] >= first]
         under_way = [(first, stop) for start, stop in spans if start < first]
         # Of a pause that begins too early the rest counts, where there is no other.
-        for some in (later, under_way):
-            pauses = [(b - a, a, b) for a, b in some if b - a >= self._pause]
+        for spans_in_reach in (later, under_way):
+            pauses = [(b - a, a, b) for a, b in spans_in_reach if b - a >= self._pause]
             if pauses:
                 _, start, stop = max(pauses)
                 if stop - start > 2 * margin:
@@ -167,13 +167,13 @@ class Segmenter:
         lowest = middle + int(speech[middle:last].argmin())
         return lowest, lowest
 
-    def _cut(self, resume: int, kept: slice | None) -> list[Segment]:
-        found = []
-        if kept is not None:
-            found = [Segment(self._begin + kept.start, self._features[kept].clone())]
+    def _cut(self, resume: int, span: slice | None) -> list[Segment]:
+        segments = []
+        if span is not None:
+            segments = [Segment(self._begin + span.start, self._features[span].clone())]
         self._features, self._silence = self._features[resume:], self._silence[resume:]
         self._begin += resume
-        return found
+        return segments
 
     def _speech(self) -> np.ndarray:
         """Return the speech scores [T] of all frames in memory."""
@@ -237,14 +237,14 @@ def transcribe(
     if isinstance(recogniser, SpeakerRecogniser):
         yield from transcribe_speakers(recogniser, sources, details, config)
         return
-    found: dict[int, list[Utterance]] = defaultdict(list)
+    utterances_of: dict[int, list[Utterance]] = defaultdict(list)
     for run in _runs(_read_segments(recogniser, sources, config), batch):
         pieces = [event for event in run if isinstance(event, _Piece)]
         for piece, utterance in zip(pieces, _recognise(recogniser, pieces, details), strict=True):
-            found[piece.source].append(utterance)
+            utterances_of[piece.source].append(utterance)
         for event in run:
             if isinstance(event, _End):
-                source, utterances = sources[event.source], found.pop(event.source, [])
+                source, utterances = sources[event.source], utterances_of.pop(event.source, [])
                 if event.error is None:
                     yield Transcript(source.name, source.key, tuple(utterances))
                 else:
@@ -325,9 +325,9 @@ def _segments(
     recogniser: NetworkRecogniser | CtcRecogniser, blocks: Iterator[Tensor], config: SegmentConfig
 ) -> Iterator[Segment]:
     """Yield the whole recording if it is short, otherwise its segments."""
-    most = config.longest * recogniser.frontend_config.sampling_rate
+    max_samples = config.longest * recogniser.frontend_config.sampling_rate
     head: list[Tensor] = []
-    while sum(map(len, head)) <= most:
+    while sum(map(len, head)) <= max_samples:
         block = next(blocks, None)
         if block is None:
             samples = torch.cat([torch.zeros(0), *head])
@@ -387,12 +387,12 @@ def transcribe_speakers(
     Of a long recording memory holds the cepstra, 20 MB an hour.
     """
     done: dict[int, Transcript] = {}
-    given = 0
+    next_number = 0
     for numbers in by_speaker(sources):
         done.update(_speaker_transcripts(recogniser, sources, numbers, details, config))
-        while given in done:
-            yield done.pop(given)
-            given += 1
+        while next_number in done:
+            yield done.pop(next_number)
+            next_number += 1
 
 
 def _speaker_transcripts(
@@ -403,21 +403,25 @@ def _speaker_transcripts(
     config: SegmentConfig,
 ) -> Iterator[tuple[int, Transcript]]:
     """The recordings of one speaker, by their numbers."""
-    heard: dict[int, _Heard] = {}
+    recordings: dict[int, _Heard] = {}
     for number in numbers:
         source = sources[number]
         try:
-            heard[number] = _read_recording(recogniser, source, config)
+            recordings[number] = _read_recording(recogniser, source, config)
         except (AudioError, FrontendError) as error:
             yield number, source.failed(error)
-    utterances = [one.cepstra[slice(*span)] for one in heard.values() for span in one.spans]
+    utterances = [
+        recording.cepstra[slice(*span)]
+        for recording in recordings.values()
+        for span in recording.spans
+    ]
     results = iter(recogniser.recognise(utterances, details))
     shift = recogniser.frontend_config.frame_shift_ms / 1000
-    for number, one in heard.items():
-        found = []
-        for begin, end in one.spans:
-            found.append(next(results).utterance(begin * shift, end * shift))
-        yield number, Transcript(sources[number].name, sources[number].key, tuple(found))
+    for number, recording in recordings.items():
+        transcribed = []
+        for begin, end in recording.spans:
+            transcribed.append(next(results).utterance(begin * shift, end * shift))
+        yield number, Transcript(sources[number].name, sources[number].key, tuple(transcribed))
 
 
 def _read_recording(recogniser: SpeakerRecogniser, source: Source, config: SegmentConfig) -> _Heard:
@@ -439,7 +443,9 @@ def _read_recording(recogniser: SpeakerRecogniser, source: Source, config: Segme
         logger.warning(NO_SOUND, source.called)
     if samples <= config.longest * rate:
         return _Heard(frames, [(0, len(frames))])
-    return _Heard(frames, [(one.start, one.start + len(one.features)) for one in segments])
+    return _Heard(
+        frames, [(segment.start, segment.start + len(segment.features)) for segment in segments]
+    )
 
 
 def transcribe_in_processes(

@@ -64,7 +64,9 @@ def word_confidences(
         counts[sample] = counts.get(sample, 0) + 1
     for sample, count in counts.items():
         pairs = align(list(words), list(sample))
-        agreeing += [count * (ours == theirs) for ours, theirs in pairs if ours is not None]
+        agreeing += [
+            count * (word == sampled_word) for word, sampled_word in pairs if word is not None
+        ]
     return (agreeing / (len(samples) + 1)).tolist()
 
 
@@ -91,18 +93,18 @@ class Calibration:
           correct: whether each of the words was right.
         """
         odds = _log_odds(np.asarray(confidences, dtype=float))
-        right = np.asarray(correct, dtype=float)
+        targets = np.asarray(correct, dtype=float)
         inputs = np.stack([np.ones_like(odds), odds])
 
         def log_posterior(line: np.ndarray) -> float:
             logits = line @ inputs
             prior = 0.5 * float(((line - PRIOR) ** 2).sum())
-            return float((right * logits - np.logaddexp(0, logits)).sum()) - prior
+            return float((targets * logits - np.logaddexp(0, logits)).sum()) - prior
 
         line = PRIOR
         for _ in range(100):  # Newton steps, halved until they improve the fit
             probability = _sigmoid(line @ inputs)
-            slope = inputs @ (right - probability) - (line - PRIOR)
+            slope = inputs @ (targets - probability) - (line - PRIOR)
             curvature = (inputs * (probability * (1 - probability))) @ inputs.T + np.eye(2)
             step = np.linalg.solve(curvature, slope)
             while log_posterior(line + step) < log_posterior(line) and np.abs(step).max() > 1e-9:
@@ -139,9 +141,9 @@ def calibration_error(confidences: Sequence[float], correct: Sequence[bool]) -> 
     """
     if not len(confidences):
         return float("nan")
-    values, right = np.asarray(confidences), np.asarray(correct, dtype=float)
+    values, targets = np.asarray(confidences), np.asarray(correct, dtype=float)
     bins = np.minimum((values * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(bins, values - right, minlength=BINS)
+    gaps = np.bincount(bins, values - targets, minlength=BINS)
     return float(np.abs(gaps).sum() / len(values))
 
 
@@ -151,12 +153,12 @@ def cross_entropy_gain(confidences: Sequence[float], correct: Sequence[bool]) ->
     It is 1 for confidences that are certain and right, 0 for those that tell no more than the
     error rate, negative for misleading ones, and NaN when all words are right or all are wrong.
     """
-    values, right = np.asarray(confidences), np.asarray(correct, dtype=float)
-    share = right.mean() if len(right) else 0.0
+    values, targets = np.asarray(confidences), np.asarray(correct, dtype=float)
+    share = targets.mean() if len(targets) else 0.0
     if share in (0.0, 1.0):
         return float("nan")
     prior = -(share * np.log(share) + (1 - share) * np.log(1 - share))
-    entropy = -np.log(np.where(right > 0, values, 1 - values)).mean()
+    entropy = -np.log(np.where(targets > 0, values, 1 - values)).mean()
     return float((prior - entropy) / prior)
 
 
@@ -243,10 +245,10 @@ class WordAligner:
             if bounds is None:
                 bounds = [n * len(scores) // len(words) for n in range(len(words) + 1)]
             spans = list(pairwise(bounds))
-        sure = self._calibration(posteriors)
+        confidences = self._calibration(posteriors)
         return [
             TimedToken(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
-            for name, (start, end), confidence in zip(words, spans, sure, strict=True)
+            for name, (start, end), confidence in zip(words, spans, confidences, strict=True)
         ]
 
     def text(self, words: Sequence[int]) -> str:
@@ -274,7 +276,7 @@ class WordAligner:
         graph = self._compiler.compile(words)
         columns = scores[:, graph.pdfs] / scale
         config = AlignConfig(scale, beam=self._beam)
-        aligned = force_align(columns, graph, self._compiler.senones, config)
+        (aligned,) = force_align([columns], [graph], self._compiler.senones, config)
         return aligned and self._ends(aligned)
 
     def _ends(self, aligned: UtteranceAlignment) -> list[tuple[int, int]]:
@@ -413,11 +415,11 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     blocks = [log_probs[begin : begin + size] for begin in range(0, frames, size)]
     scores = np.full(states, -math.inf)
     scores[0] = 0.0  # as after a blank
-    nothing = np.zeros((0, states), np.int8)
-    kept = []
+    no_steps = np.zeros((0, states), np.int8)
+    checkpoints = []
     for block in blocks:
-        kept.append(scores.copy())
-        advance_alignment(block, marks, blank, scores, nothing)
+        checkpoints.append(scores.copy())
+        advance_alignment(block, marks, blank, scores, no_steps)
     state = states - 1 if scores[-1] >= scores[-2] else states - 2
     score = float(scores[state])
     if score == -math.inf:
@@ -426,7 +428,7 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     for number in range(len(blocks) - 1, -1, -1):
         block, begin = blocks[number], number * size
         steps = np.zeros((len(block), states), np.int8)
-        advance_alignment(block, marks, blank, kept[number], steps)
+        advance_alignment(block, marks, blank, checkpoints[number], steps)
         for t in range(len(block) - 1, -1, -1):
             path[begin + t] = state
             state -= int(steps[t, state])
@@ -434,8 +436,8 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     label = path[rows] // 2
     starts = rows[np.searchsorted(label, np.arange(len(marks)))]
     ends = rows[np.searchsorted(label, np.arange(len(marks)), side="right") - 1] + 1
-    found = log_probs[rows, marks[label]].astype(np.float64)
-    return LabelTimes(starts, ends, np.bincount(label, found, len(marks)), score)
+    log_probs_on_path = log_probs[rows, marks[label]].astype(np.float64)
+    return LabelTimes(starts, ends, np.bincount(label, log_probs_on_path, len(marks)), score)
 
 
 @dataclass(frozen=True)
@@ -494,7 +496,7 @@ class CtcWordAligner:
             _confidence(times, 0, len(labels)),
         )
 
-    def evenly(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
+    def uniform_times(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
         """Return words of equal length, for frames too few to align them; their confidence is 0."""
         bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
         spans = zip(words, bounds[:-1], bounds[1:], strict=True)

@@ -175,9 +175,9 @@ class Denominator:
         """
         with reading(path, DenominatorError, "make it again", "no denominator"):
             tensors, _ = read_tensors(path, _SHAPES, "np")
-            found = cls(**{name: tensors[name] for name in _SHAPES})
-            found._check()
-            return found
+            denominator = cls(**{name: tensors[name] for name in _SHAPES})
+            denominator._check()
+            return denominator
 
     def _check(self) -> None:
         """Check what the recursions rely on: given an ill-formed HMM they read out of bounds."""

@@ -215,6 +215,7 @@ def _reachable(first: np.ndarray, target: np.ndarray, state: int) -> np.ndarray:
     stack = np.empty(len(first), np.int32)
     stack[0], size = state, 1
     seen[state] = True
+    # Depth-first search.
     while size:
         size -= 1
         here = stack[size]

@@ -31,8 +31,8 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
     Raises:
       GrammarError: naming the file.
     """
-    given = isinstance(words_table, SymbolTable)
-    table = words_table if given else SymbolTable.read(words_table)
+    is_table = isinstance(words_table, SymbolTable)
+    table = words_table if is_table else SymbolTable.read(words_table)
     try:
         model = read_arpa(arpa)
     except ArpaError as error:
@@ -51,7 +51,7 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
         word = max({*model.vocabulary} - {START, END, UNKNOWN}, default="")
         raise GrammarError(
             f"{arpa}: no n-gram is left: none of its words, such as {word!r}, is in "
-            f"{'the lexicon' if given else words_table}; spell words alike in both"
+            f"{'the lexicon' if is_table else words_table}; spell words alike in both"
         )
     return fst
 
@@ -102,15 +102,15 @@ class _Contexts:
         for n in range(1, len(self.begin) - 1):
             level = self._level(n)
             word, shorter = self.word[level], suffix[self.context[level]]
-            found = np.full(len(word), -1)
-            while (found < 0).any():
+            suffixes = np.full(len(word), -1)
+            while (suffixes < 0).any():
                 for k in range(n):
                     low, high = (self.begin[k - 1] if k else 0), self.begin[k]
-                    rows = np.flatnonzero((found < 0) & (shorter >= low) & (shorter < high))
+                    rows = np.flatnonzero((suffixes < 0) & (shorter >= low) & (shorter < high))
                     at = model.find(k, shorter[rows] - low, word[rows])
-                    found[rows] = np.where(at < 0, -1, at + self.begin[k])
+                    suffixes[rows] = np.where(at < 0, -1, at + self.begin[k])
                 shorter = suffix[shorter]
-            suffix[level] = found
+            suffix[level] = suffixes
         return suffix
 
     def acceptor(self, ids: np.ndarray, backoff: int) -> Fst:

@@ -60,10 +60,13 @@ def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array
         return np.empty(0, np.int64)
     forward, entry = np.full(states, -np.inf), np.full(states, -1)
     forward[0] = 0.0
+    # States are numbered in topological order, so that one pass over the arcs gives the best
+    # scores.
     for a in range(len(source)):
         total = forward[source[a]] + scores[a]
         if total > forward[target[a]]:
             forward[target[a]], entry[target[a]] = total, a
+    # Follow the entries back from the last state: first to count them, then to write them.
     length, state = 0, states - 1
     while entry[state] >= 0:
         length, state = length + 1, source[entry[state]]

@@ -201,10 +201,10 @@ class ShardHeader:
         """
         with reading(path, LatticeStoreError, ADVICE, "damaged"):
             with safe_open(path, framework="np") as file:
-                plain = json.loads(file.metadata()["lattices"])
-            if validated(plain, {"format": int})["format"] != FORMAT:
-                raise ValueError(f"format {plain['format']}, this version reads {FORMAT}")
-            header = from_plain(cls, plain)
+                fields = json.loads(file.metadata()["lattices"])
+            if validated(fields, {"format": int})["format"] != FORMAT:
+                raise ValueError(f"format {fields['format']}, this version reads {FORMAT}")
+            header = from_plain(cls, fields)
             lengths = header.lengths
             if len(lengths) != len(header.ids) or sum(lengths) != header.frames:
                 raise ValueError("its lengths do not fit")
@@ -234,18 +234,19 @@ def write_shard(
       retried: utterances that needed a wider beam.
       failed: utterances without a lattice, and why.
     """
-    found = list(lattices.values())
-    facts = ShardHeader(
+    arcs_of_lattices = list(lattices.values())
+    header_fields = ShardHeader(
         graph=digest,
         ids=tuple(lattices),
-        frames=sum(x.frames for x in found),
-        arcs=sum(x.num_emitting for x in found),
+        frames=sum(x.frames for x in arcs_of_lattices),
+        arcs=sum(x.num_emitting for x in arcs_of_lattices),
         retried=retried,
         failed=tuple(failed),
-        lengths=tuple(int(x.frames) for x in found),
+        lengths=tuple(int(x.frames) for x in arcs_of_lattices),
     )
-    data = np.frombuffer(encode(found, index), np.uint8)
-    header = {"lattices": json.dumps(asdict(facts))}  # a single entry: their order would be random
+    data = np.frombuffer(encode(arcs_of_lattices, index), np.uint8)
+    # A single entry: the order of several would be random.
+    header = {"lattices": json.dumps(asdict(header_fields))}
     write_atomically(path, save({"data": data}, header))
 
 
@@ -274,14 +275,14 @@ class LatticeStore:
         self._where: dict[str, tuple[Path, int]] = {}
         digest = graph_digest(self._graph_path)
         for shard in shards:
-            facts = ShardHeader.read(shard)
-            if facts.graph != digest:
+            header = ShardHeader.read(shard)
+            if header.graph != digest:
                 raise LatticeStoreError(
-                    f"{shard}: made with another graph ({facts.graph}) than {graph} ({digest});"
+                    f"{shard}: made with another graph ({header.graph}) than {graph} ({digest});"
                     " give that graph, or make the lattices again with this one"
                 )
-            self._lengths[shard] = np.array(facts.lengths, np.int32)
-            self._where |= {name: (shard, n) for n, name in enumerate(facts.ids)}
+            self._lengths[shard] = np.array(header.lengths, np.int32)
+            self._where |= {name: (shard, n) for n, name in enumerate(header.ids)}
         self._blocks: dict[Path, LatticeBlock] = {}
 
     @property
@@ -351,10 +352,10 @@ class LatticeStore:
 def build_lattice(arcs: LatticeArcs, graph: Fst) -> Lattice:
     """Build a lattice from arcs of the graph (see `LatticeStore.load`)."""
     frame = arcs.frame.astype(np.int64)
-    left = frame * graph.num_states + graph.source[arcs.arc]
+    left_states = frame * graph.num_states + graph.source[arcs.arc]
     entered = (frame + 1) * graph.num_states + graph.target[arcs.arc]
-    states = np.unique(np.append(left[:1], entered))
-    source, target = np.searchsorted(states, left), np.searchsorted(states, entered)
+    states = np.unique(np.append(left_states[:1], entered))
+    source, target = np.searchsorted(states, left_states), np.searchsorted(states, entered)
     return Lattice.of(graph, arcs.arc, arcs.frame, source, target, graph.scores[arcs.arc])
 
 
@@ -370,7 +371,7 @@ class ScoredLatticesError(ToolkitError):
     """Lattices on disk that cannot be read."""
 
 
-def write_scored(path: Path, lattices: Sequence[ScoredLattice], described: str) -> None:
+def write_scored(path: Path, lattices: Sequence[ScoredLattice], description: str) -> None:
     """Write lattices.
 
     Args:
@@ -378,20 +379,24 @@ def write_scored(path: Path, lattices: Sequence[ScoredLattice], described: str) 
       lattices: in any order; with `lm_scores`, as those of a decoding graph have them.
       described: text that is kept with them.
     """
-    columns = {name: [getattr(one.lattice, name) for one in lattices] for name in INTEGER_COLUMNS}
-    columns["scores"] = [one.lattice.scores for one in lattices]
-    columns["lm"] = [one.lattice.lm_scores for one in lattices]
-    columns |= {name: [getattr(one, name) for one in lattices] for name in ("acoustic", "graph")}
-    columns["words"] = [one.lattice.words for one in lattices]
-    columns["word_counts"] = [one.lattice.word_counts for one in lattices]
-    columns["arcs"] = [np.array([len(one.lattice.source) for one in lattices])]
+    columns = {
+        name: [getattr(scored.lattice, name) for scored in lattices] for name in INTEGER_COLUMNS
+    }
+    columns["scores"] = [scored.lattice.scores for scored in lattices]
+    columns["lm"] = [scored.lattice.lm_scores for scored in lattices]
+    columns |= {
+        name: [getattr(scored, name) for scored in lattices] for name in ("acoustic", "graph")
+    }
+    columns["words"] = [scored.lattice.words for scored in lattices]
+    columns["word_counts"] = [scored.lattice.word_counts for scored in lattices]
+    columns["arcs"] = [np.array([len(scored.lattice.source) for scored in lattices])]
     kinds = {name: np.float32 if name in SCORE_COLUMNS else np.int32 for name in columns}
     empty = [np.zeros(0)]
     tensors = {
         name: np.concatenate([*empty, *values]).astype(kinds[name])
         for name, values in columns.items()
     }
-    write_atomically(path, save(tensors, {"described": described}))
+    write_atomically(path, save(tensors, {"described": description}))
 
 
 def read_scored(path: Path) -> tuple[list[ScoredLattice], str]:
@@ -532,8 +537,8 @@ def write_word_lattices(
       symbol: gives the word of an id.
       decoding: how they were made.
     """
-    found = {name: lattice for name, lattice in lattices.items() if lattice is not None}
-    columns = {name: [getattr(x, name) for x in found.values()] for name in _COLUMNS}
+    with_path = {name: lattice for name, lattice in lattices.items() if lattice is not None}
+    columns = {name: [getattr(x, name) for x in with_path.values()] for name in _COLUMNS}
     joined = {name: np.concatenate(x) if x else np.zeros(0) for name, x in columns.items()}
     used, numbers = np.unique(np.append(NO_WORD, joined["words"]), return_inverse=True)
     joined["words"] = numbers.reshape(-1)[1:]
@@ -544,7 +549,7 @@ def write_word_lattices(
     for name, column in (("arc_splits", "source"), ("state_splits", "times")):
         tensors[name] = np.cumsum([0, *map(len, columns[column])])
     header = WordLatticeHeader(
-        ids=tuple(found),
+        ids=tuple(with_path),
         failed=tuple(name for name, lattice in lattices.items() if lattice is None),
         symbols=(NO_SYMBOL, *map(symbol, used[1:].tolist())),
         **asdict(decoding),
@@ -579,10 +584,10 @@ class WordLatticeStore:
     def _read(self, path: Path, words: WordTable) -> None:
         kinds = {name: (kind, 1) for name, kind in _COLUMNS.items()} | _SPLITS
         tensors, metadata = read_tensors(path, kinds, "np")
-        plain = json.loads(metadata["lattices"])
-        if validated(plain, {"format": int})["format"] != WORD_FORMAT:
-            raise ValueError(f"format {plain['format']}, this version reads {FORMAT}")
-        header = from_plain(WordLatticeHeader, plain)
+        fields = json.loads(metadata["lattices"])
+        if validated(fields, {"format": int})["format"] != WORD_FORMAT:
+            raise ValueError(f"format {fields['format']}, this version reads {WORD_FORMAT}")
+        header = from_plain(WordLatticeHeader, fields)
         if (tensors["words"] < 0).any():
             raise ValueError("a word below 0")
         tensors["words"] = np.int32(words.ids(header.symbols))[tensors["words"]]

@@ -169,6 +169,8 @@ def _distances(
     for q in range(len(slots)):
         expected[0, q + 1] = expected[0, q] + (slots[q] != 0)
     distance, moves = np.empty(len(slots) + 1), np.empty(len(slots) + 1, np.int64)
+    # The distance at a state is the mean of those of the arcs into it, weighted by their
+    # posteriors.
     for a in range(len(source)):
         _along(expected[source[a]], words[a], slots, distance, moves)
         expected[target[a]] += shares[a] * distance
@@ -259,6 +261,7 @@ def _nearest(
     taken = np.zeros((states, size), np.int64)  # reference words before that arc
     errors[0] = np.arange(size)
     place = 0  # arcs into a state have all come before those out of it
+    # Edit distance between the reference and paths of the lattice, state by state.
     for state in range(states):
         for r in range(1, size):  # reference words that no arc says
             if errors[state, r - 1] + 1 < errors[state, r]:
@@ -275,6 +278,7 @@ def _nearest(
                     if cost < errors[to, r + 1]:
                         errors[to, r + 1], entry[to, r + 1], taken[to, r + 1] = cost, place, r
             place += 1
+    # Follow the entries back from the last state with all reference words read.
     path = np.empty(states, np.int64)
     state, r, count = states - 1, size - 1, 0
     while state > 0:

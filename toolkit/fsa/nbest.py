@@ -33,6 +33,7 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
     states = len(first) - 1
     rest = np.full(states, -np.inf)  # log of the summed weights from each state to the end
     rest[states - 1] = 0.0
+    # Backward pass of the forward-backward algorithm, in the log domain.
     for state in range(states - 2, -1, -1):
         arcs = range(first[state], first[state + 1])
         best = -np.inf
@@ -43,6 +44,8 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
             total += np.exp(scores[a] + rest[target[a]] - best)
         rest[state] = best + np.log(total)
     paths = np.empty((count, length), np.int64)
+    # Path n is where the cumulated probability of paths, in the order of their arcs, is (n + 0.5) /
+    # count.
     for n in range(count):
         left, state = (n + 0.5) / count, 0
         for step in range(length):
@@ -149,8 +152,10 @@ def _best_sequences(
     before, last = np.zeros(256, np.int64), np.zeros(256, np.int64)
     keys, slots, histories = np.full(256, -1, np.int64), np.full(1024, -1, np.int32), 1
     seen = np.full(256, -1, np.int64)
+    # States in topological order: all sequences into a state are known before those out of it.
     for state in range(1, states):
         found = 0
+        # 1. Extend the sequences of the states before by the arcs that enter this one.
         for arc in entering[first[state] : first[state + 1]]:
             start, score = source[arc], columns[arc, 0]
             for one in range(begins[start], begins[start + 1]):
@@ -185,6 +190,7 @@ def _best_sequences(
             known = len(seen)
             seen = with_capacity(seen, histories)
             seen[known:] = -1
+        # 2. Keep the `count` best, each history once.
         kept = begins[state]
         for one in np.argsort(-tried[:found, 0], kind="mergesort"):
             if kept == begins[state] + count:

@@ -121,6 +121,8 @@ def _ways(
 ) -> tuple[bool, EpsilonClosures]:
     """The ways from the start and from the targets of arcs that read, unless a cycle gains."""
     states = len(first) - 1
+    # needed: states where ways begin. useful: states where ways may end, since something is read
+    # there.
     needed, useful = np.zeros(states, np.bool_), np.zeros(states, np.bool_)
     needed[0], useful[-1] = True, True
     for state in range(states):
@@ -135,6 +137,7 @@ def _ways(
         np.zeros(states + 1, np.int32),
         np.empty(len(words), np.int32),
     )
+    # The ways of all states stand behind each other, as in compressed sparse rows.
     place, count, gains = np.full(states, -1, np.int32), 0, False
     for state in range(states):
         if needed[state] and not gains:
@@ -153,6 +156,7 @@ def _ways(
             for position in range(len(reached)):
                 if not useful[reached[position]]:
                     continue
+                # Walk the way back to its first state: its LM score, and how many words it writes.
                 gain_lm, end, at = np.int64(0), ends[count], position
                 while at:
                     gain_lm += lm[entry[at]]
@@ -201,6 +205,7 @@ def _closure(
     gain, waiting, queued = np.empty(8, np.int64), np.empty(8, np.int32), np.empty(8, np.bool_)
     reached[0], gain[0], waiting[0], queued[0], place[state] = state, 0, 0, True, 0
     size, head, tail, gains = 1, 0, 1, False
+    # Bellman and Ford with a queue: a state is queued again whenever a better way to it is found.
     while head < tail and not gains:
         here = waiting[head]
         head += 1

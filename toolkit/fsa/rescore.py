@@ -162,16 +162,22 @@ class _Composition:
             source, arc = self._traversal.out_arcs(states)
             if not len(arc):
                 break
+            # Follow all arcs out of the pairs of this frame; the grammar reads the words on them.
             reached, lm = self._read(memory[source], arc)
             total = before[source] + self._scores[arc] + lm
+            # What the old model has charged for a word that is not written yet.
             charged = np.where(self._settles[arc], 0.0, pending[source] + self._old[arc])
             target = self._traversal.target[arc]
+            # Pairs are numbered; of equal ones the best score counts, and the highest charge.
             pair = target * self._grammar.num_states + self._grammar.state_ids(reached)
             _, example, place = np.unique(pair, return_index=True, return_inverse=True)
             best, due = np.full((2, len(example)), -np.inf)
             np.maximum.at(best, place, total)
             np.maximum.at(due, place, charged)
+            # Prune pairs by score so far, charge to come, and the old model's best score to the
+            # end.
             kept = self._within_limits(best + due + self._after[target[example]])
+            # Arcs into pairs that stay, with the pairs' numbers in the composition.
             renumbered = np.where(kept, np.cumsum(kept) - 1, -1)[place]
             mine = renumbered >= 0
             first = count - len(states)

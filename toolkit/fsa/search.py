@@ -83,13 +83,13 @@ def search_best_paths(
     """
     for rows, graph in zip(scores, graphs, strict=True):
         GraphMismatchError.check(graph.top_label, rows.shape[1])
-    found: list[BestPath | None] = [None] * len(graphs)
-    some = [n for n, graph in enumerate(graphs) if graph.num_arcs]
-    if some:
-        own = [scores[n] for n in some], [graphs[n] for n in some]
-        for n, path in zip(some, engine().best_paths(*own, beam), strict=True):
-            found[n] = path
-    return found
+    paths: list[BestPath | None] = [None] * len(graphs)
+    numbers = [n for n, graph in enumerate(graphs) if graph.num_arcs]
+    if numbers:
+        with_arcs = [scores[n] for n in numbers], [graphs[n] for n in numbers]
+        for n, path in zip(numbers, engine().best_paths(*with_arcs, beam), strict=True):
+            paths[n] = path
+    return paths
 
 
 class Engine(Protocol):
@@ -156,11 +156,11 @@ class NativeEngine:
     ) -> list[BestPath | None]:
         """See `toolkit.fsa.search.search_best_paths`."""
         limits = (beam.search, beam.min_active, beam.max_active)
-        found: list[BestPath | None] = []
+        paths: list[BestPath | None] = []
         for rows, graph in zip(scores, graphs, strict=True):
             arcs, score = viterbi(graph_arrays(graph), kernel_scores(rows), limits)
-            found.append(path_of(graph, arcs, score) if len(arcs) else None)
-        return found
+            paths.append(path_of(graph, arcs, score) if len(arcs) else None)
+        return paths
 
 
 def graph_arrays(graph: Fst) -> GraphArrays:
@@ -181,11 +181,11 @@ def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
         return None
     counts = np.diff(trellis.arcs_at[: frames + 2])
     frame = np.repeat(np.arange(frames + 1, dtype=np.int32), counts)
-    every = slice(0, int(trellis.arcs_at[frames + 1]))
-    arc = trellis.arc[every].copy()
-    source = trellis.source[every] + trellis.states_at[frame]
-    target = trellis.target[every] + trellis.states_at[frame + 1]
-    lattice = Lattice.of(graph, arc, frame, source, target, trellis.score[every].copy())
+    all_arcs = slice(0, int(trellis.arcs_at[frames + 1]))
+    arc = trellis.arc[all_arcs].copy()
+    source = trellis.source[all_arcs] + trellis.states_at[frame]
+    target = trellis.target[all_arcs] + trellis.states_at[frame + 1]
+    lattice = Lattice.of(graph, arc, frame, source, target, trellis.score[all_arcs].copy())
     return prune(lattice)
 
 
@@ -208,8 +208,8 @@ def intersect_two_frames() -> str:
     )
     frames = torch.tensor([[0.6, 0.3], [0.1, 0.7]]).log()  # [T, P]
     lattice = search_lattice(frames, graph, Beam(20.0, 10.0, 1, 100))
-    found = lattice and best_path(lattice)
+    path = lattice and best_path(lattice)
     expected = math.log(0.6) - 0.5 + math.log(0.7) - 0.25
-    if not found or found.words != [1, 2] or abs(found.score - expected) > 1e-5:
-        raise RuntimeError(f"the search found {found}, not the words [1, 2] at {expected}")
+    if not path or path.words != [1, 2] or abs(path.score - expected) > 1e-5:
+        raise RuntimeError(f"the search found {path}, not the words [1, 2] at {expected}")
     return f"dense pruned intersection ({search_engine()})"

@@ -145,6 +145,8 @@ def advance_frame(
     """
     n = trellis.frames[0]
     begin, end = trellis.states_at[n], trellis.states_at[n + 1]
+    # 1. Scores of all arcs out of the last level: `reached` in the order of states and arcs, `tops`
+    # the best of each state.
     scores, room = add_final_column(row, left < 0), 0
     for state in trellis.state[begin:end]:
         room += graph.first[state + 1] - graph.first[state]
@@ -159,6 +161,7 @@ def advance_frame(
             count += 1
         tops[i - begin] = top
         best = top if top > best else best
+    # 2. States within `cutoff` stay; arcs down to `low` may lead to such states and are looked at.
     beam = adapted_beam(trellis.beam[n], end - begin, limits)
     # Wider in the last frames: an utterance may not be able to end in the best states.
     cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - left))
@@ -166,6 +169,7 @@ def advance_frame(
     room = 0
     for total in reached:
         room += total > low
+    # 3. Collect these arcs; number the states that are reached within the beam in `place`.
     arcs_before = trellis.arcs_at[n]
     source = with_capacity(trellis.source, arcs_before + room)
     target = with_capacity(trellis.target, arcs_before + room)
@@ -191,6 +195,8 @@ def advance_frame(
                 if total > cutoff and place[to] < 0:
                     place[to] = size
                     size += 1
+    # 4. Keep the arcs that lead to numbered states; each state's best score and the arc it comes
+    # by.
     states = with_capacity(trellis.state, end + size)
     after, entry = (
         with_capacity(trellis.forward, end + size),
@@ -209,6 +215,7 @@ def advance_frame(
             after[end + position], entry[end + position] = total, kept - arcs_before
         source[kept], arc[kept], score[kept], target[kept] = source[k], arc[k], score[k], position
         kept += 1
+    # 5. Leave the scratch memory as it was, close the level.
     for state in states[end : end + size]:
         place[state] = -1
     arcs_at, states_at = (
@@ -250,11 +257,13 @@ def prune_trellis(trellis: Trellis, back: int, held: int, output: float) -> None
     arcs_at, states_at, forward = trellis.arcs_at, trellis.states_at, trellis.forward
     base = states_at[begin]
     first_arc = arcs_at[max(0, begin - 1)]
+    # loss of a state: how far its best continuation is behind that of the best state it can reach.
     loss = np.full(states_at[end + 1] - base, np.inf)
     loss[states_at[end] - base :] = 0
     alive = np.zeros(states_at[n + 1] - base, np.bool_)
     alive[states_at[end] - base :] = True
     kept = np.ones(arcs_at[n] - first_arc, np.bool_)
+    # From the newest of these frames back: an arc stays if the best path through it is near enough.
     for t in range(end - 1, begin - 1, -1):
         here, there = states_at[t], states_at[t + 1]
         for k in range(arcs_at[t], arcs_at[t + 1]):
@@ -283,6 +292,8 @@ def _compact(trellis: Trellis, begin: int, kept: Array, alive: Array) -> None:
     first_frame = max(0, begin - 1)
     write = trellis.arcs_at[first_frame]
     read, first_arc = write, write
+    # Move the arcs that stay to the front; sources and targets count from the first state of a
+    # level.
     for t in range(first_frame, n):
         from_level, to_level = trellis.states_at[t] - base, trellis.states_at[t + 1] - base
         # A level's first state that is left.
@@ -302,6 +313,7 @@ def _compact(trellis: Trellis, begin: int, kept: Array, alive: Array) -> None:
             write += 1
         read = trellis.arcs_at[t + 1]
         trellis.arcs_at[t + 1] = write
+    # Likewise the states, level by level.
     i = 0
     for t in range(begin, n + 1):
         last = trellis.states_at[t + 1] - base
@@ -357,7 +369,7 @@ def num_frames(scores: Any) -> int:
 
 
 def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Array:
-    """Return a frame's scores as `padded` does, of the arcs that leave `states` at least.
+    """Return a frame's scores as `add_final_column` does, of the arcs that leave `states` at least.
 
     For kernels only.
 
@@ -373,32 +385,32 @@ def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Arr
 # numba wants the parameters of an overload and of what it returns annotated alike.
 @overload(num_frames)
 def _num_frames(scores: Any) -> Any:
-    return _frames_given if isinstance(scores, types.Array) else _frames_demanded
+    return _num_tensor_rows if isinstance(scores, types.Array) else _num_lazy_rows
 
 
-def _frames_given(scores: Any) -> int:
+def _num_tensor_rows(scores: Any) -> int:
     return len(scores)
 
 
-def _frames_demanded(scores: Any) -> int:
+def _num_lazy_rows(scores: Any) -> int:
     return len(scores.rows)
 
 
 @overload(frame_row)
 def _frame_row(scores: Any, frame: Any, graph: Any, states: Any) -> Any:
-    return _row_given if isinstance(scores, types.Array) else _row_demanded
+    return _tensor_row if isinstance(scores, types.Array) else _lazy_row
 
 
-def _row_given(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+def _tensor_row(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
     return add_final_column(scores[min(frame, len(scores) - 1)], frame == len(scores))
 
 
-def _row_demanded(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
-    return _demanded(scores, frame, graph, states)
+def _lazy_row(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    return _lazy_gmm_row(scores, frame, graph, states)
 
 
 @njit(cache=True, nogil=True)
-def _demanded(scores: MixtureArrays, frame: int, graph: GraphArrays, states: Array) -> Array:
+def _lazy_gmm_row(scores: MixtureArrays, frame: int, graph: GraphArrays, states: Array) -> Array:
     ending = frame == len(scores.rows)
     row = add_final_column(np.full(len(scores.first), -np.inf, np.float32), ending)
     if ending:
@@ -437,6 +449,7 @@ def viterbi(
         row, room = frame_row(scores, t, graph, states), 0
         for state in states:
             room += graph.first[state + 1] - graph.first[state]
+        # Scores of all arcs out of the active states, and the best of each state.
         reached, tops = np.empty(room, np.float64), np.empty(len(states), np.float64)
         count, best = 0, -np.inf
         for i in range(len(states)):
@@ -448,11 +461,13 @@ def viterbi(
                 count += 1
             tops[i] = top
             best = top if top > best else best
+        # The beam is wider in the last frames, as in `advance_frame`.
         beam = adapted_beam(beam, len(states), limits)
         cutoff = best - beam * 1.25 ** max(0, FINAL_FRAMES - (frames - 1 - t))
         room = 0
         for total in reached:
             room += total > cutoff
+        # Of each state that is reached within the beam, its best score and the arc that gives it.
         previous, entry = with_capacity(previous, end + room), with_capacity(entry, end + room)
         after, to_states, size, read = np.empty(room, np.float64), np.empty(room, np.int32), 0, 0
         for i in range(len(states)):
@@ -480,6 +495,7 @@ def viterbi(
         begin, end = end, end + size
         if not size:
             return np.empty(0, np.int64), -np.inf
+    # Follow the entries back from the final state.
     path, at = np.empty(frames + 1, np.int64), begin
     for t in range(frames, -1, -1):
         path[t] = entry[at]

@@ -39,20 +39,20 @@ class RootGroup(NamedTuple):
 def split_phone(symbol: str) -> PhoneParts:
     """Split a phone symbol into its parts; one that consists of suffixes only is its own base."""
     base, stress, position = symbol, "", ""
-    if (found := POSITION.search(base)) and found.start():
-        base, position = base[: found.start()], found[1]
-    if (found := STRESS.search(base)) and found.start():
-        base, stress = base[: found.start()], found[1]
+    if (match := POSITION.search(base)) and match.start():
+        base, position = base[: match.start()], match[1]
+    if (match := STRESS.search(base)) and match.start():
+        base, stress = base[: match.start()], match[1]
     return PhoneParts(base, stress, position)
 
 
 def base_phone_groups(topology: Topology) -> list[tuple[int, ...]]:
     """Phone ids grouped by base phone, in order of first ids; silence and speech never mix."""
-    found: dict[tuple[str, bool], list[int]] = {}
+    groups: dict[tuple[str, bool], list[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
         silence = topology.is_silence(phone)
-        found.setdefault((split_phone(symbol).base, silence), []).append(phone)
-    return [tuple(phones) for phones in found.values()]
+        groups.setdefault((split_phone(symbol).base, silence), []).append(phone)
+    return [tuple(phones) for phones in groups.values()]
 
 
 def default_roots(topology: Topology) -> list[RootGroup]:

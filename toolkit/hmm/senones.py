@@ -60,21 +60,21 @@ class Senones:
     @cached_property
     def phone_of_pdf(self) -> Tensor:
         """[pdfs] a phone of each pdf, the first of those that share it."""
-        found = torch.zeros(self.num_pdfs, dtype=torch.int64)
+        first_phones = torch.zeros(self.num_pdfs, dtype=torch.int64)
         phones = self.topology.phone_of_state_id
         for state in reversed(range(len(phones))):
-            found[self.table[state].unique().long()] = phones[state]
-        return found
+            first_phones[self.table[state].unique().long()] = phones[state]
+        return first_phones
 
     @cached_property
     def state_of_pdf(self) -> Tensor:
         """[pdfs] the position of each pdf's states within their phones: 0, 1, ..."""
-        found = torch.zeros(self.num_pdfs, dtype=torch.int64)
+        first_states = torch.zeros(self.num_pdfs, dtype=torch.int64)
         for phone in self.topology.phone_ids():
             for state in range(self.topology.num_states(phone)):
                 row = self.table[self.topology.state_id(phone, state)]
-                found[row.unique().long()] = state
-        return found
+                first_states[row.unique().long()] = state
+        return first_states
 
     def pdfs(self, states: Tensor) -> Tensor:
         """The pdf of every frame of an alignment: state ids [T] -> [T] int64."""

@@ -118,38 +118,38 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
       TreeError: what is wrong, and where in the tree.
     """
     try:
-        plain = json.loads(text)
+        data = json.loads(text)
     except json.JSONDecodeError as error:
         raise TreeError(f"line {error.lineno}: not JSON: {error.msg}") from error
-    phones = tuple(_get(plain, "phones", str, "the file").split())
+    phones = tuple(_get(data, "phones", str, "the file").split())
     ids = {symbol: phone for phone, symbol in enumerate(phones, 1)}
     if len(ids) < len(phones):
         raise TreeError("a phone is listed twice")
 
-    def known(plain: Any, place: str) -> tuple[int, ...]:
-        named = _get(plain, "phones", str, place).split()
+    def known(data: Any, place: str) -> tuple[int, ...]:
+        named = _get(data, "phones", str, place).split()
         unknown = [symbol for symbol in named if symbol not in ids]
         if unknown or not named:
             raise TreeError(f"{place}: {f'no phone {unknown[0]!r}' if unknown else 'no phones'}")
         return tuple(sorted({ids[symbol] for symbol in named}))
 
-    def node(plain: Any, place: str) -> Node:
-        if isinstance(plain, dict) and "pdf" in plain:
-            return Leaf(_get(plain, "pdf", int, place), _get(plain, "frames", int, place))
-        ask = _get(plain, "ask", str, place)
+    def node(data: Any, place: str) -> Node:
+        if isinstance(data, dict) and "pdf" in data:
+            return Leaf(_get(data, "pdf", int, place), _get(data, "frames", int, place))
+        ask = _get(data, "ask", str, place)
         if ask not in POSITIONS:
             raise TreeError(f"{place}: asks about {ask!r}, which is none of {', '.join(POSITIONS)}")
         return Split(
             ask,
-            frozenset(known(plain, place)),
-            float(_get(plain, "gain", (int, float), place)),
-            _get(plain, "frames", int, place),
-            node(_get(plain, "yes", dict, place), f"{place}, yes"),
-            node(_get(plain, "no", dict, place), f"{place}, no"),
+            frozenset(known(data, place)),
+            float(_get(data, "gain", (int, float), place)),
+            _get(data, "frames", int, place),
+            node(_get(data, "yes", dict, place), f"{place}, yes"),
+            node(_get(data, "no", dict, place), f"{place}, no"),
         )
 
     roots = []
-    for number, root in enumerate(_get(plain, "roots", list, "the file"), 1):
+    for number, root in enumerate(_get(data, "roots", list, "the file"), 1):
         place = f"root {number}"
         members, state = known(root, place), _get(root, "state", int, place)
         place = f"root {number} ({root['phones']}, state {state})"
@@ -157,8 +157,8 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
     return phones, tuple(roots)
 
 
-def _get(plain: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
-    value = plain.get(key) if isinstance(plain, dict) else None
+def _get(data: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
+    value = data.get(key) if isinstance(data, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         fault = "is missing" if value is None else "is of the wrong type"
         raise TreeError(f"{place}: {key!r} {fault}")

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align_batch
+from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
 from toolkit.decode.search import Decoder, last_lattice, load_once
@@ -471,7 +471,7 @@ class _PhoneRecogniser:
         columns: list[Tensor] = [scored.log_likelihoods[:, graph.pdfs] for graph in graphs]
         decoding = self.decoder.config
         config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)
-        aligned = force_align_batch(columns, graphs, self.senones, config)
+        aligned = force_align(columns, graphs, self.senones, config)
         alike: Counter[tuple[tuple[int, int], ...]] = Counter()  # words may sound alike
         for (_, count), one in zip(kept, aligned, strict=True):
             if one is not None:

@@ -17,11 +17,11 @@ from toolkit.decode.rescore import (
     NeuralRescoringConfig,
     Rescorer,
     RescoringWeights,
-    candidates_of,
     missing_words,
     nbest_search_config,
     rescore_ctc,
-    weights_of,
+    to_nbest_list,
+    to_weights,
 )
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.ngram.kneser_ney import estimate
@@ -62,17 +62,17 @@ def posteriors(text, seed=0):
 @given(st.floats(0.1, 4.0), st.floats(-3.0, 3.0))
 def test_the_weights_of_a_search_are_those_of_its_lists(lm_weight, word_bonus):
     config = WordsConfig(width=8, lm_weight=lm_weight, word_bonus=word_bonus)
-    again = nbest_search_config(config, weights_of(config), count=20)
+    again = nbest_search_config(config, to_weights(config), count=20)
     assert again.lm_weight == pytest.approx(lm_weight)
     assert again.word_bonus == pytest.approx(word_bonus)
     assert (again.width, again.nbest) == (20, 20)
-    assert nbest_search_config(config, weights_of(config), count=5).width == 8
+    assert nbest_search_config(config, to_weights(config), count=5).width == 8
 
 
 def test_scores_are_taken_apart_and_put_together():
-    config = nbest_search_config(WIDE, weights_of(WIDE), 20)
+    config = nbest_search_config(WIDE, to_weights(WIDE), 20)
     hypotheses = WordsDecoder(UNITS, WORDS, LM, config).decode(posteriors("THE BIG BALL"))
-    listed = candidates_of(hypotheses, LM, config)
+    listed = to_nbest_list(hypotheses, LM, config)
     assert listed.texts == tuple(one.text for one in hypotheses)
     assert len(listed.texts) > 5
     expected = [math.log(10) * LM.logprob(text.split()) for text in listed.texts]
@@ -81,11 +81,11 @@ def test_scores_are_taken_apart_and_put_together():
     other = nbest_search_config(WIDE, Weights(2.0, -1.0), 20)
     again = WordsDecoder(UNITS, WORDS, LM, other).decode(posteriors("THE BIG BALL"))
     apart = dict(zip(listed.texts, listed.acoustic, strict=True))
-    acoustic = candidates_of(again, LM, other).acoustic
+    acoustic = to_nbest_list(again, LM, other).acoustic
     common = [(apart[h.text], a) for h, a in zip(again, acoustic, strict=True) if h.text in apart]
     assert len(common) > 5
     assert [a for a, _ in common] == pytest.approx([b for _, b in common], abs=1e-3)
-    total = RescoringWeights.of(0.0, weights_of(config)).total(listed, np.zeros(len(hypotheses)))
+    total = RescoringWeights.of(0.0, to_weights(config)).total(listed, np.zeros(len(hypotheses)))
     assert config.lm_weight * total == pytest.approx([one.score for one in hypotheses], abs=1e-4)
 
 
@@ -95,10 +95,10 @@ def test_words_that_the_n_grams_lack_share_their_probability():
     missing = missing_words(LM, words)
     assert missing == 2
     acoustic = []
-    for weights in (weights_of(WIDE), Weights(2.0, -1.0)):
+    for weights in (to_weights(WIDE), Weights(2.0, -1.0)):
         config = nbest_search_config(WIDE, weights, 60)
         found = WordsDecoder(UNITS, words, LM, config).decode(posteriors("THE HAT SAT HAT"))
-        listed = candidates_of(found, LM, config, missing)
+        listed = to_nbest_list(found, LM, config, missing)
         acoustic.append(dict(zip(listed.texts, listed.acoustic, strict=True)))
     common = [text for text in acoustic[0] if text in acoustic[1]]
     assert "THE HAT SAT HAT" in common
@@ -149,7 +149,7 @@ def test_a_model_that_knows_what_was_said_helps(tmp_path):
     ]
     # The weights written are those with which a bundle finds the same texts.
     weights = RescoringWeights.load(tmp_path / "weights.json")
-    pair = Weights(weights.acoustic_scale, weights_of(SEARCH).word_penalty)
+    pair = Weights(weights.acoustic_scale, to_weights(SEARCH).word_penalty)
     config = nbest_search_config(SEARCH, pair, 20)
     rescorer = CtcRescorer(Rescorer(Preference(*SAID), weights), LM, config)
     search = decoder.configured(config)

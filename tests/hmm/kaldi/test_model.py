@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.hmm.tree.test_tree import TOPOLOGY, trees
+from tests.hmm.test_tree import TOPOLOGY, trees
 from toolkit.hmm.kaldi.model import KaldiModelError, KaldiTransitions
 from toolkit.hmm.kaldi.transitions import Transitions
 from toolkit.hmm.senones import Senones

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.hmm.tree.test_tree import PHONES, TOPOLOGY, trees
+from tests.hmm.test_tree import PHONES, TOPOLOGY, trees
 from tests.interop.kaldi_worker import binary_tree
 from toolkit.hmm.kaldi.model import KaldiModelError
 from toolkit.hmm.kaldi.read_tree import read_tree

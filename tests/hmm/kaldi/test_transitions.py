@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.hmm.kaldi.forms import read_transitions
-from tests.hmm.tree.test_tree import TOPOLOGY, trees
+from tests.hmm.test_tree import TOPOLOGY, trees
 from toolkit.hmm.kaldi.topology import transitions_of
 from toolkit.hmm.kaldi.transitions import Transitions
 from toolkit.hmm.senones import Senones

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.hmm.kaldi.forms import ReadTree
-from tests.hmm.tree.test_tree import TOPOLOGY, trees
+from tests.hmm.test_tree import TOPOLOGY, trees
 from toolkit.hmm.kaldi.tree import tree_text
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Tree

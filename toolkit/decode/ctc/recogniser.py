@@ -303,4 +303,4 @@ class CtcRecogniser:
         try:
             return Recognised(text, self.word_aligner(words, log_probs).words)
         except CtcDecodeError:  # `WordsConfig.complete` adds letters that have no frame any more
-            return Recognised(text, self.word_aligner.evenly(words, len(log_probs)))
+            return Recognised(text, self.word_aligner.uniform_times(words, len(log_probs)))

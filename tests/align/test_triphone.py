@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from toolkit.align.em import EmConfig, accumulate_gmm, partition_utterances, training_data
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align_batch
+from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
 from toolkit.lang.lang import Lang
 
 OTHER = {"AX": "AY", "AY": "AX", "BX": "BY", "BY": "BX"}
@@ -27,7 +27,7 @@ def wrong_words(system, held_out):
         graphs = [compiler.compile(choice) for choice in (words, *changed)]
         x = system.features.load(utterance)
         scores = [system.gmm.log_likelihoods(x, graph.pdfs) for graph in graphs]
-        right, *others = force_align_batch(scores, graphs, system.senones, AlignConfig())
+        right, *others = force_align(scores, graphs, system.senones, AlignConfig())
         wrong += sum(other.score >= right.score for other in others)
         total += len(words)
     return wrong / total

@@ -11,14 +11,14 @@ from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.rescore import (
     WEIGHTS,
-    Candidates,
-    CandidatesError,
+    NbestList,
+    NbestListError,
     NeuralRescoringConfig,
     Rescorer,
     RescoringWeights,
-    list_candidates,
+    make_nbest_lists,
     neural_scores,
-    read_candidates,
+    read_nbest_lists,
     rescore_system,
     tune_rescoring,
 )
@@ -35,7 +35,7 @@ from toolkit.lang.tables import SymbolTable
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 
-LISTED = Candidates(("A", "B C", ""), (-10.0, -8.0, -9.0), (-1.0, -2.0, 0.0), (-3.0, -5.0, -6.0))
+LISTED = NbestList(("A", "B C", ""), (-10.0, -8.0, -9.0), (-1.0, -2.0, 0.0), (-3.0, -5.0, -6.0))
 NEURAL = np.array([-4.0, -1.0, -7.0])
 
 
@@ -52,15 +52,15 @@ def test_the_weight_decides():
     assert RescoringWeights(0.0, 0.001, 0.0).best(LISTED, NEURAL) == "A"
     assert RescoringWeights(1.0, 0.001, 0.0).best(LISTED, NEURAL) == "B C"
     assert RescoringWeights(0.0, 0.001, -9.0).best(LISTED, NEURAL) == ""
-    equal = Candidates(("A", "B"), (1.0, 1.0), (0.0, 0.0), (2.0, 2.0))
+    equal = NbestList(("A", "B"), (1.0, 1.0), (0.0, 0.0), (2.0, 2.0))
     assert RescoringWeights(0.5, 1.0, 0.0).best(equal, np.zeros(2)) == "A"
-    assert RescoringWeights(0.5, 1.0, 0.0).best(Candidates((), (), (), ()), np.zeros(0)) == ""
+    assert RescoringWeights(0.5, 1.0, 0.0).best(NbestList((), (), (), ()), np.zeros(0)) == ""
 
 
 def test_scores_are_taken_apart_and_put_together():
     words = SymbolTable.of(["<eps>", "A", "B"])
     weights = Weights(0.5, -2.0)
-    listed = Candidates.of(
+    listed = NbestList.of(
         [
             Hypothesis((1, 2), score=-20.0, acoustic=-10.0, lm=-7.0),
             Hypothesis((), score=-21.0, acoustic=-30.0, lm=-6.0),
@@ -133,11 +133,11 @@ def decoder(recogniser):
 
 def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path, decoder):
     scorer = recogniser.scorer({"doubt1": "YES NO", "mumble": "YES", "b": "NO"})
-    found = list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
+    found = make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
     assert [x.utterance for x in found] == ["doubt1", "mumble", "b"]
-    listed = found[0].candidates
+    listed = found[0].nbest
     assert len(listed.texts) == 5 == len(set(listed.texts))
-    assert found[1].candidates.texts == ()
+    assert found[1].nbest.texts == ()
     model = read_arpa(recogniser.folder / "lm.arpa")
     expected = [math.log(10) * model.logprob(words) for words in listed.sentences]
     assert listed.lm == pytest.approx(expected, abs=1e-3)
@@ -146,19 +146,19 @@ def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path
     assert all(g < 0 for g in listed.graph)
     # a finished shard is kept, a damaged one is an error
     scorer.log_likelihoods = None
-    assert list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1) == found
-    (tmp_path / "candidates.000000.jsonl").write_text("{}\n")
-    with pytest.raises(CandidatesError, match=r"candidates\.000000.*remove"):
-        list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
+    assert make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1) == found
+    (tmp_path / "nbest.000000.jsonl").write_text("{}\n")
+    with pytest.raises(NbestListError, match=r"nbest\.000000.*remove"):
+        make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
 
 
 def test_posteriors_are_shares_of_the_rescored_list():
-    listed = Candidates(("A B", "A", "C B"), (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
+    listed = NbestList(("A B", "A", "C B"), (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
     share = np.array([0.6, 0.3, 0.1])
     words, sure = RescoringWeights(1.0, 1.0, 0.0).words(listed, np.log(share) - 700)
     assert words == ["A", "B"]
     assert sure == pytest.approx([0.9, 0.7], abs=0.002)
-    nothing = Candidates(("",), (0.0,), (0.0,), (0.0,))
+    nothing = NbestList(("",), (0.0,), (0.0,), (0.0,))
     assert RescoringWeights(1.0, 1.0, 0.0).words(nothing, np.zeros(1)) == ([], [])
 
 
@@ -173,7 +173,7 @@ def made_up(recogniser):
     return scorers
 
 
-def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), explored=None, failed_cuts=()):
+def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), nbest=None, failed_cuts=()):
     scorers = made_up(recogniser)
     scorers["test"].store.failed_cuts = list(failed_cuts)
     tuned = out.parent / "tuned.json"
@@ -190,7 +190,7 @@ def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), explored=None, 
         out=out,
         jobs=1,
         command="./run.py",
-        explored=explored,
+        nbest=nbest,
     )
 
 
@@ -203,28 +203,26 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder):
     write_nbest_and_ctm(*arguments, folder, jobs=1)
     weights = Weights(1.0, 0.0)
     for split, scorer in scorers.items():
-        made = list_candidates(scorer, decoder, 0.0, 20, tmp_path / "expected" / split, jobs=1)
-        found = read_candidates(folder / split / "explored", weights, 20)
-        assert [(x.utterance, x.candidates) for x in found] == [
-            (x.utterance, x.candidates) for x in made
-        ]
-        listed = sorted((folder / split / "explored").glob("listed.*.jsonl"))
+        made = make_nbest_lists(scorer, decoder, 0.0, 20, tmp_path / "expected" / split, jobs=1)
+        found = read_nbest_lists(folder / split / "nbest", weights, 20)
+        assert [(x.utterance, x.nbest) for x in found] == [(x.utterance, x.nbest) for x in made]
+        listed = sorted((folder / split / "nbest").glob("nbest.*.jsonl"))
         written = [
             json.loads(line)["seconds"] for path in listed for line in path.read_text().splitlines()
         ]
         assert [x.decode_seconds for x in found] == written
     once = replace(once, graph=tmp_path / "removed")  # which another search would need
-    explored = {split: folder / split / "explored" for split in scorers}
+    nbest = {split: folder / split / "nbest" for split in scorers}
     out = tmp_path / "out"
-    assert rescore(recogniser, once, model, out, explored=explored) == expected
+    assert rescore(recogniser, once, model, out, nbest=nbest) == expected
     for name in ("test/text", "grid.tsv", "weights.json", "calibration.json"):
         assert (out / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
     other = replace(once, config=replace(CONFIG, scales=(0.5,)))
     with pytest.raises(ToolkitError, match="removed"):
-        rescore(recogniser, other, model, tmp_path / "other", explored=explored)
-    (folder / "dev/explored/listed.000000.jsonl").write_text('{"utterance": "b"}')
-    with pytest.raises(CandidatesError, match=r"listed\.000000.*decode again"):
-        read_candidates(folder / "dev/explored", weights, 20)
+        rescore(recogniser, other, model, tmp_path / "other", nbest=nbest)
+    (folder / "dev/nbest/nbest.000000.jsonl").write_text('{"utterance": "b"}')
+    with pytest.raises(NbestListError, match=r"nbest\.000000.*decode again"):
+        read_nbest_lists(folder / "dev/nbest", weights, 20)
 
 
 def test_a_system_is_tuned_on_dev_and_rescored(recogniser, decoder, tmp_path):
@@ -263,8 +261,8 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
     neural = [scores.sum() for scores in model.score(LISTED.sentences)]
     best = int(np.argmax(rescorer.weights.total(LISTED, np.array(neural))))
     assert again.best(LISTED) == LISTED.texts[best]
-    assert again.best(Candidates((), (), (), ())) == ""
-    lists = neural_scores(model, [LISTED, Candidates((), (), (), ()), replace(LISTED)])
+    assert again.best(NbestList((), (), (), ())) == ""
+    lists = neural_scores(model, [LISTED, NbestList((), (), (), ()), replace(LISTED)])
     assert [len(x) for x in lists] == [3, 0, 3]
     assert lists[2] == pytest.approx(lists[0])
 

@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.decode.bundle.test_ctc_bundle import WORDS, noise
-from tests.decode.bundle.test_ctc_bundle import write as write_ctc
 from tests.decode.conftest import Recogniser, make_bundle
+from tests.decode.test_ctc_bundle import WORDS, noise
+from tests.decode.test_ctc_bundle import write as write_ctc
 from toolkit.align.aligner import Aligner, write_aligner_bundle
 from toolkit.align.em import EmConfig
 from toolkit.decode.bundle import NetworkFiles, NeuralFiles, TunedSearch, write_speaker_bundle
