@@ -41,7 +41,7 @@ def tta() -> None:
 
     \b
     Example:
-      toolkit tta "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
+      toolkit tta page "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
     """
 
 
@@ -147,8 +147,8 @@ def page(
 
     \b
     Example:
-      toolkit tta "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
-      toolkit tta --runs 3 exp/ctc-demo --cer 20,15,12 --wer 60,50,40
+      toolkit tta page "1 thread=exp/one" "2 threads=exp/two" --cer 20,15,10 --out tta
+      toolkit tta page --runs 3 exp/ctc-demo --cer 20,15,12 --wer 60,50,40
     """
     from toolkit.tta.config import EQUAL_BATCH_WER, TtaConfig, read_dataset
     from toolkit.tta.figures import feature_figure
@@ -213,7 +213,7 @@ def sweep(
     jobs: int,
     json_file: Path | None,
 ) -> None:
-    """Decode at several beam widths: time and accuracy of each, and the paper's table (A31).
+    """Decode at several beam widths: time and accuracy of each, and the paper's table.
 
     RUN is the run directory of a CTC recipe, decoded at least once.
 
