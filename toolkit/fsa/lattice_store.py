@@ -377,7 +377,7 @@ def write_scored(path: Path, lattices: Sequence[ScoredLattice], description: str
     Args:
       path: the file.
       lattices: in any order; with `lm_scores`, as those of a decoding graph have them.
-      described: text that is kept with them.
+      description: text that is kept with them.
     """
     columns = {
         name: [getattr(scored.lattice, name) for scored in lattices] for name in INTEGER_COLUMNS

@@ -283,7 +283,7 @@ def map_in_threads(
       function: an exception in it is raised at its position.
       items: any number, even without end.
       jobs: threads.
-      ahead: items that may be under way or done before their results are taken; at least `jobs`,
+      prefetch: items that may be under way or done before their results are taken; at least `jobs`,
         or some threads never have work.
     """
     pending: deque[Future[Result]] = deque()
