@@ -71,7 +71,7 @@ def _align(seconds: float) -> LongRecordingResult:
             lambda begin, end: spoken.features[begin:end],
             speech.gmm.log_likelihoods,
             len(spoken.features),
-            PhonePosteriors(speech.senones, config.confidence_scale),
+            PhonePosteriors(speech.senones),
         )
         compiler = TranscriptGraphs(speech.lang, speech.senones)
         found = align_long(scores, spoken.words, compiler, config)
