@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-VALID_SHARE = 0.1  # share of a run directory's frames for validation, by utterance
 CHUNK = 16
 """Frames of a chunk, over which gradients go back in time."""
 
