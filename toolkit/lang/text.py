@@ -240,22 +240,6 @@ def _simplify(character: str) -> str:
     return "-" if category.startswith("P") else character
 
 
-ASCII_SPACE = " \t\r\n\f\v"
-
-
-def ascii_fields(line: str) -> list[str]:
-    """Split a line at ASCII's white space alone, as OpenFst, SRILM and KenLM do.
-
-    `str.split` also splits at U+00A0 and others, which are part of words there.
-    """
-    if line.isascii():
-        return line.split()
-    return [field for field in _SPACES.split(line) if field]
-
-
-_SPACES = re.compile(f"[{ASCII_SPACE}]+")
-
-
 def text_files(source: Path) -> list[Path]:
     """List the files that `source` names, in sorted order.
 
