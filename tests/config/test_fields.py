@@ -152,7 +152,7 @@ class NetworkConfig(Settings):
         ({"layers": 0}, "layers is 0, must be at least 1"),
         ({"hidden": 10**10}, "hidden is 10000000000, must be from 1 to 65,536"),
         ({"hidden": 10**400}, "hidden is an integer of over 63 bits, must be from 1 to 65,536"),
-        ({"dropout": 1}, "dropout is 1, must be at least 0 and below 1"),
+        ({"dropout": 1.0}, "dropout is 1.0, must be at least 0 and below 1"),
         ({"shares": (0.5, 1.0)}, "shares has a value that is 1.0, must be above 0 and below 1"),
         ({"span": (0.0, 11.0)}, "span has a value that is 11.0, must be at most 10"),
         ({"beam": 0.0}, "beam is 0.0, must be above 0"),
