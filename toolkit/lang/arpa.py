@@ -13,8 +13,8 @@ from safetensors.numpy import save
 from toolkit.errors import ToolkitError
 from toolkit.lang.ngram import LOG_ZERO, BackoffModel, Level, check_levels
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted, read_tensors, reading, validated
 from toolkit.storage.words import WHITE_SPACE, split_words
 
@@ -83,7 +83,7 @@ class _Reader:
         self.levels: list[Level] = []
 
     def _lines(self) -> Iterator[str]:
-        for self.number, line in read_lines(self.path):  # noqa: B020
+        for self.number, line in read_lines(self.path, ArpaError):  # noqa: B020
             yield line.strip(WHITE_SPACE)
 
     def _fault(self, message: str, number: int | None = None) -> ArpaError:

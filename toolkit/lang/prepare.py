@@ -15,9 +15,9 @@ from toolkit.lang.lexicon import Lexicon, grapheme_lexicon, with_positions, with
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import WordRules, read_lines
+from toolkit.lang.text import TextError, WordRules
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import TextLines
+from toolkit.storage.lines import TextLines, read_lines
 from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def prepare_lang(
     )
     lang.save(out)
     if dictionary.extra_questions is not None:
-        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions))
+        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions, TextError))
         write_atomically(out / EXTRA_QUESTIONS, "".join(lines))
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import Lexicon, LexiconError, Pronunciation
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 
 LEXICON_FILE = "lexiconp_silprob.txt"
@@ -141,7 +141,7 @@ def _ends(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, LexiconError):
         if line.strip():
             yield f"{path}:{number}", line.split()
 

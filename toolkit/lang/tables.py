@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import split_words
 
@@ -51,7 +51,7 @@ class SymbolTable:
         """
         ids: dict[str, int] = {}
         seen: set[int] = set()
-        for number, line in read_lines(path):
+        for number, line in read_lines(path, TableError):
             fields = split_words(line)
             if not fields:
                 continue
