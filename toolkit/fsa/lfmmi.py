@@ -46,8 +46,8 @@ def leaky_forward_backward(
     # Likelihoods relative to the best pdf of each frame.
     top = scores.amax(dim=2)  # [N, T]
     likelihoods = (scores - top[:, :, None]).exp().permute(1, 2, 0).contiguous()  # [T, P, N]
-    # Forward: alpha_t(s) = b_t(s) sum_r w(r, s) (alpha_{t-1}(r) + leak pi(r)), [S, N], each scaled to
-    # add up to 1. Before each frame a share of it leaks to the initial probabilities pi.
+    # Forward: alpha_t(s) = b_t(s) sum_r w(r, s) (alpha_{t-1}(r) + leak pi(r)), [S, N], each scaled
+    # to add up to 1. Before each frame a share of it leaks to the initial probabilities pi.
     alphas, sums = [initial.expand(-1, len(scores))], []
     for t in range(frames):
         entered = into @ (alphas[-1] + leak * initial)
