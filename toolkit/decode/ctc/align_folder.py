@@ -18,9 +18,7 @@ from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.text import Normaliser
-from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.factory import load_units
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Characters, Units, load_units
 
 
 @dataclass(frozen=True)
