@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.executor import Executor, ExecutorConfig

@@ -205,8 +205,9 @@ class _NoiseLake:
 
     def cases(self) -> dict[str, Callable[[], float]]:
         """Return the bare front end and every step; each returns the seconds of its audio."""
+        from toolkit.features.config import FrontendConfig
         from toolkit.features.cut_audio import load_cut_audio
-        from toolkit.features.frontend import Frontend, FrontendConfig
+        from toolkit.features.frontend import Frontend
 
         frontend = Frontend(FrontendConfig())
         samples = [load_cut_audio(cut) for cut in self.cuts]

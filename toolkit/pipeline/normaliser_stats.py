@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 
 PER_DIMENSION = 4  # x, a, a^2, a * b

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.fusion import FusedStep
 from toolkit.pipeline.lake import Lake

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from toolkit.features.shards import CUTS, field_file
-from toolkit.features.tars import BLOCK, TarWriter, read_members
+from toolkit.features.shards import BLOCK, CUTS, TarWriter, field_file, read_members
 from toolkit.pipeline.step import StepError
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import reading

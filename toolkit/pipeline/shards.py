@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.features.config import FrontendConfig
 from toolkit.features.extract import FAILED
-from toolkit.features.frontend import FrontendConfig
 from toolkit.features.shards import CUTS, MANIFEST, SHARDS, field_file, manifest_text
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.objects import ObjectRef, ObjectStore

@@ -11,7 +11,7 @@ import time
 import pytest
 from all_steps import make_teacher, outputs_digest
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.prepare import (
     PrepareConfig,

@@ -1,8 +1,8 @@
 import numpy as np
 import torch
 
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import FrontendConfig
+from toolkit.features.shards import FeatureStore
 from toolkit.pipeline.mixing import mixing
 from toolkit.pipeline.shards import write_manifests
 from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, file_order, plan_shuffle

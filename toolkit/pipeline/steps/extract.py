@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from toolkit.features.audio import AudioError, Decoded, decode_audio
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.shards import SHARDS, cuts_path, features_path, write_shard
 from toolkit.pipeline.fetch import Content, FetchError, fetch
 from toolkit.pipeline.lake import LakeError, Record

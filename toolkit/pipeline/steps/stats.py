@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import CUTS, read_features
+from toolkit.features.shards import CUTS, CmnState, read_features
 from toolkit.pipeline.normaliser_stats import NormaliserStats, NormaliserStatsError, merge
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import Shard, single_shard
