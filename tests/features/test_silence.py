@@ -12,7 +12,7 @@ from toolkit.features.gmm_features import GmmFeatures
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import CmnState, FeatureStore, StoreError, write_manifest, write_shard
 from toolkit.features.silence import SILENT_AFTER, SilentSpans, counted_frames, outside, spans
-from toolkit.pipeline.normaliser_stats import NormaliserStats, merge
+from toolkit.pipeline.steps.stats import NormaliserStats, merge
 
 KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")
 SECOND = 16000
