@@ -23,13 +23,13 @@ from toolkit.corpus.manifest import text_of
 from toolkit.decode.search import Decoder
 from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
-from toolkit.lang.pronunciation_counts import estimate_probabilities
+from toolkit.lang.probabilities import estimate_probabilities
 from toolkit.processes.workers import shared_workers
 from toolkit.score.transcripts import read_transcripts
 from toolkit.stages.run import Run

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.decode.ctc.search import GreedyDecoder
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.wer import error_rates
@@ -157,7 +157,7 @@ def write_store(tmp_path):
     """
     from tests.dummies import dummy_recording
     from toolkit.corpus.manifest import make_cut
-    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.config import FrontendConfig
     from toolkit.features.shards import write_manifest, write_shard
 
     def write(lengths, dimension=3, name="features"):

@@ -10,17 +10,16 @@ import soundfile
 import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.corpus import manifest
 from toolkit.features.audio import Decoded
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.shards import write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import FrontendConfig
+from toolkit.features.shards import FeatureStore, write_shard
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import Resources, StepResult
 from toolkit.pipeline.steps.extract import make_cut
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 RATE = 16000
 FRONTEND = FrontendConfig(num_mel_bins=4)

@@ -1,0 +1,241 @@
+"""Training shards in a store: what is read, the cache, and what is fetched ahead."""
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from tests.ssl.synthetic import write_synthetic
+from toolkit.features.config import FrontendConfig
+from toolkit.features.normalise import estimate_normaliser
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.pipeline.config import CacheConfig, StoreConfig
+from toolkit.pipeline.markers import FOLDER, OBJECTS, Marker
+from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStore
+from toolkit.pipeline.shard_cache import FORCE, CachedShards
+from toolkit.pipeline.shards import put_shard, read_shards, write_manifests
+from toolkit.pipeline.step import StepError, StepResult
+from toolkit.ssl.unlabelled import (
+    SelectionConfig,
+    Source,
+    SubEpochs,
+    TeacherBatches,
+    TeacherShards,
+    select,
+)
+from toolkit.train.batches import ChunkSampler
+from toolkit.train.config import ChunkConfig
+
+FIELDS = {"cuts": "jsonl", "features": "tar", "targets": "tar"}
+SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """30 utterances in 6 shards with an untrained teacher's targets, and a normaliser."""
+    made = write_synthetic(tmp_path_factory.mktemp("local"), 30, shards=SHARDS)
+    torch.manual_seed(0)
+    model = LstmModel(LstmConfig(15, 6, hidden=8, layers=1, lookahead=1))
+    normaliser = estimate_normaliser(made.store)
+    made.label(model, normaliser, k=3, offset=1)
+    return made, normaliser
+
+
+class SlowStore(ObjectStore):
+    """Every object comes after a while; notes how many are on their way at a time."""
+
+    def __init__(self, latency=0.0):
+        super().__init__(StoreConfig(tries=1))
+        self.latency, self.under_way, self.most = latency, 0, 0
+        self._mine = threading.Lock()
+
+    def local(self, source, folder):
+        with self._mine:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        time.sleep(self.latency)
+        with self._mine:
+            self.under_way -= 1
+        return super().local(source, folder)
+
+
+def put(folder, url, store):
+    """Write a local set of shards to a store, as the pipeline's repartition does."""
+    results = []
+    for index in range(SHARDS):
+        names = {f: folder / f"shards/{f}.{index:06d}.{end}" for f, end in FIELDS.items()}
+        about = {"hours": 0.1, "utterances": 5, "frames": 9}
+        results.append(StepResult(put_shard(names, index, about, store, url)))
+    write_manifests(store, url, results, FrontendConfig(num_mel_bins=5))
+    for name in ("features.json", "targets.json"):
+        store.put(f"{url}/{name}", (folder / name).read_bytes())
+
+
+@pytest.fixture
+def url(local, tmp_path):
+    put(local[0].folder, f"memory://{tmp_path.name}", ObjectStore())
+    return f"memory://{tmp_path.name}"
+
+
+def plain(example):
+    state = example.state.frames, example.state.sum.tolist()
+    return example.name, example.features.numpy().tobytes(), state, example.targets.pack().tobytes()
+
+
+def test_a_store_gives_what_the_folder_gives(local, url, tmp_path):
+    here = TeacherShards(local[0].folder)
+    stored = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
+    there = TeacherShards(stored)
+    assert (there.num_senones, there.offset, there.dimension) == (6, 1, 5)
+    assert np.array_equal(there.frames, here.frames)
+    for shard in range(SHARDS):
+        for rank in range(2):
+            parts = [list(map(plain, found.read(shard, rank, 2))) for found in (here, there)]
+            assert parts[0] == parts[1] != []
+
+
+def test_a_training_reads_the_same_batches(local, url, tmp_path):
+    made, normaliser = local
+    stored = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
+    found = []
+    for files in (made.folder, stored):
+        shards = TeacherShards(files)
+        source = Source(shards, select(shards, SelectionConfig("confidence", share=0.5)))
+        data = SubEpochs([source], normaliser, None, 2, max_frames=200, seed=1)
+        batches = TeacherBatches(data, ChunkSampler(ChunkConfig(batch=4), 1), seed=2)
+        found.append([b for epoch in range(2) for b in batches.batches(epoch)])
+    assert len(found[0]) == len(found[1]) > 2
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.logits, other.logits)
+
+
+def test_what_is_cached_is_not_fetched_again_and_trainings_share_it(url, tmp_path):
+    store, folder = ObjectStore(), tmp_path / "cache"
+    for _ in range(2):
+        shards = TeacherShards(CachedShards(url, store, folder, CacheConfig()))
+        before = store.counts.get
+        for _ in range(2):
+            assert len(list(shards.read(0))) == 5
+    assert store.counts.get == before
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url, tmp_path):
+    folder = tmp_path / "cache"
+    whole = CachedShards(url, ObjectStore(), folder, CacheConfig())
+    sizes = []
+    for shard in range(2):
+        for field in FIELDS:
+            with whole.open(field, shard) as file:
+                sizes.append(len(file.read()))
+    for path in folder.iterdir():
+        path.unlink()
+    small = CachedShards(url, ObjectStore(), folder, CacheConfig(gigabytes=1.2 * sum(sizes) / 1e9))
+    for shard in (0, 1, 0, 2):
+        for field in FIELDS:
+            small.open(field, shard).close()
+            time.sleep(0.005)  # the clock of the file system is coarse
+    held = {path.name for path in folder.iterdir()}
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 1.2 * sum(sizes)
+    listed = read_shards(ObjectStore(), url)
+    names = [{str(ref.digest) for ref in shard.objects.values()} for shard in listed]
+    assert names[2] <= held
+    assert len(names[0] & held) > len(names[1] & held)
+
+
+def test_an_open_file_stays_readable_when_its_copy_is_removed(url, tmp_path):
+    tiny = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig(gigabytes=1e-9))
+    shards = TeacherShards(tiny)
+    reading = shards.read(0)
+    first = next(reading)
+    assert len(list(shards.read(1))) == 5
+    assert len([first, *reading]) == 5
+    assert len(list((tmp_path / "cache").iterdir())) == 1  # the newest
+
+
+def test_what_is_expected_comes_in_parallel_before_it_is_read(url, tmp_path):
+    store = SlowStore(0.2)
+    stored = CachedShards(url, store, tmp_path / "cache", CacheConfig(threads=9))
+    stored.prefetch(range(3))
+    stored.prefetch(range(3))
+    end = time.monotonic() + 20
+    while len([p for p in (tmp_path / "cache").iterdir() if len(p.name) == 32]) < 9:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert store.most > 4
+    got = store.counts.get
+    assert len(list(TeacherShards(stored).read(2))) == 5
+    assert store.counts.get == got + 2  # the manifests
+
+
+def test_several_that_want_an_object_fetch_it_once(url, tmp_path):
+    stores = [SlowStore(0.1) for _ in range(6)]
+    opened = [CachedShards(url, store, tmp_path / "cache", CacheConfig()) for store in stores]
+    before = sum(store.counts.get for store in stores)
+    threads = [threading.Thread(target=lambda s=s: s.open("cuts", 0).close()) for s in opened]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(store.counts.get for store in stores) == before + 1
+
+
+def test_a_cache_that_is_far_too_small_costs_time_alone(url, tmp_path):
+    """Copies go, and locks too, while others wait for them."""
+    store = ObjectStore()  # tries again: threads that read one object in memory share its position
+    files = CachedShards(url, store, tmp_path, CacheConfig(gigabytes=1e-9))
+    whole = {(f, i): len(files.open(f, i).read()) for f in FIELDS for i in range(SHARDS)}
+    with ThreadPoolExecutor(12) as threads:
+        found = threads.map(lambda which: len(files.open(*which).read()), list(whole) * 40)
+        assert list(found) == list(whole.values()) * 40
+
+
+def test_damage_and_absence_name_the_object(url, tmp_path):
+    stored = CachedShards(url, ObjectStore(StoreConfig(tries=1)), tmp_path, CacheConfig())
+    ref = read_shards(ObjectStore(), url)[1].objects["targets"]
+    ObjectStore().put(ref.path, b"x" * ref.size)
+    stored.prefetch([1])
+    with pytest.raises(ObjectError, match=r"targets.000001.tar: .*digest"):
+        list(TeacherShards(stored).read(1))
+    with pytest.raises(ValueError, match="no lattices are listed"):
+        stored.open("lattices", 1)
+    stored.close()  # other objects of the shard are still being fetched
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
+
+
+def test_a_damaged_shard_can_be_made_again(url, tmp_path):
+    """By its stage, which a training that finds the damage does not run."""
+    store, out = ObjectStore(StoreConfig(tries=1)), f"{url}/made"
+    ref = store.put(f"{out}/{OBJECTS}/p/a/x", b"abc")
+    Marker("work", StepResult((ref,)), {}).commit(store, out, "p")
+    assert list(store.list(f"{out}/{FOLDER}"))
+    shards = [json.loads(line) for line in store.get(f"{url}/shards.jsonl").splitlines()]
+    damaged = {"path": f"made/{OBJECTS}/p/a/x", "size": ref.size, "digest": ref.digest}
+    shards[0]["objects"]["targets"] = damaged
+    store.put(f"{url}/shards.jsonl", "".join(json.dumps(x) + "\n" for x in shards).encode())
+    store.put(ref.path, b"xyz")
+    stored = CachedShards(url, store, tmp_path, CacheConfig())
+    with pytest.raises(DamagedObjectError, match=FORCE):
+        stored.open("targets", 0)
+    assert not list(store.list(f"{out}/{FOLDER}"))
+
+
+def test_a_digest_that_is_none_leads_nowhere(url, tmp_path):
+    store = ObjectStore()
+    listed = store.get(f"{url}/shards.jsonl").decode()
+    digest = read_shards(store, url)[0].objects["cuts"].digest
+    store.put(f"{url}/shards.jsonl", listed.replace(str(digest), "../../x").encode())
+    with pytest.raises(StepError, match=r"shard 0 has '\.\./\.\./x' for a digest"):
+        CachedShards(url, store, tmp_path / "cache", CacheConfig())
+
+
+@pytest.mark.parametrize("settings", [{"gigabytes": 0}, {"threads": 0}])
+def test_sizes_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ValueError, match="at least 1"):
+        CacheConfig(**settings)

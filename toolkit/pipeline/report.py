@@ -1,0 +1,280 @@
+"""Summaries of runs and plans of runs: as text, as JSON and as HTML pages."""
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.pipeline.plan import (
+    PAPER,
+    PAPER_PIPELINE_DAYS,
+    Cluster,
+    Plan,
+    PlanError,
+    nodes_for,
+    planned_figures,
+)
+from toolkit.pipeline.rates import Rates
+from toolkit.stages.log import duration
+from toolkit.storage.files import write_atomically
+
+STYLE = (
+    "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
+    "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #ccc}"
+    "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1em}"
+)
+
+
+def html_page(title: str, body: str) -> str:
+    """Return a whole page; `body` is HTML."""
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        f"<title>{html.escape(title)}</title>"
+        f"<style>{STYLE}</style></head>\n<body>{body}</body></html>\n"
+    )
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of plain texts."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
+
+
+def run_totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Add up the steps of a run: steps, partitions, done, kept, retries, bytes and seconds."""
+    names = {"retries": "attempts_failed", "seconds": "wall_seconds"}
+    names |= {name: name for name in ("partitions", "done", "kept", "bytes")}
+    totals = {total: sum(s[name] for s in summaries) for total, name in names.items()}
+    return {"steps": len(summaries), **totals}
+
+
+def totals_text(totals: Mapping[str, float]) -> str:
+    """Format `run_totals` as a line of plain text."""
+    return (
+        f"{totals['steps']:,} steps, {totals['done']:,} of {totals['partitions']:,} partitions "
+        f"({totals['kept']:,} of them kept), {totals['retries']:,} retries, "
+        f"{totals['bytes'] / 1e9:,.3f} GB in {duration(totals['seconds'])}"
+    )
+
+
+def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Render summaries of steps, in the order of the pipeline, as an HTML page."""
+    columns = (
+        "step", "partitions", "hours", "wall", "hours/hour", "objects", "GB", "GET", "PUT", "HEAD",
+        "LIST", "repeated", "failed elements", "set aside", "peak memory",
+    )  # fmt: skip
+    table = html_table(columns, map(_row, summaries))
+    lists = "".join(map(_poisoned, summaries))
+    return html_page("Data pipeline", f"<h1>Data pipeline</h1>\n{table}{lists}")
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Format a summary as a few lines of plain text."""
+    calls = summary["calls"]
+    lines = [
+        f"{summary['step']}: {summary['done']:,} of {summary['partitions']:,} partitions, "
+        f"{summary['hours']:,.2f} h of audio in {duration(summary['wall_seconds'])}",
+        f"  {summary['objects']:,} objects of {summary['bytes'] / 1e9:,.3f} GB; "
+        f"{calls['get']:,} GET, {calls['put']:,} PUT, {calls['head']:,} HEAD, "
+        f"{calls['list']:,} LIST, {calls['repeated']:,} of them repeated",
+        f"  {summary['elements_failed']:,} elements left out, {summary['attempts_failed']:,} "
+        f"attempts failed; digest {summary['output_digest']}",
+    ]
+    lines += [f"  set aside: {p['partition']}: {p['reason']}" for p in summary["poisoned"]]
+    return "\n".join(lines)
+
+
+def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    wall = max(summary["wall_seconds"], 1e-9)
+    calls = summary["calls"]
+    kept = f" ({summary['kept']} kept)" if summary["kept"] else ""
+    rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
+    return (
+        summary["step"],
+        f"{summary['done']:,} of {summary['partitions']:,}{kept}",
+        f"{summary['hours']:,.2f}",
+        duration(wall),
+        rate,
+        f"{summary['objects']:,}",
+        f"{summary['bytes'] / 1e9:,.3f}",
+        *(f"{calls[name]:,}" for name in ("get", "put", "head", "list", "repeated")),
+        f"{summary['elements_failed']:,}",
+        f"{len(summary['poisoned']):,}",
+        f"{summary['peak_bytes'] / 1e6:,.0f} MB",
+    )
+
+
+def _poisoned(summary: Mapping[str, Any]) -> str:
+    if not summary["poisoned"]:
+        return ""
+    items = "".join(
+        f"<h3>{html.escape(p['partition'])}</h3><p>{html.escape(p['reason'])}</p>"
+        + (f"<pre>{html.escape(p['trace'])}</pre>" if p["trace"] else "")
+        for p in summary["poisoned"]
+    )
+    return f"<h2>{html.escape(summary['step'])}: partitions set aside</h2>{items}\n"
+
+
+DAYS = (PAPER_PIPELINE_DAYS, 1.0)
+"""Days for which the number of nodes is told: the paper's, and one."""
+COLUMNS = (
+    "step", "partitions", "objects", "calls", "TB in", "TB out", "time", "95 %", "bound by",
+    "measured on",
+)  # fmt: skip
+LEFT = ("step", "bound by", "measured on")
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What is told about a plan, in whatever form."""
+
+    plan: Plan
+    other: Plan | None
+    """That of the same run without fusion if `plan` has it, and with it otherwise; None where the
+    steps were not measured for both."""
+    rates: Rates
+    """The rates that both use."""
+
+    @property
+    def title(self) -> str:
+        """The run and the cluster."""
+        cluster = self.plan.cluster
+        node = f"{cluster.cores} cores" + (f" and {cluster.devices} GPUs" * bool(cluster.devices))
+        return f"{self.plan.hours:,.0f} hours on {cluster.nodes} nodes of {node}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of `rows`."""
+        return (*COLUMNS, *(("cost",) if self.plan.cluster.price else ()))
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a row of cells per step."""
+        rows = []
+        for step in self.plan.steps:
+            cells = (
+                step.name,
+                f"{step.partitions:,}",
+                f"{step.objects:,}",
+                f"{step.calls:,.0f}",
+                f"{step.read / 1e12:,.2f}",
+                f"{step.written / 1e12:,.2f}",
+                duration(step.seconds),
+                _interval(step.least, step.most),
+                step.bound,
+                step.measured_on,
+            )
+            rows.append((*cells, *((f"{step.cost:,.2f}",) if self.plan.cluster.price else ())))
+        return rows
+
+    def sentences(self) -> list[str]:
+        """Return what the table does not show: totals, assumptions, and what less time takes."""
+        plan = self.plan
+        told = [f"All steps, one after the other: {duration(plan.seconds)}"]
+        interval = _interval(*plan.interval)
+        told[0] += f" ({interval} at the ends of all intervals)." if interval else "."
+        if self.other is not None:
+            told.append(_fusion(plan, self.other))
+        if plan.cluster.price:
+            told.append(f"Cost of all steps: {plan.cost:,.2f}.")
+        told += [self._nodes_within(days) for days in DAYS]
+        told.append(_assumptions(plan.cluster, self.rates))
+        return told
+
+    def _nodes_within(self, days: float) -> str:
+        plan = self.plan
+        try:
+            nodes = nodes_for(days, plan, self.rates)
+        except PlanError as error:
+            return f"{error}."
+        such = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"
+        when = "a day" if days == 1 else f"{days:g} days"
+        cost = nodes * plan.cluster.price * 24 * days
+        price = f", for up to {cost:,.0f}" if plan.cluster.price else ""
+        return f"{such} would take at most {when}{price}."
+
+    def comparison(self) -> list[tuple[str, str, str]]:
+        """Return rows of name, planned and the paper's figure."""
+        figures = planned_figures(self.plan, self.rates)
+        return [(name, figures[name], value) for name, value in PAPER]
+
+
+def print_plan(report: PlanReport) -> None:
+    """Print a plan beside the paper's figures; on a narrow terminal it continues lines below."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 150
+    table = Table(title=report.title)
+    for name in report.columns:
+        table.add_column(name, justify="left" if name in LEFT else "right")
+    for cells in report.rows():
+        table.add_row(*cells)
+    room = console.options.update(width=10_000)  # more than any table needs
+    console.width = max(console.width, console.measure(table, options=room).maximum)
+    console.print(table)
+    for sentence in report.sentences():
+        console.print(sentence)
+    comparison = Table(title="Comparison with the paper's run on a million hours")
+    for name in ("", "planned", "paper"):
+        comparison.add_column(name)
+    for row in report.comparison():
+        comparison.add_row(*row)
+    console.print(comparison)
+
+
+def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
+    """Write a plan as JSON."""
+    plain = {
+        **asdict(plan),
+        "seconds": plan.seconds,
+        "interval": plan.interval,
+        "cost": plan.cost,
+        "rates": asdict(rates),
+        "figures": planned_figures(plan, rates),
+        "paper": dict(PAPER),
+    }
+    write_atomically(path, json.dumps(plain, indent=1) + "\n")
+
+
+def plan_page(report: PlanReport) -> str:
+    """Render a plan as an HTML page."""
+    sentences = "".join(f"<p>{html.escape(told)}</p>\n" for told in report.sentences())
+    compared = html_table(("", "planned", "paper"), report.comparison())
+    body = (
+        f"<h1>{html.escape(report.title)}</h1>\n{html_table(report.columns, report.rows())}"
+        f"{sentences}<h2>The paper's run on a million hours</h2>\n{compared}"
+    )
+    return html_page("Plan of a data pipeline", body)
+
+
+def _interval(least: float, most: float) -> str:
+    return "" if least == most else f"{duration(least)} to {duration(most)}"
+
+
+def _fusion(plan: Plan, other: Plan) -> str:
+    fused, apart = (plan, other) if plan.fused else (other, plan)
+    names = ", ".join(fused.fused)
+    saved = f"{(fused.saved or 0) / 1e12:,.2f} TB and"
+    saved += f" {duration(max(0, apart.seconds - fused.seconds))}"
+    if plan.fused:
+        return f"Fused into one step: {names}; that saves {saved}."
+    return f"Not fused: {names}; fusing them would save {saved}."
+
+
+def _assumptions(cluster: Cluster, rates: Rates) -> str:
+    """Say what the cluster is taken to be, since the paper names instances, not speeds."""
+    where = rates.measured.get("cpu", "the machine where the rates were measured")
+    when = f" ({rates.measured['date']})" if "date" in rates.measured else ""
+    return (
+        f"Assumed: a core as fast as one of {where}{when}, {cluster.latency:g} s per call of the"
+        f" store, {cluster.bandwidth / 1e6:g} MB/s per connection,"
+        f" {8 * cluster.network / 1e9:g} Gbit/s per node, files of equal length, and no other load."
+    )

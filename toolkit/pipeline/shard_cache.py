@@ -1,0 +1,134 @@
+"""Training shards in an object store, read through a local cache that is filled ahead (C21).
+
+`shards.jsonl` names the objects of every shard with size and digest. An object is copied to the
+cache when it is opened, or before, and is known there by its digest: processes of a machine share
+a cache, and so do trainings. When the cache is full, what was opened longest ago is removed; files
+that are open stay readable.
+"""
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from toolkit.pipeline.config import CacheConfig
+from toolkit.pipeline.markers import rebuild_damaged
+from toolkit.pipeline.objects import ObjectRef, ObjectStore, is_local, local_path
+from toolkit.pipeline.shards import read_shards
+from toolkit.pipeline.step import StepError
+
+COPY = re.compile("[0-9a-f]{32}")
+"""The name of a copy: the digest of the object."""
+LOCK = ".lock"
+FORCE = "--force the stage that made the shards, which makes this one alone again"
+
+
+class CachedShards:
+    """The files of a set of shards in a store, see `toolkit.ssl.unlabelled.ShardFiles`.
+
+    Args:
+      url: prefix of the set.
+      store: reads objects, repeats calls and checks digests.
+      folder: of the cache.
+      config: its size, and threads.
+
+    Raises:
+      ObjectError: the set is not there.
+      StepError: its list of shards is damaged.
+    """
+
+    def __init__(self, url: str, store: ObjectStore, folder: Path, config: CacheConfig) -> None:
+        self.name = url
+        """See `ShardFiles`."""
+        self._store, self._folder = store, Path(folder)
+        self._most = int(config.gigabytes * 1e9)
+        self._objects = {shard.index: shard.objects for shard in read_shards(store, url)}
+        for index, objects in self._objects.items():
+            for ref in objects.values():
+                if not COPY.fullmatch(str(ref.digest)):
+                    raise StepError(f"{url}: shard {index} has {ref.digest!r} for a digest")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._pool = ThreadPoolExecutor(config.threads, "shards")
+
+    def manifest(self, name: str) -> bytes:
+        """See `ShardFiles`."""
+        return self._store.get(f"{self.name}/{name}")
+
+    def open(self, field: str, shard: int) -> BinaryIO:
+        """See `ShardFiles`.
+
+        Raises:
+          ObjectError: it cannot be fetched, or is damaged.
+        """
+        if field not in self._objects.get(shard, {}):
+            raise ValueError(f"no {field} are listed for it")
+        return self._opened(self._objects[shard][field])
+
+    def prefetch(self, shards: Sequence[int]) -> None:
+        """See `ShardFiles`: fetches in other threads; failures come up when files are opened."""
+        for shard in shards:
+            for ref in self._objects.get(shard, {}).values():
+                if not self._copy(ref).exists():
+                    self._pool.submit(self._fetch_ahead, ref)
+
+    def close(self) -> None:
+        """Wait for what is being fetched ahead, and end the threads."""
+        self._pool.shutdown()
+
+    def _copy(self, ref: ObjectRef) -> Path:
+        return self._folder / str(ref.digest)
+
+    def _fetch_ahead(self, ref: ObjectRef) -> None:
+        with suppress(Exception):
+            self._opened(ref).close()
+
+    def _opened(self, ref: ObjectRef) -> BinaryIO:
+        """Open the local copy of an object, which is fetched where there is none.
+
+        One thread of all processes fetches an object; others that want it wait.
+        """
+        if is_local(ref.path):
+            return open(local_path(ref.path), "rb")
+        path = self._copy(ref)
+        with suppress(FileNotFoundError):
+            return _open_copy(path)
+        with open(self._folder / f"{ref.digest}{LOCK}", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                return _open_copy(path)
+            folder = tempfile.TemporaryDirectory(dir=self._folder)
+            with folder as beside, rebuild_damaged(self._store, FORCE):
+                fetched = self._store.local(ref, Path(beside))
+                opened = _open_copy(fetched)  # in its place, others may remove it to make room
+                os.replace(fetched, path)
+            Path(lock.name).unlink(missing_ok=True)
+        self._make_room(path)
+        return opened
+
+    def _make_room(self, new: Path) -> None:
+        """Remove the copies opened longest ago until the rest fit; the new one stays."""
+        entries = []
+        for entry in os.scandir(self._folder):
+            if COPY.fullmatch(entry.name):
+                with suppress(FileNotFoundError):
+                    entries.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
+        left = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if left <= self._most:
+                return
+            if path != str(new):
+                left -= size
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+
+
+def _open_copy(path: Path) -> BinaryIO:
+    """Open a copy and note when."""
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    os.utime(file.fileno())
+    return file
