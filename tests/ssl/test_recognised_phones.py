@@ -82,7 +82,7 @@ def test_finished_shards_are_kept(done, system, unlabelled, tmp_path):
     assert system.recognise(unlabelled.cepstra, out, CONFIG) == headline
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     for number in range(2):
-        save_file({}, tmp_path / f"phones.{number:06d}.safetensors")
+        save_file({}, tmp_path / f"phones.{number:06d}.tar")
     with pytest.raises(TrainingDataError, match="none of the 18 utterances"):
         system.recognise(unlabelled.cepstra, tmp_path, CONFIG)
 
@@ -93,7 +93,7 @@ def test_finished_shards_are_kept(done, system, unlabelled, tmp_path):
     ids=str,
 )
 def test_damaged_phones_are_named(rows, unlabelled, tmp_path):
-    path = tmp_path / "phones.000000.safetensors"
+    path = tmp_path / "phones.000000.tar"
     save_file({"anna-00": torch.as_tensor(rows, dtype=torch.int32)}, path)
     store = RecognisedPhones(tmp_path, FeatureStore(unlabelled.cepstra), 10)
     with pytest.raises(DamagedPhonesError, match=r"phones.000000.*anna-00.*recognise"):
