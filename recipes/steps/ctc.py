@@ -323,12 +323,11 @@ def result_rows(run: Run) -> list[Result]:
 
 def write_tta_page(run: Run) -> dict[str, float]:
     """Write the time-to-accuracy page of this run."""
-    dataset = run.config.dataset
     example = cuts(run, splits(run).tune[0])[0]
     extras = Extras(
         final=result_rows(run),
         sweep=sweep_table(run.need("sweep.json")),
-        dataset=dataset.html() if dataset else "",
+        dataset=run.config.dataset,
         features=utterance_figure(load_cut_audio(example), example.id),
     )
     platforms = read_platforms([str(run.need("ctc"))])
