@@ -138,11 +138,13 @@ def normalise_with(normaliser):
 
 
 def test_a_tar_without_end_is_not_read_for_ever(tmp_path):
-    from toolkit.features.shards import member_header
+    from toolkit.features.shards import index_arrays, member_header
 
     header = bytearray(member_header("a.npy", 0))
     header[124:136] = b"-0000001000\0"  # back to where it began
     (tmp_path / "x.tar").write_bytes(bytes(header) + bytes(2048))
-    with pytest.raises(Exception, match="goes beyond the end of the file"):
-        with open(tmp_path / "x.tar", "rb") as file:
-            list(index_arrays(file))
+    with (
+        pytest.raises(Exception, match="goes beyond the end of the file"),
+        open(tmp_path / "x.tar", "rb") as file,
+    ):
+        list(index_arrays(file))

@@ -123,7 +123,7 @@ def partition_utterances(
     return [
         Partition(
             tuple((u, tuple(transcripts[u])) for u in names[bounds[i] : bounds[i + 1]]),
-            folder / f"ali.{i:04d}.tar",
+            folder / f"ali.{i:04d}.safetensors",
         )
         for i in range(count)
     ]
