@@ -19,7 +19,7 @@ from toolkit.corpus.check.findings import is_train
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
-from toolkit.features.kaldi.check import find_feature_faults
+from toolkit.kaldi.feature_check import find_feature_faults
 from toolkit.features.speakers import name_speakers
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.dictionary import read_dictionary

@@ -9,7 +9,7 @@ from lhotse import MonoCut
 from recipes.steps.data import copies, cuts, has_copies, splits
 from toolkit.corpus.manifest import text_of
 from toolkit.features.extract import ExtractConfig, extract
-from toolkit.features.kaldi.feature_dir import KaldiFormat, feature_dimension
+from toolkit.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run

@@ -12,15 +12,15 @@ from toolkit.align.inputs import read_inputs
 from toolkit.align.times import read_ctm
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cut_files import read_cut_file
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
-from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
+from toolkit.kaldi.data_dir import read_kaldi_dir
+from toolkit.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.corpus.table import read_table
 from toolkit.decode.sources import Inputs
 from toolkit.hmm.phone_sets import read_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_growing import read_extra_questions, read_questions
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.kaldi.lang_dir import read_lang, write_lang
+from toolkit.kaldi.lang_tables import read_lang, write_lang
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa

@@ -6,8 +6,8 @@ import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.kaldi.dict_dir import write_dict
-from toolkit.lang.kaldi.lang_dir import write_lang
+from toolkit.kaldi.dict_dir import write_dict
+from toolkit.kaldi.lang_tables import write_lang
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon, LexiconError
 from toolkit.lang.probabilities import EntryProbabilities

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from toolkit.lang.config import LangConfig
-from toolkit.lang.kaldi.dict_dir import write_dict
+from toolkit.kaldi.dict_dir import write_dict
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.prepare import prepare_lang

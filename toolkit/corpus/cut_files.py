@@ -13,7 +13,7 @@ from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
 
 from toolkit.corpus.cuts import parse_cut
-from toolkit.corpus.kaldi.data_dir import locate
+from toolkit.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import Audio, FaultyText, pair
 from toolkit.storage.lines import is_faulty, shown

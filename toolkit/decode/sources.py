@@ -182,7 +182,7 @@ class Inputs:
         return [self._file(path, str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
     def _scp(self, path: Path, work: Path) -> list[Source]:
-        from toolkit.corpus.kaldi.data_dir import read_scp
+        from toolkit.kaldi.data_dir import read_scp
         from toolkit.corpus.pairing import named_channels
         from toolkit.corpus.pipes import PipeRunner
 

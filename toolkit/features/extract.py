@@ -21,8 +21,8 @@ from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError, TooShortError
-from toolkit.features.kaldi.feature_dir import KaldiFormat, read_features
-from toolkit.features.kaldi.tables import KaldiIoError
+from toolkit.kaldi.feature_dir import KaldiFormat, read_features
+from toolkit.kaldi.tables import KaldiIoError
 from toolkit.features.on_device import features_on_device
 from toolkit.features.packing import balanced_shards, total_seconds
 from toolkit.features.shards import (
@@ -106,7 +106,7 @@ def extract(
       previous: a folder as `out` from an earlier time; shards of the same engine that would be made
         again are linked from there. It needs `audio`.
       device: where to compute; it matters by rounding.
-      imported: the cuts have features instead of audio (`toolkit.features.kaldi.feature_dir`),
+      imported: the cuts have features instead of audio (`toolkit.kaldi.feature_dir`),
         which are copied as they are; `config.frontend` is then not used. None: the front end
         computes features from audio.
 

@@ -22,8 +22,8 @@ from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
-from toolkit.features.kaldi.feature_dir import read_features
-from toolkit.features.kaldi.tables import KaldiIoError
+from toolkit.kaldi.feature_dir import read_features
+from toolkit.kaldi.tables import KaldiIoError
 from toolkit.features.silence import counted_frames
 from toolkit.processes.workers import map_in_processes
 

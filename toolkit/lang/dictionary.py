@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.lang.kaldi.dict_dir import KaldiDictError, read_dict
-from toolkit.lang.kaldi.lang_dir import read_lang
+from toolkit.kaldi.dict_dir import KaldiDictError, read_dict
+from toolkit.kaldi.lang_tables import read_lang
 from toolkit.lang.lexicon import (
     Lexicon,
     LexiconError,

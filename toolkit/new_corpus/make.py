@@ -14,12 +14,12 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir, read_scp
+from toolkit.kaldi.data_dir import read_kaldi_dir, read_scp
 from toolkit.corpus.manifest import ManifestError, has_audio, text_of
 from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_part, read_table, tables_in
-from toolkit.features.kaldi.feature_dir import feature_dimension, read_feature_dir
+from toolkit.kaldi.feature_dir import feature_dimension, read_feature_dir
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
 from toolkit.lang.letters import SecondLetterNormaliser

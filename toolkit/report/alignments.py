@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from toolkit.align.kaldi.alignments import phone_times
+from toolkit.kaldi.alignments import phone_times
 from toolkit.align.store import AlignmentStore
 from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology

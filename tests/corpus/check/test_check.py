@@ -7,7 +7,7 @@ import soundfile
 from toolkit.corpus.check.check import CorpusError, check
 from toolkit.corpus.check.findings import KINDS
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
+from toolkit.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import (
     make_cut,
     read_cuts,
