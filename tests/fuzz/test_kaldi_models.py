@@ -1,17 +1,17 @@
 """Graphs, trees, transition models and lattices of Kaldi in binary form."""
 
-from tests.kaldi.test_compact_lattices import binary
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.test_graphs import ARCS
 from tests.fuzz.trial import Reader
-from tests.kaldi.test_model import CHAIN
 from tests.hmm.test_tree import TOPOLOGY, leaf_per_state
 from tests.interop.kaldi_worker import binary_tree
-from toolkit.kaldi.compact_lattices import read_compact_lattices
+from tests.kaldi.test_compact_lattices import binary
+from tests.kaldi.test_model import CHAIN
 from toolkit.fsa.fst import fst_from_arcs
+from toolkit.kaldi.compact_lattices import read_compact_lattices
+from toolkit.kaldi.model import KaldiTransitions
 from toolkit.kaldi.openfst import dump_openfst
 from toolkit.kaldi.openfst_reader import load_openfst
-from toolkit.kaldi.model import KaldiTransitions
 from toolkit.kaldi.read_tree import read_tree
 from toolkit.kaldi.tree import tree_text
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.kaldi.integers import read_int_vectors
 from toolkit.align.times import TimedToken, write_textgrid
+from toolkit.kaldi.integers import read_int_vectors
 from toolkit.kaldi.tables import entries, read_matrix, read_vector
 
 MATRICES = {

@@ -9,20 +9,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.kaldi import alignments
+from toolkit.align.store import AlignmentStore, Outcome, phone_times, read_table, write_shard
+from toolkit.align.times import CtmEntry, read_ctm
+from toolkit.errors import ToolkitError
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.kaldi import alignments
 from toolkit.kaldi.alignments import (
     export_alignments,
     import_alignments,
     import_phone_times,
-    phone_times,
 )
 from toolkit.kaldi.integers import read_int_vectors
-from toolkit.align.store import AlignmentStore, Outcome, read_table, write_shard
-from toolkit.align.times import CtmEntry, read_ctm
-from toolkit.errors import ToolkitError
 from toolkit.kaldi.transitions import Transitions
-from toolkit.hmm.senones import Senones
-from toolkit.hmm.topology import Topology
 
 kaldi = pytest.importorskip("kaldi_native_io")
 

@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from tests.kaldi.test_lattice_text import DECODING, expected, read_kaldi, search_lattice
 from tests.fsa.word_lattices import said
-from toolkit.kaldi.compact_lattices import read_compact_lattices
+from tests.kaldi.test_lattice_text import DECODING, expected, read_kaldi, search_lattice
 from toolkit.fsa.lattice_store import WordLatticeError
+from toolkit.kaldi.compact_lattices import read_compact_lattices
 from toolkit.kaldi.lattice_text import kaldi_text
 
 SHIFT = DECODING.frame_shift

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from toolkit.kaldi.data_dir import read_kaldi_dir, write_kaldi_dir
 from toolkit.corpus.manifest import (
     ManifestError,
     audio_of,
@@ -16,8 +15,9 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.corpus.pairing import Audio
-from toolkit.corpus.pipes import PipeRunner
+from toolkit.corpus.wav_scp import PipeRunner
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.kaldi.data_dir import read_kaldi_dir, write_kaldi_dir
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.kaldi.dict_dir import KaldiDict, read_dict, write_dict
+from toolkit.kaldi.dict_lang import KaldiDict, read_dict, write_dict
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities

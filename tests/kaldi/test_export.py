@@ -6,9 +6,6 @@ import torch
 from lhotse import AudioSource
 
 from tests.dummies import dummy_recording
-from toolkit.kaldi.data_dir import read_kaldi_dir
-from toolkit.kaldi.export import export_data_dir
-from toolkit.kaldi.validate import data_dir_faults
 from toolkit.corpus.manifest import (
     ManifestError,
     audio_of,
@@ -20,6 +17,9 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.kaldi.data_dir import read_kaldi_dir
+from toolkit.kaldi.export import export_data_dir
+from toolkit.kaldi.validate import data_dir_faults
 
 
 @pytest.fixture

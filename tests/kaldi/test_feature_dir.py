@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from tests.kaldi.feature_dirs import matrices, write_feature_dir
-from toolkit.kaldi.data_dir import write_kaldi_dir
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
     ManifestError,
@@ -19,6 +18,8 @@ from toolkit.corpus.manifest import (
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.extract import ExtractConfig, extract
+from toolkit.features.store import FeatureStore
+from toolkit.kaldi.data_dir import write_kaldi_dir
 from toolkit.kaldi.feature_dir import (
     KaldiFormat,
     feature_dimension,
@@ -26,7 +27,6 @@ from toolkit.kaldi.feature_dir import (
     read_features,
 )
 from toolkit.kaldi.tables import KaldiIoError
-from toolkit.features.store import FeatureStore
 
 IDS = ("a1", "a2", "b1", "b2")
 

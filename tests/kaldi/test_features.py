@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.kaldi.validate import data_dir_faults
 from toolkit.errors import ToolkitError
-from toolkit.features.kaldi import features
+from toolkit.features.shards import write_shard
+from toolkit.features.store import FeatureStore
+from toolkit.kaldi import features
 from toolkit.kaldi.features import (
     count_frames,
     cuts_without_audio,
@@ -14,8 +15,7 @@ from toolkit.kaldi.features import (
     import_features,
 )
 from toolkit.kaldi.tables import KaldiIoError, entries, read_matrix
-from toolkit.features.shards import write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.kaldi.validate import data_dir_faults
 
 kaldi = pytest.importorskip("kaldi_native_io")
 

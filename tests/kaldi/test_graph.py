@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.kaldi.openfst_files import fst_of
 from tests.fsa.transducers import agree, silent, transductions
 from tests.kaldi.forms import ReadTree, read_transitions
+from tests.kaldi.openfst_files import fst_of
 from toolkit import cli
+from toolkit.fsa.fst import load_fst
+from toolkit.kaldi.features import KaldiFeaturesError
 from toolkit.kaldi.graph import export_graph
 from toolkit.kaldi.likelihoods import export_likelihoods
-from toolkit.kaldi.features import KaldiFeaturesError
 from toolkit.kaldi.tables import entries, read_matrix
-from toolkit.fsa.fst import load_fst
 from toolkit.lang.tables import SymbolTable
 
 PENALTY = -0.75

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from toolkit import cli
 from toolkit.align.store import AlignmentStore, Outcome, write_shard
 from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
-from toolkit.kaldi.feature_dir import KaldiFormat
-from toolkit.kaldi.features import cuts_without_audio
 from toolkit.features.shards import write_manifest
 from toolkit.features.shards import write_shard as write_features
 from toolkit.hmm.topology import Topology
+from toolkit.kaldi.feature_dir import KaldiFormat
+from toolkit.kaldi.features import cuts_without_audio
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 

@@ -5,17 +5,16 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from tests.kaldi.rules import lang_faults
-from tests.kaldi.openfst_files import fst_of
 from tests.fsa.transducers import agree, silent, transductions
+from tests.kaldi.openfst_files import fst_of
+from tests.kaldi.rules import lang_faults
 from toolkit import cli
 from toolkit.decode.graph import make_lexicon
-from toolkit.kaldi.lang_dir import write_lang_dir
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.hmm.phone_sets import default_roots, read_roots
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.dict_dir import KaldiDictError
-from toolkit.kaldi.lang_tables import read_lang
+from toolkit.kaldi.dict_lang import KaldiDictError, read_lang
+from toolkit.kaldi.lang_dir import write_lang_dir
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import write_arpa

@@ -1,7 +1,7 @@
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.kaldi.lang_tables import read_lang, write_lang
+from toolkit.kaldi.dict_lang import read_lang, read_lexicon, write_dict, write_lang
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.tables import SymbolTable
@@ -68,3 +68,25 @@ def test_faults_name_the_file(tmp_path):
     (tmp_path / "phones/align_lexicon.txt").write_text("A A XX\n")
     with pytest.raises(ToolkitError, match=r"align_lexicon.txt:1: not `word word phone"):
         read_lang(tmp_path)
+
+
+def test_folders_of_kaldi(tmp_path):
+    lexicon = Lexicon({"MA": [("m", "a1"), ("m", "a")], "UM": [("SPN",)]})
+    plain = Lang.of(lexicon)
+    write_dict(plain, tmp_path / "dict")
+    (tmp_path / "dict/lexicon.txt").unlink()
+    weighted = (tmp_path / "dict/lexiconp.txt").read_text().replace("MA 1.0 m a1", "MA 0.5 m a1")
+    (tmp_path / "dict/lexiconp.txt").write_text(weighted)
+    (tmp_path / "dict/lexiconp_silprob.txt").unlink(missing_ok=True)
+    found = read_lexicon(tmp_path / "dict")
+    assert {word: sorted(variants) for word, variants in found.lexicon.items()} == {
+        "MA": [("m", "a"), ("m", "a1")],
+        "UM": [("SPN",)],
+    }
+    assert found.probabilities.of(("MA", ("m", "a1"))).pronunciation == 0.5
+    for name, lang in {"lang": plain, "marked": Lang.of(lexicon.with_positions())}.items():
+        write_lang(lang, tmp_path / name)
+        assert read_lexicon(tmp_path / name).lexicon == found.lexicon
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ToolkitError, match=r"neither Kaldi's dict folder .* nor its lang folder"):
+        read_lexicon(tmp_path / "other")

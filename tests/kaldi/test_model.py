@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.hmm.test_tree import TOPOLOGY, trees
+from toolkit.hmm.senones import Senones
 from toolkit.kaldi.model import KaldiModelError, KaldiTransitions
 from toolkit.kaldi.transitions import Transitions
-from toolkit.hmm.senones import Senones
 
 CHAIN = """<TransitionModel>
 <Topology> <TopologyEntry> <ForPhones> 2 5 </ForPhones>

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kaldi.openfst_files import fst_of, read_openfst
 from tests.fsa.transducers import agree, silent, transducers, transductions
+from tests.kaldi.openfst_files import fst_of, read_openfst
 from toolkit.fsa.fst import connect, fst_from_arcs
 from toolkit.kaldi.openfst import dump_openfst
 

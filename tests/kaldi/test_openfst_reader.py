@@ -5,12 +5,12 @@ import struct
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.kaldi.openfst_files import read_openfst
 from tests.fsa.transducers import agree, transducers, transductions
+from tests.kaldi.openfst_files import read_openfst
 from toolkit.fsa.fst import GraphError, fst_from_arcs
+from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.kaldi.openfst import dump_openfst
 from toolkit.kaldi.openfst_reader import load_openfst
-from toolkit.fsa.remove_epsilon import remove_epsilon
 
 GRAPH = fst_from_arcs([(0, 1, 2, 7, -0.5), (1, 1, 3, 0, -1.0), (1, 2, 0, 4, 0.0)], {2: -2.0})
 

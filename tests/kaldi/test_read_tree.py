@@ -3,10 +3,10 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.hmm.test_tree import PHONES, TOPOLOGY, trees
 from tests.interop.kaldi_worker import binary_tree
+from toolkit.hmm.tree import Tree
 from toolkit.kaldi.model import KaldiModelError
 from toolkit.kaldi.read_tree import read_tree
 from toolkit.kaldi.tree import tree_text
-from toolkit.hmm.tree import Tree
 
 SAME = {phone: phone for phone in TOPOLOGY.phone_ids()}
 

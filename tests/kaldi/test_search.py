@@ -4,12 +4,12 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit import cli
-from toolkit.kaldi.graph import export_graph
-from toolkit.kaldi.likelihoods import export_likelihoods
-from toolkit.kaldi.search import load_graph
 from toolkit.fsa.fst import GraphError
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.kaldi.graph import export_graph
+from toolkit.kaldi.likelihoods import export_likelihoods
+from toolkit.kaldi.search import load_graph
 
 TEXTS = {"a": "YES NO", "b": "NO", "É": "NO YES NO"}
 

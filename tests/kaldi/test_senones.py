@@ -2,12 +2,12 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit import cli
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
 from toolkit.kaldi.model import KaldiModelError
 from toolkit.kaldi.senones import read_senones
 from toolkit.kaldi.transitions import Transitions
 from toolkit.kaldi.tree import tree_text
-from toolkit.hmm.senones import Senones
-from toolkit.hmm.topology import Topology
 from toolkit.lang.tables import phone_table
 
 PHONES = ("SIL", "SPN", "A_B", "A_E", "N_S")

@@ -1,8 +1,8 @@
 import pytest
 
 from tests.kaldi.forms import read_topology
-from toolkit.kaldi.topology import topology_text
 from toolkit.hmm.topology import Topology
+from toolkit.kaldi.topology import topology_text
 
 PLAIN = Topology(("SIL", "SPN", "A", "B"))
 

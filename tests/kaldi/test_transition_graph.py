@@ -2,12 +2,12 @@ import pytest
 
 from tests.fsa.transducers import agree, silent, transductions
 from toolkit.fsa.fst import fst_from_arcs
-from toolkit.kaldi.transition_graph import with_transition_ids
-from toolkit.kaldi.topology import transitions_of
-from toolkit.kaldi.transitions import Transitions
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Leaf, Root, Split, Tree
+from toolkit.kaldi.topology import transitions_of
+from toolkit.kaldi.transition_graph import with_transition_ids
+from toolkit.kaldi.transitions import Transitions
 
 PHONES = ("SIL", "A", "B")
 # Any words, by a unigram; words are 1 to 3, of two phones, one or two, and one.

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.kaldi.forms import read_transitions
 from tests.hmm.test_tree import TOPOLOGY, trees
-from toolkit.kaldi.topology import transitions_of
-from toolkit.kaldi.transitions import Transitions
+from tests.kaldi.forms import read_transitions
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.kaldi.topology import transitions_of
+from toolkit.kaldi.transitions import Transitions
 
 
 @settings(max_examples=60, deadline=None)

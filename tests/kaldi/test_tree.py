@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given, settings
 
-from tests.kaldi.forms import ReadTree
 from tests.hmm.test_tree import TOPOLOGY, trees
-from toolkit.kaldi.tree import tree_text
+from tests.kaldi.forms import ReadTree
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Tree
+from toolkit.kaldi.tree import tree_text
 
 
 @settings(max_examples=60, deadline=None)

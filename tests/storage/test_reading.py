@@ -7,9 +7,9 @@ from safetensors.torch import save_file
 
 from toolkit.align.times import read_ctm
 from toolkit.config.settings import read_yaml
-from toolkit.kaldi.data_dir import read_scp
 from toolkit.corpus.manifest import read_cuts, recording_or_fault
 from toolkit.corpus.table import read_table
+from toolkit.corpus.wav_scp import read_scp
 from toolkit.errors import ToolkitError
 from toolkit.kaldi.tables import opened
 from toolkit.lang.lexicon import Lexicon

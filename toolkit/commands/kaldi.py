@@ -61,8 +61,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     Example:
       toolkit kaldi export-data --cuts exp/demo/data/train.jsonl --out data/train
     """
-    from toolkit.kaldi.export import RENAMED, export_data_dir
     from toolkit.corpus.manifest import iter_cuts
+    from toolkit.kaldi.export import RENAMED, export_data_dir
 
     done = export_data_dir(iter_cuts(cuts, excluded), out)
     click.echo(f"{out}: {done.utterances} utterances of {done.speakers} speakers")
@@ -95,9 +95,9 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
     Example:
       toolkit kaldi import-data data/dev --out dev.jsonl
     """
-    from toolkit.kaldi.data_dir import read_kaldi_dir
     from toolkit.corpus.manifest import write_cuts
-    from toolkit.corpus.pipes import PipeRunner
+    from toolkit.corpus.wav_scp import PipeRunner
+    from toolkit.kaldi.data_dir import read_kaldi_dir
 
     if out.suffix == ".gz":
         raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
@@ -125,9 +125,9 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     Example:
       toolkit kaldi export-lang --lang exp/demo/lang --lm exp/demo/lm/lm.arpa --out data/local
     """
-    from toolkit.kaldi.lang_dir import write_lang_dir
     from toolkit.fsa.grammar import grammar_acceptor
-    from toolkit.kaldi.dict_dir import write_dict
+    from toolkit.kaldi.dict_lang import write_dict
+    from toolkit.kaldi.lang_dir import write_lang_dir
     from toolkit.lang.lang import Lang
     from toolkit.lang.lm import check_coverage
 
@@ -162,8 +162,7 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
     Example:
       toolkit kaldi import-lang data/local/dict --out lang
     """
-    from toolkit.kaldi.dict_dir import read_dict
-    from toolkit.kaldi.lang_tables import read_lang
+    from toolkit.kaldi.dict_lang import read_dict, read_lang
     from toolkit.lang.policy import AS_GIVEN, TextPolicy
 
     policy = TextPolicy(AS_GIVEN) if as_given else TextPolicy()

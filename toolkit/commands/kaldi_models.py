@@ -56,8 +56,8 @@ def export_graph(
       toolkit kaldi export-graph --lang exp/demo/lang --lm exp/demo/lm/lm.arpa \\
           --senones exp/demo/tri --out graph
     """
-    from toolkit.kaldi.graph import export_graph as export
     from toolkit.hmm.senones import Senones
+    from toolkit.kaldi.graph import export_graph as export
 
     done = export(folder, lm, Senones.load(model), out, labels, word_penalty)
     click.echo(f"{out / 'HCLG.fst'}: {done['states']} states, {done['arcs']} arcs")
@@ -166,8 +166,8 @@ def decode(
     Example:
       toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
     """
-    from toolkit.kaldi.search import decode_table, load_graph
     from toolkit.fsa.beam import Beam, GraphMismatchError
+    from toolkit.kaldi.search import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 
     least = min(Beam.min_active, max_active - 1)

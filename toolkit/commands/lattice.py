@@ -113,8 +113,8 @@ def import_(
     Example:
       toolkit lattice import decode_dev/lat.*.gz --words graph/words.txt --out lattices
     """
-    from toolkit.kaldi.lattice_import import import_lattices
     from toolkit.fsa.lattice_store import WeightsUsed
+    from toolkit.kaldi.lattice_import import import_lattices
 
     decoding = WeightsUsed(acoustic_scale, word_penalty, frame_shift / 1000)
     done, failed = import_lattices(archives, words, decoding, out)

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 
 from toolkit.corpus.manifest import audio_of, speaker_of, write_cuts
@@ -21,8 +22,6 @@ from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError, TooShortError
-from toolkit.kaldi.feature_dir import KaldiFormat, read_features
-from toolkit.kaldi.tables import KaldiIoError
 from toolkit.features.on_device import features_on_device
 from toolkit.features.packing import balanced_shards, total_seconds
 from toolkit.features.shards import (
@@ -53,6 +52,17 @@ logger = logging.getLogger(__name__)
 
 class ExtractError(ToolkitError):
     """A split whose features cannot be extracted."""
+
+
+class ImportedFormat(FeatureFormat, Protocol):
+    """Description of features that another program has computed, and their reader."""
+
+    def read(self, cut: "MonoCut") -> np.ndarray:
+        """Read the features of a cut: [T, F] float32.
+
+        Raises:
+          ToolkitError: they cannot be read.
+        """
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def extract(
     audio: Mapping[str, str] | None = None,
     previous: Path | None = None,
     device: str = "cpu",
-    imported: KaldiFormat | None = None,
+    imported: ImportedFormat | None = None,
 ) -> dict[str, float]:
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
@@ -106,9 +116,9 @@ def extract(
       previous: a folder as `out` from an earlier time; shards of the same engine that would be made
         again are linked from there. It needs `audio`.
       device: where to compute; it matters by rounding.
-      imported: the cuts have features instead of audio (`toolkit.kaldi.feature_dir`),
-        which are copied as they are; `config.frontend` is then not used. None: the front end
-        computes features from audio.
+      imported: describes and reads the features that the cuts have instead of audio (such as
+        `toolkit.kaldi.feature_dir.KaldiFormat`). They are copied as they are; `config.frontend` is
+        not used. None: the front end computes features from audio.
 
     Returns:
       hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
@@ -123,7 +133,7 @@ def extract(
     if imported is None:
         # Made here too: a missing engine is better reported than in a worker.
         log_engine(Frontend(config.frontend).engine)
-    features: FeatureFormat = imported or config.frontend
+    features: FrontendConfig | ImportedFormat = imported or config.frontend
     engine = engine_version(usable_engine()) if imported is None else KALDI
     shards = pack_shards(cuts, config.hours_per_shard)
     digest = partial(_digest, form=features, places=places_of(out), audio=audio or {})
@@ -288,22 +298,22 @@ def remove_strays(out: Path, kept: set[int]) -> None:
                 path.unlink()
 
 
-def _extract_shard(plan: _Plan, form: FeatureFormat, out: Path) -> dict:
+def _extract_shard(plan: _Plan, form: FrontendConfig | ImportedFormat, out: Path) -> dict:
     """Compute and write one shard."""
     if isinstance(form, FrontendConfig):
         compute = Frontend(form)
         features = (_features(cut, compute) for cut in plan.cuts)
         engine = engine_version(usable_engine())
     else:
-        features, engine = map(_imported, plan.cuts), KALDI
+        features, engine = (_imported(cut, form) for cut in plan.cuts), KALDI
     with one_thread():
         return _write_shard(plan, features, form, out, engine)
 
 
-def _imported(cut: "MonoCut") -> "Tensor | Exception":
+def _imported(cut: "MonoCut", form: ImportedFormat) -> "Tensor | Exception":
     try:
-        return torch.from_numpy(read_features(cut))
-    except KaldiIoError as error:
+        return torch.from_numpy(form.read(cut))
+    except ToolkitError as error:
         return AudioError(str(error))
 
 

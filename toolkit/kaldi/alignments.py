@@ -8,17 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.kaldi.integers import read_int_vectors
-from toolkit.align.store import AlignmentStore, Outcome, write_alignments, write_table
+from toolkit.align.store import (
+    FRAME_SECONDS,
+    LOW_RATE_SECONDS,
+    AlignmentStore,
+    Outcome,
+    phone_times,
+    write_alignments,
+    write_table,
+)
 from toolkit.align.times import CtmEntry, TimedToken, write_ctm
 from toolkit.errors import ToolkitError
-from toolkit.kaldi.archive_writer import ArchiveWriter
-from toolkit.kaldi.tables import native, writer_path
-from toolkit.kaldi.model import KaldiTransitions
 from toolkit.hmm.topology import Topology
+from toolkit.kaldi.archive_writer import ArchiveWriter
+from toolkit.kaldi.integers import read_int_vectors
+from toolkit.kaldi.model import KaldiTransitions
+from toolkit.kaldi.tables import native, writer_path
 from toolkit.storage.files import write_atomically
 
-FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
 STATES = "states.tsv"
 PER_SHARD = 500
 """Utterances of a shard: to load one, the header of its whole shard is read."""
@@ -156,17 +163,6 @@ def import_phone_times(
             + "; ".join(f"{u}: {why}" for u, why in list(failed.items())[:1])
         )
     return _write_store(alignments, Path(out), failed)
-
-
-def phone_times(states: Tensor, topology: Topology) -> list[TimedToken]:
-    """Return the phones of states [T] with their times; frames are 10 ms, 30 ms at low rate."""
-    seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
-    first = torch.nonzero(topology.phone_starts(states))[:, 0].tolist()
-    symbols = [topology.phones[topology.phone_of_state_id[states[i]] - 1] for i in first]
-    return [
-        TimedToken(symbol, seconds * start, seconds * end)
-        for start, end, symbol in zip(first, [*first[1:], len(states)], symbols, strict=True)
-    ]
 
 
 def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toolkit.fsa.lattice_store import WordLatticeError
-from toolkit.kaldi.openfst import MAGIC
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
+from toolkit.kaldi.openfst import MAGIC
 from toolkit.storage.reading import reading
 
 ADVICE = (

@@ -3,15 +3,12 @@
 import dataclasses
 import itertools
 import math
-import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import (
     CHANNEL_NAME,
     ManifestError,
@@ -25,28 +22,15 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.corpus.pairing import (
-    NOT_UTF8,
     Audio,
     FaultyText,
     channel_index,
-    count_from_one,
     from_one,
     pair,
 )
+from toolkit.corpus.wav_scp import RunPipe, faulty_audio, read_lines, read_pairs, read_scp
 from toolkit.storage.files import write_atomically
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
-from toolkit.storage.paths import PathMap, map_path, printable
-from toolkit.storage.reading import reading
-from toolkit.storage.words import key_and_rest
-
-DECODERS = {
-    "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
-    "sph2pipe": {"-p"},
-}
-"""Programs that decode a file, with the options that change nothing for a reader of the file."""
-
-RunPipe = Callable[[str, str], Audio]
-"""(recording id, shell command) -> the audio it writes."""
+from toolkit.storage.paths import PathMap
 
 
 def read_kaldi_dir(
@@ -59,7 +43,7 @@ def read_kaldi_dir(
     - Lines that are not UTF-8 are faults of their utterances.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE, with `-c 2` and
       `sox FILE -t wav - remix 2 |` as its second channel. Any other command is refused as a fault
-      of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
+      of its utterances, or given to `run_pipe` (see `toolkit.corpus.wav_scp.PipeRunner`).
     - Lines may be in any order.
     - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel of
       a file of several. Numbers in segments are from 0, as extract-segments reads them, unless
@@ -121,135 +105,6 @@ def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return speakers, others
 
 
-def read_scp(
-    path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
-) -> list[tuple[str, Audio]]:
-    """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
-
-    The channels are those of the file reco2file_and_channel beside it, if there is one.
-    """
-    sides = _sides(path.parent / "reco2file_and_channel")
-    recordings = [
-        (
-            line.id,
-            _faulty_audio(line)
-            if line.fault
-            else _recording(path, line.id, line.rest, run_pipe, path_map),
-        )
-        for line in read_lines(path)
-    ]
-    return [(id, dataclasses.replace(audio, side=sides.get(id))) for id, audio in recordings]
-
-
-def _sides(path: Path) -> dict[str, str | None]:
-    """Read reco2file_and_channel: the channel of each recording."""
-    if not path.is_file():
-        return {}
-    rows = [(id, rest.split()) for id, rest in read_pairs(path)]
-    names = count_from_one(fields[1] if len(fields) > 1 else None for _, fields in rows)
-    return {id: name for (id, _), name in zip(rows, names, strict=True)}
-
-
-@dataclass(frozen=True)
-class TableLine:
-    """A line of a data directory's file."""
-
-    id: str
-    """Its first word."""
-    rest: str
-    """What follows."""
-    fault: str = ""
-    """File, line and bytes of a line that is not UTF-8."""
-
-
-def read_lines(path: Path) -> list[TableLine]:
-    """Split every line that is not blank at its first white space, which is ASCII's.
-
-    The mark with which editors of Windows begin files is no part of the first id.
-    """
-    counts = LineCounts()
-    with reading(path, ManifestError, "is it a file, and may you read it?"):
-        numbered = list(decoded_lines(path, counts))
-    lines = []
-    for number, line in numbered:
-        id, rest = key_and_rest(line)
-        if is_faulty(line):
-            fault = f"{path}:{number}: {counts.describe(line)}"
-            lines.append(TableLine(printable(id).replace("\0", "\\x00"), printable(rest), fault))
-        elif id:
-            lines.append(TableLine(id, rest))
-    return lines
-
-
-def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Read the lines as `read_lines` does, without those that are not UTF-8."""
-    return [(line.id, line.rest) for line in read_lines(path) if not line.fault]
-
-
-def _faulty_audio(line: TableLine) -> Audio:
-    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
-
-
-def _recording(
-    scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
-) -> Audio:
-    folder = scp.parent
-    if not source:
-        return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
-    if not source.endswith("|"):
-        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
-    decoded = _decoded_file(source)
-    if decoded is not None:
-        name, channel = decoded
-        path = str(locate(folder, map_path(name, path_map)))
-        if not (run_pipe and is_shortened(path)):
-            note = ("replaced-pipe", f"{path} for `{source}`")
-            return Audio(path, recording_id=id, note=note, channel=channel)
-    if run_pipe is not None:
-        return run_pipe(id, source[:-1].strip())
-    return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
-
-
-def locate(folder: Path, name: str) -> Path:
-    """Resolve a path relative to `folder` or to one of the folders above it."""
-    folder = folder.absolute()
-    places = [place / name for place in (folder, *folder.parents)]
-    return next((path for path in places if os.path.isfile(path)), places[0])
-
-
-def _decoded_file(command: str) -> tuple[str, str | None] | None:
-    """Return FILE and channel of a command that only decodes it with flac, sph2pipe or sox."""
-    if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
-        return None
-    try:
-        path, *arguments = shlex.split(command[:-1])
-    except ValueError:
-        return None
-    program, channel = os.path.basename(path), None
-    if program == "sox":
-        *arguments, effect, channel = arguments if len(arguments) == 6 else [*arguments, "", ""]
-        picks_channel = (
-            arguments[1:] == ["-t", "wav", "-"] and effect == "remix" and channel.isdecimal()
-        )
-        return (
-            (arguments[0], channel) if picks_channel and not arguments[0].startswith("-") else None
-        )
-    while program == "sph2pipe" and len(arguments) > 2:
-        if arguments[:2] == ["-f", "wav"]:
-            del arguments[:2]
-        elif arguments[0] == "-p":
-            del arguments[0]
-        elif arguments[0] == "-c" and arguments[1] in ("1", "2"):
-            channel = arguments[1]
-            del arguments[:2]
-        else:
-            break
-    options = {argument for argument in arguments if argument.startswith("-")}
-    files = [argument for argument in arguments if not argument.startswith("-")]
-    plain = program in DECODERS and options <= DECODERS[program]
-    return (files[0], channel) if plain and len(files) == 1 else None
-
-
 def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
     """Keep the first recording of each id, with a note if there are others."""
     table: dict[str, Audio] = {}
@@ -268,7 +123,7 @@ def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio
     numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
     first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
     return [
-        (line.id, _faulty_audio(line) if line.fault else _segment(row, recordings, first))
+        (line.id, faulty_audio(line) if line.fault else _segment(row, recordings, first))
         for line, row in zip(lines, rows, strict=True)
     ]
 

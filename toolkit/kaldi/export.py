@@ -8,9 +8,9 @@ from pathlib import Path
 from lhotse import MonoCut
 from lhotse.utils import fastcopy
 
+from toolkit.corpus.manifest import ManifestError, audio_of, channel_of, speaker_of, text_of
 from toolkit.kaldi.data_dir import write_kaldi_dir
 from toolkit.kaldi.validate import data_dir_faults
-from toolkit.corpus.manifest import ManifestError, audio_of, channel_of, speaker_of, text_of
 from toolkit.storage.files import write_atomically
 
 RENAMED = "utt_map"

@@ -14,9 +14,10 @@ from statistics import median
 import numpy as np
 from lhotse import MonoCut
 
-from toolkit.kaldi.data_dir import TableLine, pair_with_text, read_lines, read_pairs
 from toolkit.corpus.manifest import FEATURE_MATRIX, ManifestError, audio_of
 from toolkit.corpus.pairing import NOT_UTF8, Audio, FeatureMatrix
+from toolkit.corpus.wav_scp import TableLine, read_lines, read_pairs
+from toolkit.kaldi.data_dir import pair_with_text
 from toolkit.kaldi.tables import (
     RANGE,
     Entry,
@@ -55,6 +56,10 @@ class KaldiFormat:
     """Step in milliseconds."""
     sampling_rate: int = 16000
     """Sampling rate of the audio, in Hz."""
+
+    def read(self, cut: MonoCut) -> np.ndarray:
+        """Read the features of a cut, see `read_features`."""
+        return read_features(cut)
 
 
 def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:

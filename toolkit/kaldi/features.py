@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit.kaldi.export import RENAMED
 from toolkit.errors import ToolkitError
 from toolkit.features.extract import remove_strays
+from toolkit.features.packing import balanced_shards
+from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
+from toolkit.features.store import FeatureStore
 from toolkit.kaldi.archive_writer import ArchiveWriter
+from toolkit.kaldi.export import RENAMED
 from toolkit.kaldi.feature_dir import HALF_MAX, KaldiFormat
 from toolkit.kaldi.tables import (
     Entry,
@@ -20,9 +23,6 @@ from toolkit.kaldi.tables import (
     read_matrix,
     read_shape,
 )
-from toolkit.features.packing import balanced_shards
-from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
-from toolkit.features.store import FeatureStore
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
 from toolkit.storage.paths import PathMap

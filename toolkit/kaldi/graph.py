@@ -8,11 +8,11 @@ import numpy as np
 
 from toolkit.decode.graph import compile_graph
 from toolkit.fsa.fst import Fst
+from toolkit.hmm.senones import Senones
 from toolkit.kaldi.openfst import dump_openfst
 from toolkit.kaldi.transition_graph import with_transition_ids
 from toolkit.kaldi.transitions import Transitions
 from toolkit.kaldi.tree import tree_text
-from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.storage.files import write_atomically
 

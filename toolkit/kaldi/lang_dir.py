@@ -6,10 +6,10 @@ import numpy as np
 
 from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.fst import EPSILON, Fst
+from toolkit.hmm.topology import Topology
+from toolkit.kaldi.dict_lang import write_lang
 from toolkit.kaldi.openfst import dump_openfst
 from toolkit.kaldi.topology import topology_text
-from toolkit.hmm.topology import Topology
-from toolkit.kaldi.lang_tables import write_lang
 from toolkit.lang.lang import Lang
 from toolkit.storage.files import write_atomically
 

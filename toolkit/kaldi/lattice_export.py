@@ -5,8 +5,8 @@ from pathlib import Path
 
 from toolkit.decode.combine import LATTICES
 from toolkit.fsa.lattice_store import WordLatticeError, WordLatticeStore, WordTable
-from toolkit.kaldi.lattice_text import kaldi_text, openfst_text, slf
 from toolkit.fsa.minimum_bayes_risk import oracle_words
+from toolkit.kaldi.lattice_text import kaldi_text, openfst_text, slf
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.paths import first_clash, path_below, safe_name
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.kaldi.compact_lattices import read_compact_lattices
 from toolkit.fsa.lattice_store import (
     WeightsUsed,
     WordLatticeError,
@@ -12,6 +11,7 @@ from toolkit.fsa.lattice_store import (
     write_word_lattices,
 )
 from toolkit.fsa.word_lattice import WordLattice
+from toolkit.kaldi.compact_lattices import read_compact_lattices
 from toolkit.lang.tables import SymbolTable
 
 

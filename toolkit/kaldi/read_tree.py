@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.kaldi.model import KaldiModelError
-from toolkit.kaldi.stream import Stream
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Leaf, Node, Root, Split, Tree, leaves
+from toolkit.kaldi.model import KaldiModelError
+from toolkit.kaldi.stream import Stream
 from toolkit.storage.reading import reading
 
 ADVICE = "give the `tree` of a Kaldi model of monophones or triphones"

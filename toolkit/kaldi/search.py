@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from toolkit.kaldi.tables import entries, read_matrix
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, GraphError
 from toolkit.fsa.lattice import best_path
-from toolkit.kaldi.openfst_reader import load_openfst
 from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.fsa.search import search_lattice
 from toolkit.kaldi.model import KaldiTransitions
+from toolkit.kaldi.openfst_reader import load_openfst
+from toolkit.kaldi.tables import entries, read_matrix
 from toolkit.lang.tables import SymbolTable
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from toolkit.kaldi.model import KaldiModelError, KaldiTransitions
-from toolkit.kaldi.read_tree import read_tree
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.kaldi.model import KaldiModelError, KaldiTransitions
+from toolkit.kaldi.read_tree import read_tree
 from toolkit.lang.tables import SymbolTable
 
 

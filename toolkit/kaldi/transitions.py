@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.kaldi.topology import topology_text, transitions_of
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree import Leaf, Node
+from toolkit.kaldi.topology import topology_text, transitions_of
 
 
 class Transitions:

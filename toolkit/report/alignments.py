@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from toolkit.kaldi.alignments import phone_times
-from toolkit.align.store import AlignmentStore
+from toolkit.align.store import AlignmentStore, phone_times
 from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lexicon import without_positions
