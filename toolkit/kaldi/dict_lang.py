@@ -32,9 +32,8 @@ from toolkit.lang.tables import (
     UNKNOWN,
     SymbolTable,
 )
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
-from toolkit.storage.lines import TextLines
+from toolkit.storage.lines import TextLines, read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import split_words
 
@@ -413,7 +412,7 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
     with_marks = (folder / "phones/word_boundary.txt").is_file()
     lexicon, left_out = Lexicon(), set()
     path = _required(folder / "phones/align_lexicon.txt")
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, KaldiDictError):
         if not line.strip():
             continue
         fields = split_words(line)
@@ -444,7 +443,9 @@ def _kind(phone: str, silence: set[str], optional: set[str]) -> str:
 
 
 def _words(path: Path) -> list[str]:
-    return [word for _, line in read_lines(_required(path)) for word in line.split()]
+    return [
+        word for _, line in read_lines(_required(path), KaldiDictError) for word in line.split()
+    ]
 
 
 def _required(path: Path) -> Path:
@@ -462,7 +463,7 @@ def read_lexicon(
       path: a file, see `toolkit.lang.dictionary.read_dictionary`; or a folder: Kaldi's dict (words,
         probabilities, silence phones and optional silence) or lang (the words of
         phones/align_lexicon.txt, without positions).
-      strip_stress: of a file, see `toolkit.lang.lexicon.read_entries`.
+      strip_stress: of a file, see `toolkit.lang.dictionary.read_entries`.
       policy: how words are spelled; by default in upper case.
 
     Raises:
