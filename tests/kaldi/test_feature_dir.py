@@ -16,9 +16,10 @@ from toolkit.corpus.manifest import (
     write_cuts,
 )
 from toolkit.features.audio import AudioError
+from toolkit.features.config import ExtractConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.extract import ExtractConfig, extract
-from toolkit.features.store import FeatureStore
+from toolkit.features.extract import extract
+from toolkit.features.shards import FeatureStore
 from toolkit.kaldi.data_dir import write_kaldi_dir
 from toolkit.kaldi.feature_dir import (
     KaldiFormat,

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from toolkit.errors import ToolkitError
-from toolkit.features.shards import write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore, write_shard
 from toolkit.kaldi import features
 from toolkit.kaldi.features import (
     count_frames,
