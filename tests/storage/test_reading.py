@@ -7,11 +7,11 @@ from safetensors.torch import save_file
 
 from toolkit.align.times import read_ctm
 from toolkit.config.settings import read_yaml
-from toolkit.corpus.kaldi.data_dir import read_scp
 from toolkit.corpus.manifest import read_cuts, recording_or_fault
 from toolkit.corpus.table import read_table
+from toolkit.corpus.wav_scp import read_scp
 from toolkit.errors import ToolkitError
-from toolkit.features.kaldi.tables import opened
+from toolkit.kaldi.tables import opened
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.lines import read_content
