@@ -20,8 +20,7 @@ from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.parallel.workers import Workers
 from toolkit.processes.workers import start_worker
 from toolkit.scaling.simulator.methods import simulate
-from toolkit.scaling.simulator.network import GIGABIT, Network
-from toolkit.scaling.simulator.run import Scenario, StepTimes
+from toolkit.scaling.simulator.run import GIGABIT, Network, Scenario, StepTimes
 from toolkit.scaling.studies import NAMES
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig

@@ -24,8 +24,7 @@ from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.scaling.simulator import methods
 from toolkit.scaling.simulator.methods import simulate
-from toolkit.scaling.simulator.network import Network
-from toolkit.scaling.simulator.run import OptimizerName, Outcome, Run, Scenario, StepTimes
+from toolkit.scaling.simulator.run import Network, OptimizerName, Outcome, Run, Scenario, StepTimes
 from toolkit.scaling.simulator.tasks import (
     Frames,
     FrameTask,

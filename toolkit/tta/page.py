@@ -21,7 +21,6 @@ from toolkit.tta.figures import (
     utilisation_figure,
 )
 from toolkit.tta.machine import format_devices, format_processors
-from toolkit.tta.published import tables
 from toolkit.tta.runs import Platform, TrainingRun
 from toolkit.tta.tables import (
     NAMES,
@@ -33,6 +32,7 @@ from toolkit.tta.tables import (
     price_table,
     published_price_table,
     published_table,
+    published_tables,
     rent_table,
     rules_table,
     stage_table,
@@ -408,7 +408,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
             "published",
             "More published figures",
             "The other tables of the papers that this benchmark follows, with their known errors.",
-            [_published(item) for item in tables() if item not in shown],
+            [_published(item) for item in published_tables() if item not in shown],
         )
     )
     definitions = macros("tta.html").definitions(DEFINITIONS)

@@ -20,8 +20,8 @@ from toolkit.lang.units import load_units
 from toolkit.score.wer import error_rates
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
-from toolkit.tta.published import MARK, published
 from toolkit.tta.runs import BenchRunError
+from toolkit.tta.tables import PUBLISHED_MARK, published
 
 WIDTHS = (1, 8, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -202,7 +202,7 @@ def table(rows: Sequence[Row], title: str) -> Any:  # rich's, which is imported 
     paper = published("A31")
     table_of_widths = Table(
         title=f"Beam width: {title}",
-        caption=f"{MARK}: {paper.title}; {paper.source}, {paper.place}",
+        caption=f"{PUBLISHED_MARK}: {paper.title}; {paper.source}, {paper.place}",
         caption_justify="left",
     )
     for name in ("width", "seconds", "WER %", "CER %", "usual CER %", "us / frame / width"):
@@ -215,6 +215,6 @@ def table(rows: Sequence[Row], title: str) -> Any:  # rich's, which is imported 
     table_of_widths.add_section()
     for width, seconds, wer, cer in paper.rows:
         table_of_widths.add_row(
-            f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", ""
+            f"{width} {PUBLISHED_MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", ""
         )
     return table_of_widths

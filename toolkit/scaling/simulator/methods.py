@@ -33,9 +33,9 @@ from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD, decode
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.gtc import GtcState
-from toolkit.scaling.simulator.network import NetworkCards
 from toolkit.scaling.simulator.run import (
     MOMENTUM,
+    NetworkCards,
     OptimizerName,
     Optimizers,
     Outcome,
