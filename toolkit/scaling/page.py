@@ -325,10 +325,10 @@ class Results:
           speedups: with other inputs.
           accuracies: with other inputs.
         """
-        single, *others = outcomes
+        single, *parallel_outcomes = outcomes
         reported = {(row[0], row[1]): row[2:] for row in published("C31").rows}
         values = []
-        for outcome, brief in zip(others, short[1:], strict=True):
+        for outcome, brief in zip(parallel_outcomes, short[1:], strict=True):
             accuracy, speedup = reported[NAMES[outcome.method], outcome.workers]
             relative = _relative(outcome, single)
             values.append(
@@ -342,10 +342,10 @@ class Results:
                     "published_relative_accuracy": accuracy,
                 }
             )
-        one = {"megabytes": 0.0, "relative_accuracy": 0.0}
-        one |= {"relative_accuracy_10000h": 0.0, "speedup_10000h": 1.0}
+        single_values = {"megabytes": 0.0, "relative_accuracy": 0.0}
+        single_values |= {"relative_accuracy_10000h": 0.0, "speedup_10000h": 1.0}
         nothing = {"published_speedup": None, "published_relative_accuracy": None}
-        single_row = {**outcome_values(single), **one, **nothing}
+        single_row = {**outcome_values(single), **single_values, **nothing}
         self._files["table1.csv"] = csv_text([single_row, *values])
         table = _table(
             "Frame accuracy relative to one worker, and speed-up (million-hours paper, Table I)",
@@ -372,8 +372,8 @@ class Results:
         lines = []
         for colour, (method, workers) in enumerate(TABLE1.items()):
             name = NAMES[method]
-            ours = [o.speedup for o in others if o.method == method]
-            lines.append(Series(name, workers, ours, colour, markers=True))
+            simulated = [o.speedup for o in parallel_outcomes if o.method == method]
+            lines.append(Series(name, workers, simulated, colour, markers=True))
             paper = [reported[name, n][1] for n in workers]
             lines.append(Series(f"{name}, published", workers, paper, colour, dashed=True))
         chart = Chart("Speed-up by number of workers", "workers", "speed-up", lines)
@@ -527,10 +527,10 @@ class Results:
             for e, loss, _ in t.outcome.curve
         )
         reported = {row[0]: row[1] for row in published("B2").rows}
-        found = []
+        reach_rows = []
         for method, reach in reached.items():
             batch = reported.get(NAMES[method])
-            found.append(
+            reach_rows.append(
                 {
                     "method": NAMES[method],
                     "batch": str(reach),
@@ -539,7 +539,7 @@ class Results:
                     "published_ratio": batch and round(batch / reported["SCPSGD"], 2),
                 }
             )
-        self._files["frontier_reached.csv"] = csv_text(found)
+        self._files["frontier_reached.csv"] = csv_text(reach_rows)
         table = _table(
             f"Largest batch whose loss is within {100 * study.tolerance:g} % of batch "
             f"{study.smallest}'s on one worker",
@@ -550,7 +550,7 @@ class Results:
                 "published": "published",
                 "published_ratio": "by SCPSGD's",
             },
-            found,
+            reach_rows,
             f"Median of {study.seeds} seeds. >= where all batches tried are within it, < where "
             f"none is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
             f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
@@ -558,7 +558,7 @@ class Results:
         )
         parts = []
         for method in study.methods:
-            shown = [
+            curves = [
                 trained[0],
                 *(t for t in trained[1:] if t.method == method and t.seed == 0),
             ]
@@ -570,7 +570,7 @@ class Results:
                     colour,
                     dashed=t is trained[0],
                 )
-                for colour, t in enumerate(shown)
+                for colour, t in enumerate(curves)
             ]
             chart = Chart(f"Held-out loss, {NAMES[method]}", "epoch", "held-out loss", lines)
             parts.append(figure(chart, NAMES[method]))
@@ -618,8 +618,8 @@ def _relative(outcome: Outcome, single: Outcome) -> float:
 
 
 def _peak_note(variations: Sequence[Variation]) -> str:
-    table, *others = variations
-    moving = ", ".join(f"{v.name} ({v.peak})" for v in others if v.peak != table.peak)
+    table, *other_variations = variations
+    moving = ", ".join(f"{v.name} ({v.peak})" for v in other_variations if v.peak != table.peak)
     return f"It is {table.peak} in the table; inputs that change it: {moving or 'none of these'}."
 
 

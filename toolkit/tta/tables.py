@@ -64,10 +64,10 @@ def published(item: str) -> Published:
 @cache
 def published_tables() -> dict[str, Published]:
     """Return all tables by item."""
-    plain = json.loads(PUBLISHED_FILE.read_text(encoding="utf-8"))
+    content = json.loads(PUBLISHED_FILE.read_text(encoding="utf-8"))
     return {
-        item: _read_published(item, entry, plain["sources"])
-        for item, entry in plain["tables"].items()
+        item: _read_published(item, entry, content["sources"])
+        for item, entry in content["tables"].items()
     }
 
 
@@ -174,8 +174,8 @@ def _mark_best(rows: Sequence[Row], values: Sequence[Sequence[float | None]]) ->
         return list(rows)
     best = []
     for column in zip(*values, strict=True):
-        known = [value for value in column if value is not None]
-        best.append(min(known, default=math.nan))
+        known_values = [value for value in column if value is not None]
+        best.append(min(known_values, default=math.nan))
     return [
         Row(
             [
@@ -382,11 +382,11 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
     cells: dict[tuple[int, str, str, str], dict[str, float]] = {}
     for colour, name, row in results:
         cells.setdefault((colour, name, row.system, row.lm), {})[row.split] = row.wer
-    rows, shown = [], set()
+    rows, stage_numbers = [], set()
     for (colour, name, system, lm), by in cells.items():
         rates = [Cell(f"{by[split]:.2f}" if split in by else NA) for split in splits]
-        again = colour in shown
-        shown.add(colour)
+        again = colour in stage_numbers
+        stage_numbers.add(colour)
         first = Cell("" if again else name)
         rows.append(Row([first, Cell(system), Cell(lm), *rates], None if again else colour))
     columns = [Column("platform"), Column("system", text=True), Column("LM", text=True)]
@@ -401,10 +401,10 @@ def sweep_table(path: Path) -> Table:
       BenchRunError: the file is not a sweep.
     """
     with reading(path, BenchRunError, "write one by `toolkit tta sweep`", "is no sweep"):
-        plain = read_json(path)
-        plain_rows = validated(plain["rows"] if isinstance(plain, dict) else plain, [_ROW])
+        report = read_json(path)
+        plain_rows = validated(report["rows"] if isinstance(report, dict) else report, [_ROW])
         rows = [(int(row["width"]), row["seconds"], row["wer"], row["cer"]) for row in plain_rows]
-        split = plain.get("split") if isinstance(plain, dict) else None
+        split = report.get("split") if isinstance(report, dict) else None
     return Table(
         "Beam width against time and accuracy" + (f" on {split}" if split else ""),
         [Column("width"), Column("seconds"), Column("WER"), Column("CER")],

@@ -296,7 +296,7 @@ class SequenceTask:
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
         """See `Task`; `frames` are whole chunks."""
         chunks = frames // CHUNK
-        found = []
+        gradients = []
         for index, number in enumerate(minibatches):
             if index == 0 or len(weights) > 1:
                 vector_to_parameters(weights[index], self._parameters)
@@ -305,8 +305,8 @@ class SequenceTask:
             targets = self._targets[chosen].flatten()
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets)
             parts = torch.autograd.grad(loss, self._parameters)
-            found.append(torch.cat([part.reshape(-1) for part in parts]))
-        return torch.stack(found)
+            gradients.append(torch.cat([part.reshape(-1) for part in parts]))
+        return torch.stack(gradients)
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor) -> tuple[float, float]:
