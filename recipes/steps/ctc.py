@@ -27,7 +27,7 @@ from toolkit.decode.words import CtcWordAligner
 from toolkit.errors import ToolkitError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram import BackoffModel

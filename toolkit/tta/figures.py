@@ -437,7 +437,8 @@ def feature_figure(audio: Path) -> Markup:
 
 def utterance_figure(samples: "Tensor", name: str) -> Markup:
     """Return the figure of samples[S] at 16 kHz; see `feature_figure`."""
-    from toolkit.features.frontend import PRESETS, Frontend
+    from toolkit.features.config import PRESETS
+    from toolkit.features.frontend import Frontend
 
     config = PRESETS["fbank80-mfcc13"]
     features = Frontend(config)(samples).numpy()
