@@ -54,7 +54,7 @@ from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import Hypothesis, n_best
-from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import processor_seconds

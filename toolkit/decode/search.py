@@ -19,7 +19,7 @@ from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_store import read_scored, write_scored
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
-from toolkit.lang.ngram.binary import read_binary
+from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
@@ -117,7 +117,7 @@ class Decoder:
     """The search."""
     rescorer: Path | None = None
     """The language model that rescores the lattices in a second pass, as written by
-    `toolkit.lang.ngram.binary`; None for a single pass."""
+    `toolkit.lang.arpa`; None for a single pass."""
 
     def at(self, acoustic_scale: float) -> "Decoder":
         """The same, searching at another acoustic scale."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.decode.ctc.search import GreedyDecoder, PrefixConfig, PrefixDecoder, collapse
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 
 UNITS = Characters()
 

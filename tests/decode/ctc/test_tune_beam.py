@@ -8,7 +8,7 @@ from benchmarks.synthetic import Emissions
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
 from toolkit.decode.ctc.system import BeamTuneConfig, TunedBeam, tune_beam, widen
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.score.wer import score
 
 UNITS = Characters()

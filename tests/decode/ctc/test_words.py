@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.decode.ctc.toy_units import Toy
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
-from toolkit.lang.ngram.backoff import BackoffModel, Level
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.ngram import BackoffModel, Level
+from toolkit.lang.units import Characters
 
 LN10 = math.log(10.0)
 EXACT = {"width": 4000, "margin": math.inf, "nbest": 4000}
