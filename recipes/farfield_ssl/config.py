@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from local.farfield.config import FarfieldConfig, Placement
-from local.synthetic.corpus import SyntheticConfig
+from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import (
     SHORT_MONO,
     SMALL_SEQUENCE,

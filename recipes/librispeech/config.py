@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from local.synthetic.corpus import SyntheticConfig
+from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import (
     SEVEN_SPEEDS,
     SHORT_MONO,

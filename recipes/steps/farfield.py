@@ -12,7 +12,7 @@ from pathlib import Path
 from lhotse import MonoCut, MultiCut
 
 from local.farfield import sets as farfield_sets
-from local.farfield.cuts import CLEAN_SETS
+from local.farfield.sets import CLEAN_SETS
 from recipes.steps.data import (
     cuts,
     extract_fbank,

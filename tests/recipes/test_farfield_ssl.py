@@ -140,7 +140,8 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     """A clean corpus that belongs to the user."""
-    from local.synthetic.corpus import SyntheticConfig, generate
+    from local.synthetic.config import SyntheticConfig
+    from local.synthetic.corpus import generate
 
     root = tmp_path_factory.mktemp("clean") / "corpus"
     generate(SyntheticConfig(**CLEAN), root, jobs=2)
