@@ -1,7 +1,8 @@
 """Growing arrays and hash tables inside compiled kernels (numba), and scores in fixed point."""
 
 import numpy as np
-from numba import njit
+
+from toolkit.kernels import njit
 
 Array = np.ndarray
 SCORE_UNIT = 2.0**-22

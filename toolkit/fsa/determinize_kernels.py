@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from toolkit.fsa.arrays import find_slot, hash_int64, rehash_if_full, with_capacity
+from toolkit.kernels import njit
 
 Array = np.ndarray
 _LOW = 32
