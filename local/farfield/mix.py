@@ -17,8 +17,8 @@ from local.farfield.selection import FarfieldUtterance
 from toolkit.corpus.audio_file import encode_audio
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.multichannel.device import Heard, fixed_beams, hear_utterance
-from toolkit.features.multichannel.measures import ratio_db, snr_db
+from toolkit.features.multichannel.beamforming import ratio_db, snr_db
+from toolkit.features.multichannel.device import DeviceOutput, fixed_beams, process_utterance
 
 DISTORTION = 0.1
 """Distortion by a loudspeaker at its limit: x - 0.1 x^3, a third harmonic of -31 dB."""
@@ -196,7 +196,7 @@ def simulate(
     if config.frontend == "microphone":
         return after.microphones[0], after, custom
     positions = room.positions if len(room.positions) else None
-    heard = hear_utterance(
+    heard = process_utterance(
         mixture.microphones, mixture.playback, positions, SAMPLING_RATE, config.device
     )
     if utterance.array:
@@ -264,7 +264,7 @@ def _levels(
 
 def _measures(
     mixture: Mixture,
-    heard: Heard,
+    heard: DeviceOutput,
     positions: np.ndarray | None,
     lead: int,
     config: FarfieldConfig,

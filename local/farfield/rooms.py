@@ -15,7 +15,7 @@ from scipy import signal
 from local.farfield.config import FarfieldConfig, Placement
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError, load_audio
-from toolkit.features.multichannel.superdirective import isotropic_coherence
+from toolkit.features.multichannel.device import isotropic_coherence
 from toolkit.storage.files import open_atomically
 
 SAMPLING_RATE = 16000

@@ -3,7 +3,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -12,7 +11,7 @@ from toolkit.stages.bootstrap import use_project_environment
 use_project_environment(ROOT)
 
 from recipes import steps
-from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES
+from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES, Config
 from toolkit.stages.declaration import Headline
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -34,7 +33,7 @@ CHAIN_SENONES = "chain_teacher/graphs"
 """The folder of the senones of lattice-free MMI, which have a tree of their own."""
 
 
-def check_executor(config: Any) -> None:
+def check_executor(config: Config) -> None:
     """Check that the data pipeline can start on this machine."""
     steps.learning.check_executor(config)
 

@@ -11,9 +11,7 @@ from toolkit.decode.ctc.graph import GraphConfig
 from toolkit.decode.ctc.search import WordsConfig
 from toolkit.decode.ctc.system import BeamTuneConfig, CtcDecodeConfig, TuneConfig
 from toolkit.decode.rescore import NeuralRescoringConfig
-from toolkit.features.augment import AugmentConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import PRESETS
+from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig
 from toolkit.features.normalise import Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
 from toolkit.models.ctc import CtcConfig

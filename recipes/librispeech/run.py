@@ -199,7 +199,7 @@ def train_on_adapted(run: Run) -> Headline | None:
 
 @recipe.stage(
     24,
-    "Write adapted features of the decoded splits and decode with the LSTM on them",
+    "Write adapted features of the decoded splits; decode with the LSTM",
     when="adapted or chain",
 )
 def decode_adapted_lstm(run: Run) -> Headline | None:

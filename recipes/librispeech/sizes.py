@@ -9,9 +9,7 @@ from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
 from recipes.steps.settings import SMALL_SEQUENCE, lattice_free
 from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
-from toolkit.features.augment import AugmentConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig

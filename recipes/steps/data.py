@@ -30,12 +30,13 @@ from toolkit.corpus.manifest import (
 )
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
-from toolkit.features.extract import ExtractConfig, extract
+from toolkit.features.config import ExtractConfig
+from toolkit.features.extract import extract
 from toolkit.features.kaldi.check import find_feature_faults
 from toolkit.features.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.features.normalise import Scope, estimate_normaliser
+from toolkit.features.shards import FeatureStore
 from toolkit.features.speakers import name_speakers
-from toolkit.features.store import FeatureStore
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang

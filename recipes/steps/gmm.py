@@ -30,7 +30,7 @@ from toolkit.align.train_gmm import (
 )
 from toolkit.corpus.manifest import text_of
 from toolkit.features.gmm_features import load_transforms
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_growing import TreeConfig

@@ -18,8 +18,7 @@ from recipes.steps.networks import DENOMINATOR, phone_sequences, targets, transc
 from toolkit.align.store import AugmentedAlignments, OffsetAlignments
 from toolkit.features.extract import FAILED
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import MANIFEST, SHARDS, field_file
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import MANIFEST, SHARDS, FeatureStore, field_file
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.pipeline.config import StatsConfig

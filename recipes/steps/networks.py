@@ -29,7 +29,7 @@ from toolkit.decode.denominators import make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.discriminative import PdfClasses
 from toolkit.fsa.lattice_store import LatticeStore

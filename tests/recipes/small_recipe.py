@@ -10,9 +10,8 @@ import soundfile
 from recipes.steps.data import check_splits, extract_splits, get_corpus, texts, write_corpus
 from tests.log_lines import untimed
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import ExtractConfig, FrontendConfig
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.config import LangConfig
 from toolkit.stages.recipe import Recipe
 from toolkit.storage.files import write_atomically

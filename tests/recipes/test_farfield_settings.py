@@ -171,13 +171,14 @@ def test_the_breakdown_has_no_times_of_stages_that_are_not_asked_for(
     objective, left_out, tmp_path, monkeypatch
 ):
     """They may have run with earlier settings."""
-    from recipes.farfield_ssl import run as farfield
+    from recipes.farfield_ssl import run
 
     found = []
+    farfield = run.steps.farfield
     monkeypatch.setattr(farfield, "write_breakdown", lambda run, parts: found.append(parts))
     monkeypatch.setattr(farfield, "compare_placements", lambda run, baseline, systems: {})
     config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
-    farfield.results(SimpleNamespace(config=config))
+    run.results(SimpleNamespace(config=config))
     (parts,) = found
     assert list(parts) == list(PARTS)
     assert {n for own in parts.values() for n in own} == set(range(1, 39)) - left_out

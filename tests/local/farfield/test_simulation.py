@@ -9,7 +9,7 @@ from local.farfield.config import FarfieldConfig
 from local.farfield.mix import simulate
 from local.farfield.rooms import LEAD, Room, circle, isotropic
 from local.farfield.selection import FarfieldUtterance
-from toolkit.features.multichannel.superdirective import isotropic_coherence
+from toolkit.features.multichannel.device import isotropic_coherence
 
 RATE, LENGTH, TAPS = 16000, 32000, 800
 CONFIG = FarfieldConfig(dp3=replace(FarfieldConfig().dp3, playback_share=1.0))
