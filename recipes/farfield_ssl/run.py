@@ -22,6 +22,7 @@ recipe = Recipe(
     PROFILES,
     title=__doc__,
     on_finish=lambda folder: steps.farfield.show_placements(folder),
+    modules=[f"recipes.steps.{name}" for name in ("data", "farfield", "learning")],
 )
 CE, LFMMI = "objective=ce", "objective=lfmmi"
 """What enables the stages that train and decode teacher and student in one way or the other."""
@@ -206,7 +207,7 @@ def student_smbr(run: Run) -> Headline:
     )
 
 
-@recipe.stage(27, "Decode with the student before and after sMBR", when=CE, background_when=STUDENT)
+@recipe.stage(27, "Decode with the student, also after sMBR", when=CE, background_when=STUDENT)
 def decode_student(run: Run) -> Headline:
     """The same graph, with scale and penalty tuned again on val."""
     return steps.farfield.decode_systems(run, ["student_ce", "student_smbr"], STUDENT_NORMALISER)

@@ -27,6 +27,7 @@ recipe = Recipe(
     PROFILES,
     title=__doc__,
     on_finish=lambda folder: steps.data.show_results(folder),
+    modules=[f"recipes.steps.{m}" for m in ("data", "gmm", "decoding", "networks", "bundle")],
 )
 
 
@@ -198,9 +199,7 @@ def train_on_adapted(run: Run) -> Headline | None:
 
 
 @recipe.stage(
-    24,
-    "Write adapted features of the decoded splits; decode with the LSTM",
-    when="adapted or chain",
+    24, "Write the decoded splits' adapted features; decode with the LSTM", when="adapted or chain"
 )
 def decode_adapted_lstm(run: Run) -> Headline | None:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""

@@ -23,6 +23,7 @@ recipe = Recipe(
     title=__doc__,
     exp_prefix="ctc-",
     on_finish=lambda folder: steps.data.show_results(folder),
+    modules=["recipes.steps.data", "recipes.steps.ctc"],
 )
 
 
