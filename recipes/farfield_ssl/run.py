@@ -24,8 +24,7 @@ recipe = Recipe(
     on_finish=lambda folder: steps.farfield.show_placements(folder),
     modules=[f"recipes.steps.{name}" for name in ("data", "farfield", "learning")],
 )
-CE, LFMMI = "objective=ce", "objective=lfmmi"
-"""What enables the stages that train and decode teacher and student in one way or the other."""
+CE, LFMMI = "objective=ce", "objective=lfmmi"  # what teacher and student are trained with
 STUDENT = "self_training"
 """With self-training the stages of the student run in the background, where there are cores."""
 STUDENT_NORMALISER = "unlabelled/normaliser.json"

@@ -86,8 +86,10 @@ class Runner:
                 if self._background is not None and stage.number in self._background.numbers:
                     continue
                 self._wait_for_inputs(stage)
-                if not self.skips(stage) and not self._start_in_background(stage):
-                    self.run_stage(stage)
+                if not self.skips(stage):
+                    import_modules(self.modules)
+                    if not self._start_in_background(stage):
+                        self.run_stage(stage)
             self._wait_for_background()
         finally:
             if self._background is not None:
@@ -110,7 +112,6 @@ class Runner:
           ToolkitError: it failed.
         """
         number, options = stage.number, self.options
-        import_modules(self.modules)
         self.stage_log.write(f"== {number} {stage.title} (--stage {number})")
         state = self.planner.state(stage)
         if state.kind in ("stale", "failed"):
