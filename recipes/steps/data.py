@@ -32,13 +32,13 @@ from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.features.config import ExtractConfig
 from toolkit.features.extract import extract
-from toolkit.features.kaldi.check import find_feature_faults
-from toolkit.features.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.features.speakers import name_speakers
+from toolkit.kaldi.dict_lang import read_lexicon
+from toolkit.kaldi.feature_check import find_feature_faults
+from toolkit.kaldi.feature_dir import KaldiFormat, feature_dimension, read_features
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.lm import prepare_lm, word_weights
@@ -99,7 +99,7 @@ def hybrid_policy(run: Run) -> TextPolicy:
     path = run.setting("lang.lexicon")
     if path is not None:
         need_user_files(run, path)
-        lexicon = read_dictionary(path, policy=policy).lexicon
+        lexicon = read_lexicon(path, policy=policy).lexicon
     elif policy.id != AS_GIVEN:
         lexicon = Lexicon.from_cmudict()
     else:
@@ -133,7 +133,7 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
         for split, utterances in parts.items():
             logger.info(
                 "%s: %d recordings without a named speaker are of %d speakers",
-                *(split, *name_speakers(utterances, run.jobs)),
+                *(split, *name_speakers(utterances, run.jobs, read_features)),
             )
     for split, found in parts.items():
         write_cuts(found, path_below(data, f"{split}.jsonl"))
@@ -318,7 +318,7 @@ def check_splits(run: Run) -> dict[str, float]:
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
     config = lexicon_config(run)
-    lexicon = source_dictionary(config, words).lexicon.shortest()
+    lexicon = source_dictionary(config, words, read_lexicon).lexicon.shortest()
     return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
@@ -326,7 +326,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
     lang = lang_config(run)
     need_user_files(run, lang.words_file)
-    dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang)
+    dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang, read=read_lexicon)
     policy = text_policy(lang, dictionary.lexicon if dictionary else ())
     text = word_weights(lm_sources(run), policy)
     found = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
