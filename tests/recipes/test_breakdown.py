@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.steps.breakdown import write_breakdown
+from recipes.steps.farfield import write_breakdown
 from tests.markers import make_marker
 from toolkit.tta.tables import published
 

@@ -7,8 +7,8 @@ from itertools import chain, pairwise
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from numba import njit
 
+from toolkit.kernels import njit
 from toolkit.storage.words import single_spaced
 
 Side = Literal["ref", "hyp"]

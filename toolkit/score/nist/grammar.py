@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numba import njit
 
 from toolkit.errors import ToolkitError
+from toolkit.kernels import njit
 from toolkit.score.alignment import (
     CORRECT,
     DELETION,
