@@ -19,9 +19,7 @@ from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.rescore import NeuralRescoringConfig
-from toolkit.decode.search import DecodeConfig
-from toolkit.decode.system import NbestConfig
+from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam

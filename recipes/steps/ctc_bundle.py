@@ -24,8 +24,9 @@ from toolkit.decode.bundle import (
     write_ctc_bundle,
     write_systems,
 )
+from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.recogniser import CtcScorer
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.decode.ctc.system import tune_beam
 from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import WEIGHTS, RescoringWeights, nbest_search_config, to_weights

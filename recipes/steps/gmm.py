@@ -20,7 +20,7 @@ from toolkit.align.train_gmm import (
     train_triphone,
 )
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.search import Decoder
+from toolkit.decode.search import DecoderFiles
 from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.store import FeatureStore
@@ -119,14 +119,14 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     )
 
 
-def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:
+def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> DecoderFiles:
     """Return the search in the graph of a GMM system's decode."""
     config = run.config.gmm_decode
     if system == "mono":
         config = replace(config, beam=run.config.mono_beam)
     rescorer = run.need("rescoring/lm.safetensors") if rescore else None
     words = run.need("lang/words.txt")
-    return Decoder(out / "graph.safetensors", words, config, rescorer)
+    return DecoderFiles(out / "graph.safetensors", words, config, rescorer)
 
 
 def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:

@@ -17,7 +17,7 @@ from toolkit.align.store import (
     LowRateAlignments,
     OffsetAlignments,
 )
-from toolkit.decode.search import Decoder
+from toolkit.decode.search import DecoderFiles
 from toolkit.decode.system import decode_system
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
@@ -103,7 +103,7 @@ def network_scorers(
     }
 
 
-def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
+def network_decoder(run: Run, graphs: str | None = None) -> DecoderFiles:
     """Return the search with the small language model, rescored by the larger one.
 
     Args:
@@ -113,7 +113,9 @@ def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
     """
     graph = run.need(graph_name(graphs))
     config = run.config.decode if graphs is None else run.config.chain_decode
-    return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
+    return DecoderFiles(
+        graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors")
+    )
 
 
 @shared_workers()

@@ -10,7 +10,7 @@ from recipes.steps.features import decoded_features
 from recipes.steps.gmm import gmm_decoder, gmm_scorers
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.scorer import Scorer
-from toolkit.decode.search import Decoder
+from toolkit.decode.search import DecoderFiles
 from toolkit.hmm.senones import Senones
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
@@ -60,7 +60,7 @@ def system_scorers(run: Run, system: DecodedSystem) -> dict[str, Scorer]:
     return gmm_scorers(run, system.name, transforms)
 
 
-def system_decoder(run: Run, system: DecodedSystem) -> Decoder:
+def system_decoder(run: Run, system: DecodedSystem) -> DecoderFiles:
     """Return the search of a system, with all its passes."""
     if system.is_gmm:
         decoded = run.need(f"decode/{system.name}")

@@ -7,9 +7,10 @@ import torch
 
 from tests.decode.conftest import make_bundle
 from toolkit.decode.bundle import NeuralFiles
+from toolkit.decode.config import DecodeConfig, NeuralRescoringConfig
 from toolkit.decode.recogniser import NetworkRecogniser
-from toolkit.decode.rescore import NeuralRescoringConfig, RescoringWeights, rescore_system
-from toolkit.decode.search import DecodeConfig, Decoder
+from toolkit.decode.rescore import RescoringWeights, rescore_system
+from toolkit.decode.search import DecoderFiles
 from toolkit.fsa.beam import Beam
 from toolkit.lang.ngram.binary import write_binary
 from toolkit.lang.shortlist import Shortlist
@@ -63,7 +64,7 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
     plain = NetworkRecogniser(make_bundle(recogniser, tmp_path / "plain"))
     texts = {f"u{n}": "YES NO" for n in range(UTTERANCES)}
     scorer = Heard(recogniser, recogniser.scorer(texts).store, plain.model)
-    decoder = Decoder(recogniser.graph, recogniser.words, config, larger)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, config, larger)
     rescore_system(
         "made-up",
         "lm",
@@ -91,7 +92,7 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
         neural=files,
     )
     scale = RescoringWeights.load(out / "weights.json").acoustic_scale
-    assert scale == NetworkRecogniser(bundle).search.scale
+    assert scale == NetworkRecogniser(bundle).decoder.acoustic_scale
     found = {name: NetworkRecogniser(bundle).recognise_features(features(name)) for name in texts}
     assert {name: one.text for name, one in found.items()} == expected
     detailed = NetworkRecogniser(bundle).recognise_features(features("u0"), details=True)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig
 from toolkit.fsa.beam import Beam
 
 
@@ -10,9 +10,9 @@ from toolkit.fsa.beam import Beam
     ("wrong", "message"),
     [
         ({"scales": ()}, "scales and penalties need a value each"),
-        ({"acoustic_scale": 0.0}, "acoustic scales must be positive"),
+        ({"acoustic_scale": 0.0}, "acoustic scale 0.0 needs to be positive"),
         ({"scales": (0.1, math.inf)}, "needs to be positive and finite"),
-        ({"penalties": (math.nan,)}, "word_penalty is nan, needs to be finite"),
+        ({"penalties": (math.nan,)}, "penalties are .*, need to be finite"),
         ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\), need to be positive"),
         ({"retries": (math.nan,)}, "positive factors"),
         ({"retries": (math.inf,)}, "positive factors"),

@@ -8,8 +8,9 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mu
 
 
 def test_lists_times_and_confidences(recogniser, tmp_path):
-    from toolkit.decode.search import DecodeConfig, Decoder
-    from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
+    from toolkit.decode.config import DecodeConfig, NbestConfig
+    from toolkit.decode.search import DecoderFiles
+    from toolkit.decode.system import write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
@@ -19,7 +20,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     arguments = (
         scorers,
         ["dev"],
-        Decoder(recogniser.graph, recogniser.words, config),
+        DecoderFiles(recogniser.graph, recogniser.words, config),
         tuned,
         recogniser.folder / "lang",
         recogniser.senones,
@@ -57,14 +58,15 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
 
 
 def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):
-    from toolkit.decode.search import DecodeConfig, Decoder
-    from toolkit.decode.system import NbestConfig, Pass, decode_passes, write_nbest_and_ctm
+    from toolkit.decode.config import DecodeConfig, NbestConfig
+    from toolkit.decode.search import DecoderFiles
+    from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
     from toolkit.lang.ngram.binary import write_binary
 
     config = DecodeConfig(2.0, scales=(1.0,), penalties=(-0.5,), beam=Beam(1000.0, 1000.0))
     write_binary(recogniser.model(recogniser.text, 3), tmp_path / "larger")
-    decoder = Decoder(recogniser.graph, recogniser.words, config, tmp_path / "larger")
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, config, tmp_path / "larger")
     scorers = {"dev": recogniser.scorer({"doubt1": "NO YES"}), "test": recogniser.scorer(TEXTS)}
 
     def decode(out, keep):

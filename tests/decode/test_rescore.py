@@ -7,7 +7,8 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "mumble": "YES"
 
 
 def decoded(recogniser, out, **changes):
-    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.config import DecodeConfig
+    from toolkit.decode.search import DecoderFiles
     from toolkit.decode.system import Pass, decode_passes
     from toolkit.fsa.beam import Beam
     from toolkit.fsa.rescore import RescoreLimits
@@ -29,7 +30,7 @@ def decoded(recogniser, out, **changes):
         "made-up",
         scorers,
         ["dev"],
-        Decoder(recogniser.graph, recogniser.words, config, rescorer),
+        DecoderFiles(recogniser.graph, recogniser.words, config, rescorer),
         [Pass("2gram", out / "first_pass"), Pass("3gram", out)],
         out,
         jobs=1,

@@ -9,11 +9,11 @@ import pytest
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
+from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
+from toolkit.decode.decoded import NbestList
 from toolkit.decode.rescore import (
     WEIGHTS,
-    NbestList,
     NbestListError,
-    NeuralRescoringConfig,
     Rescorer,
     RescoringWeights,
     make_nbest_lists,
@@ -22,8 +22,8 @@ from toolkit.decode.rescore import (
     rescore_system,
     tune_rescoring,
 )
-from toolkit.decode.search import DecodeConfig, Decoder, weight_axes
-from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
+from toolkit.decode.search import DecoderFiles, weight_axes
+from toolkit.decode.system import write_nbest_and_ctm
 from toolkit.decode.tune import ErrorCount
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
@@ -128,7 +128,7 @@ CONFIG = DecodeConfig(
 
 @pytest.fixture
 def decoder(recogniser):
-    return Decoder(recogniser.graph, recogniser.words, CONFIG)
+    return DecoderFiles(recogniser.graph, recogniser.words, CONFIG)
 
 
 def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path, decoder):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.decode.transcribe import SegmentConfig, Segmenter
+from toolkit.decode.config import SegmentConfig
+from toolkit.decode.transcribe import Segmenter
 
 SHIFT = 0.01
 CONFIG = SegmentConfig(longest=6.0, shortest=1.0)

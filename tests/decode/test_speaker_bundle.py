@@ -5,9 +5,9 @@ import torch
 
 from toolkit.align.em import EmConfig
 from toolkit.decode import recogniser as recogniser_module
-from toolkit.decode.bundle import TunedSearch, write_speaker_bundle
+from toolkit.decode.bundle import BundleError, TunedSearch, write_speaker_bundle
+from toolkit.decode.config import DecodeConfig
 from toolkit.decode.recogniser import SpeakerRecogniser
-from toolkit.decode.search import DecodeConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.fsa.beam import Beam
@@ -53,17 +53,26 @@ def heard(seed, frames=(250, 260)):
     return cepstra
 
 
+def recognise(recogniser, cepstra):
+    return recogniser.recognise_batch([(utterance, None) for utterance in cepstra])
+
+
+def test_a_system_that_needs_all_of_a_speaker_has_no_streams(bundle):
+    with pytest.raises(BundleError, match="recognises by speaker"):
+        SpeakerRecogniser(bundle).stream()
+
+
 def test_each_model_is_loaded_once(bundle):
     one = SpeakerRecogniser(bundle)
-    found = [one.recognise(heard(1))]
+    found = [recognise(one, heard(1))]
     models = [bundle / "first_pass/gmm", bundle / "gmm"]
     for path in models:
         path.rename(path.with_name("hidden"))
-    found += [one.recognise(heard(seed)) for seed in (2, 1)]
+    found += [recognise(one, heard(seed)) for seed in (2, 1)]
     for path in models:
         path.with_name("hidden").rename(path)
     assert found[0] == found[2] != found[1]
-    assert found[1] == SpeakerRecogniser(bundle).recognise(heard(2))
+    assert found[1] == recognise(SpeakerRecogniser(bundle), heard(2))
     assert any(result.text for results in found for result in results)
 
 
@@ -72,7 +81,7 @@ def test_a_few_seconds_are_recognised_as_by_adaptation_which_they_are_too_few_fo
 ):
     short = [heard(seed, frames) for seed, frames in enumerate([(60, 90), (1,), (499,)])]
     quick = SpeakerRecogniser(bundle)
-    found = [quick.recognise(utterances) for utterances in short]
+    found = [recognise(quick, utterances) for utterances in short]
     assert any(result.text for results in found for result in results)
     monkeypatch.setattr(recogniser_module, "MIN_FRAMES", 0)
-    assert [SpeakerRecogniser(bundle).recognise(utterances) for utterances in short] == found
+    assert [recognise(SpeakerRecogniser(bundle), utterances) for utterances in short] == found

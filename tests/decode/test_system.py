@@ -8,20 +8,9 @@ import pytest
 from tests.dummies import dummy_recording
 from toolkit.align.times import read_ctm
 from toolkit.corpus.manifest import make_cut
-from toolkit.decode.search import (
-    DecodeConfig,
-    Decoder,
-    decode_store,
-    real_time_factor,
-    remove_lattices,
-)
-from toolkit.decode.system import (
-    NbestConfig,
-    Pass,
-    decode_passes,
-    write_nbest_and_ctm,
-    write_word_times,
-)
+from toolkit.decode.config import DecodeConfig, NbestConfig
+from toolkit.decode.search import DecoderFiles, decode_store, real_time_factor, remove_lattices
+from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm, write_word_times
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
@@ -35,7 +24,7 @@ TEXTS = {"a1": "YES NO", "a2": "NO", "b1": "NO YES YES", "b2": "YES"}
 
 
 def test_certain_scores_give_the_transcripts(recogniser, tmp_path):
-    decoder = Decoder(recogniser.graph, recogniser.words, CONFIG)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, CONFIG)
     weights = [[Weights(1.0, 0.0), Weights(1.0, -100.0)]]
     (decoded,) = decode_store(recogniser.scorer(TEXTS), decoder, weights, tmp_path, jobs=1)
     assert {d.utterance: d.hypotheses[0] for d in decoded} == TEXTS
@@ -45,7 +34,7 @@ def test_certain_scores_give_the_transcripts(recogniser, tmp_path):
 
 def test_an_impossible_utterance_still_gets_a_line(recogniser, tmp_path):
     texts = {**TEXTS, "mumble": "YES"}
-    decoder = Decoder(recogniser.graph, recogniser.words, CONFIG)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, CONFIG)
     (decoded,) = decode_store(recogniser.scorer(texts), decoder, [[Weights(1.0)]], tmp_path, jobs=1)
     mumbled = decoded[-1]
     assert (mumbled.utterance, mumbled.hypotheses, mumbled.beam) == ("mumble", ("",), 0.0)
@@ -55,7 +44,7 @@ def test_other_weights_need_no_other_search(recogniser, tmp_path):
     texts = {**TEXTS, "mumble": "YES", "doubt": "NO"}
     scorer, decoder = (
         recogniser.scorer(texts),
-        Decoder(recogniser.graph, recogniser.words, CONFIG),
+        DecoderFiles(recogniser.graph, recogniser.words, CONFIG),
     )
     others = [[Weights(0.7, -100.0), Weights(2.0, 3.0)]]
     expected = decode_store(scorer, decoder, others, tmp_path / "anew", jobs=1)
@@ -75,7 +64,7 @@ def test_other_weights_need_no_other_search(recogniser, tmp_path):
 def test_among_equals_the_smallest_penalty_is_chosen(recogniser, tmp_path):
     config = replace(CONFIG, scales=(1.0, 2.0), penalties=(-0.2, -0.1, 0.1))
     scorers, out = {"dev": recogniser.scorer(TEXTS)}, tmp_path / "out"
-    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, config)
     decode_passes("made-up", scorers, ["dev"], decoder, [Pass("2gram", out)], out, 1, "./run.py")
     grid = [line.split("\t") for line in (out / "grid.tsv").read_text().splitlines()[1:]]
     assert {errors for _, _, errors, *_ in grid} == {"0"}
@@ -90,7 +79,7 @@ def test_weights_are_tuned_on_dev_and_used_on_test(recogniser, tmp_path):
         "made-up",
         {"dev": dev, "test": test},
         ["dev"],
-        Decoder(recogniser.graph, recogniser.words, CONFIG),
+        DecoderFiles(recogniser.graph, recogniser.words, CONFIG),
         [Pass("2gram", out)],
         out,
         jobs=1,
@@ -121,7 +110,7 @@ def decoded(recogniser, out, dev, **others):
     scorers = {split: recogniser.scorer(texts) for split, texts in splits.items()}
     tune_on = [split for split in splits if split.startswith("dev")]
     config = replace(CONFIG, acoustic_scale=0.8, penalties=(-200.0, -1.0))
-    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, config)
     passes = [Pass("2gram", out)]
     return decode_passes("made-up", scorers, tune_on, decoder, passes, out, 1, "./run.py")
 
@@ -162,7 +151,7 @@ def test_utterances_without_features_are_deletions(recogniser, tmp_path):
     scorers["dev"].store.failed_cuts = [without_features("short1", "NO")]
     scorers["test"].store.failed_cuts = [without_features("short2", "YES NO YES")]
     config = replace(CONFIG, penalties=(0.0,))
-    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, config)
     passes = [Pass("2gram", tmp_path)]
     found = decode_passes(
         "made-up", scorers, ["dev"], decoder, passes, tmp_path, 1, "./run.py", keep_lattices=True

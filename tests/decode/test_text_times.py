@@ -18,12 +18,13 @@ def spans(path):
 
 
 def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
-    from toolkit.decode.search import DecodeConfig, Decoder
+    from toolkit.decode.config import DecodeConfig
+    from toolkit.decode.search import DecoderFiles
     from toolkit.decode.system import write_word_times
     from toolkit.fsa.beam import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
-    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    decoder = DecoderFiles(recogniser.graph, recogniser.words, config)
     write_texts(TEXTS | {"a1": "YES YES"}, tmp_path / "dev")
     scorers = {"dev": recogniser.scorer(TEXTS)}
     lang, senones = recogniser.folder / "lang", recogniser.senones

@@ -8,9 +8,10 @@ import soundfile
 import torch
 
 from toolkit.decode.bundle import BundleError
+from toolkit.decode.config import SegmentConfig
 from toolkit.decode.recogniser import NetworkRecogniser, load_recogniser
 from toolkit.decode.sources import Inputs
-from toolkit.decode.transcribe import SegmentConfig, transcribe
+from toolkit.decode.transcribe import transcribe
 
 SHORT = SegmentConfig(longest=4.0, shortest=1.0)
 
@@ -40,7 +41,7 @@ def test_recordings_short_and_broken(bundle, babble, save, tmp_path):
             samples = torch.from_numpy(soundfile.read(path, dtype="float32")[0])
             assert one.text == recogniser.recognise(samples)
             (utterance,) = one.utterances
-            assert (utterance.start, utterance.end, utterance.words) == (0.0, 1.5, None)
+            assert (utterance.start_s, utterance.end_s, utterance.words) == (0.0, 1.5, None)
         else:
             assert one.fault.startswith(f"{path}: ")
             assert one.utterances == ()
@@ -77,12 +78,12 @@ def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp
     assert len(found.utterances) >= 6
     at = 0.0
     for one in found.utterances:
-        assert at <= one.start < one.end <= 24.0
-        assert one.end - one.start <= 4.7
+        assert at <= one.start_s < one.end_s <= 24.0
+        assert one.end_s - one.start_s <= 4.7
         assert one.text == " ".join(word.token for word in one.words)
         for word in one.words:
-            assert one.start <= word.start_s < word.end_s <= one.end
-        at = one.end
+            assert one.start_s <= word.start_s < word.end_s <= one.end_s
+        at = one.end_s
     assert found.text.split()
 
 
@@ -103,7 +104,7 @@ def test_batches_change_neither_words_nor_their_order(bundle, babble, save, trun
         for one, wanted in zip(found, alone, strict=True):
             assert (one.name, one.text, one.fault) == (wanted.name, wanted.text, wanted.fault)
             times = [
-                [(u.start, u.end, [w[1:3] for w in u.words]) for u in each.utterances]
+                [(u.start_s, u.end_s, [w[1:3] for w in u.words]) for u in each.utterances]
                 for each in (one, wanted)
             ]
             assert times[0] == times[1]

@@ -306,18 +306,20 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
-    from toolkit.decode.stream import EndpointConfig, Latency, StreamingBundle, recognise_stream
+    from toolkit.decode.config import EndpointConfig
+    from toolkit.decode.recogniser import load_recogniser
+    from toolkit.decode.stream import Latency, recognise_stream
     from toolkit.decode.transcribe import NO_SOUND
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
 
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
-    shared = StreamingBundle(bundle, fast)
-    details = form == "json"
+    recogniser = load_recogniser(bundle, fast=fast)
+    recogniser.warm_up(ends)
     for source in sources:
-        stream, latency = shared.stream(ends, details), Latency()
-        blocks = source.blocks(shared.sampling_rate, piece)
+        stream, latency = recogniser.stream(ends, details=form == "json"), Latency()
+        blocks = source.blocks(recogniser.sampling_rate, piece)
         try:
             for result in recognise_stream(blocks, stream, perf_counter, latency):
                 _show(source.name, result, form)

@@ -13,9 +13,8 @@ import numpy as np
 from toolkit.align.em import EmConfig
 from toolkit.config.fields import from_plain, read_plain
 from toolkit.config.settings import to_plain
-from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.config import DecodeConfig, WordsConfig
 from toolkit.decode.rescore import WEIGHTS
-from toolkit.decode.search import DecodeConfig
 from toolkit.engines import engines
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.decode.config import LatticeConfig
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, load_fst
@@ -27,33 +28,6 @@ from toolkit.storage.files import write_atomically
 
 class LatticeFailuresError(ToolkitError):
     """Too many utterances have no lattice."""
-
-
-@dataclass(frozen=True)
-class LatticeConfig:
-    """Search and density of denominator lattices."""
-
-    acoustic_scale: float = 0.3
-    """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
-    uses the lattices."""
-    density: float = 10.0
-    """Most arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
-    beam: Beam = Beam(search=13.0, output=8.0, max_active=3000)
-    """Pruning of the search. Its output beam also limits lattices that stay below the density."""
-    retries: tuple[float, ...] = (2.0, 4.0)
-    """Factors by which the beam is widened when no path survives."""
-    max_failed: float = 0.05
-    """Share of utterances without a lattice above which the corpus counts as unusable."""
-
-    def __post_init__(self) -> None:
-        if not self.acoustic_scale > 0:
-            raise ValueError("acoustic_scale must be positive")
-        if not self.density >= 1:
-            raise ValueError("density must be at least 1: the best path has an arc per frame")
-        if not all(factor > 1 for factor in self.retries):
-            raise ValueError("retries must be above 1")
-        if not 0 <= self.max_failed <= 1:
-            raise ValueError("max_failed must be from 0 to 1")
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ def plain(transcript: Transcript) -> dict:
         "text": transcript.text,
         "segments": [
             {
-                "start": utterance.start,
-                "end": utterance.end,
+                "start": utterance.start_s,
+                "end": utterance.end_s,
                 "text": utterance.text,
                 "words": [plain_word(word) for word in utterance.words or ()],
             }

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +18,18 @@ import torch
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.config.fields import from_plain, read_plain
-from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
+from toolkit.decode.config import NeuralRescoringConfig, WordsConfig
+from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
+from toolkit.decode.decoded import NbestList
 from toolkit.decode.search import (
     WEIGHTS as WEIGHT_NAMES,
 )
 from toolkit.decode.search import (
     Decoder,
-    last_lattice,
-    load_once,
+    DecoderFiles,
+    first_axes,
+    open_decoder,
     smallest_change,
     weight_axes,
 )
@@ -53,9 +56,8 @@ from toolkit.decode.tune import (
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights, WeightsError
-from toolkit.fsa.nbest import Hypothesis, n_best
+from toolkit.fsa.nbest import n_best
 from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.tables import SymbolTable
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import processor_seconds
 from toolkit.score.alignment import align
@@ -66,63 +68,6 @@ from toolkit.storage.reading import reading
 
 class NbestListError(ToolkitError):
     """N-best lists that cannot be read."""
-
-
-@dataclass(frozen=True)
-class NbestList:
-    """The n-best list of an utterance; empty where no path survived the search."""
-
-    texts: tuple[str, ...]
-    """Words of each hypothesis, the best under the weights of the search first."""
-    acoustic: tuple[float, ...]
-    """Acoustic log-likelihood of each, unscaled."""
-    graph: tuple[float, ...]
-    """Log-probability of each one's pronunciations, silences and HMM transitions."""
-    lm: tuple[float, ...]
-    """Log-probability of each by the n-gram language model."""
-
-    @classmethod
-    def of(
-        cls, hypotheses: Sequence[Hypothesis], weights: Weights, words: SymbolTable
-    ) -> "NbestList":
-        """Take the scores of an n-best list apart.
-
-        Args:
-          hypotheses: from `toolkit.fsa.nbest.n_best`.
-          weights: those that it was called with.
-          words: the names of the words.
-        """
-        rows = [
-            (h.score, h.acoustic, h.lm, " ".join(map(words.symbol, h.words))) for h in hypotheses
-        ]
-        return cls.of_rows(rows, weights)
-
-    @classmethod
-    def of_rows(
-        cls, rows: Sequence[tuple[float, float, float, str]], weights: Weights
-    ) -> "NbestList":
-        """The same from total score, acoustic and LM log-probability, and words."""
-        scale, penalty = weights.acoustic_scale, weights.word_penalty
-        return cls(
-            tuple(text for *_, text in rows),
-            tuple(acoustic for _, acoustic, _, _ in rows),
-            tuple(
-                score - scale * acoustic - lm - penalty * len(text.split())
-                for score, acoustic, lm, text in rows
-            ),
-            tuple(lm for _, _, lm, _ in rows),
-        )
-
-    @property
-    def sentences(self) -> list[list[str]]:
-        """The words of each hypothesis."""
-        return [text.split() for text in self.texts]
-
-    @cached_property
-    def scores(self) -> np.ndarray:
-        """[4, K] float64: `acoustic`, `graph`, `lm`, and numbers of words."""
-        lengths = [len(words) for words in self.sentences]
-        return np.array([self.acoustic, self.graph, self.lm, lengths], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -166,7 +111,7 @@ def read_nbest_lists(folder: Path, weights: Weights, count: int) -> list[ListedU
 
 
 def make_nbest_lists(
-    scorer: Scorer, decoder: Decoder, penalty: float, count: int, out: Path, jobs: int
+    scorer: Scorer, decoder: DecoderFiles, penalty: float, count: int, out: Path, jobs: int
 ) -> list[ListedUtterance]:
     """Decode every utterance of the scorer's feature store into an n-best list.
 
@@ -191,7 +136,7 @@ def make_nbest_lists(
 
 
 def _list_shard(
-    decoder: Decoder,
+    decoder: DecoderFiles,
     penalty: float,
     count: int,
     out: Path,
@@ -203,8 +148,7 @@ def _list_shard(
     path = out / f"nbest.{number:06d}.jsonl"
     if path.exists():
         return path
-    load_once(decoder)
-    list_utterance = _lister(decoder, penalty, count, scorer)
+    list_utterance = _lister(open_decoder(decoder), penalty, count, scorer)
     lines = [
         json.dumps(asdict(x)) + "\n" for x in map_utterances(list_utterance, scorer, ids, threads)
     ]
@@ -215,18 +159,15 @@ def _list_shard(
 def _lister(
     decoder: Decoder, penalty: float, count: int, scorer: Scorer
 ) -> Callable[[ScoredUtterance], ListedUtterance]:
-    table = SymbolTable.read(decoder.words)
-    weights = Weights(decoder.config.acoustic_scale, penalty)
+    weights = Weights(decoder.acoustic_scale, penalty)
 
     def list_utterance(scored: ScoredUtterance) -> ListedUtterance:
         start = scored.clock() - scored.seconds
-        lattice = last_lattice(scored, decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         hypotheses = [] if lattice is None else n_best(lattice, weights, count)
-        candidates = NbestList.of(hypotheses, weights, table)
+        nbest = NbestList.of(hypotheses, weights, decoder.words)
         seconds = round(scorer.store.cut(scored.utterance).duration, 4)
-        return ListedUtterance(
-            scored.utterance, seconds, round(scored.clock() - start, 6), candidates
-        )
+        return ListedUtterance(scored.utterance, seconds, round(scored.clock() - start, 6), nbest)
 
     return list_utterance
 
@@ -344,23 +285,6 @@ def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
     sentences = [words for nbest in lists for words in nbest.sentences]
     sums = np.array([scores.sum() for scores in lm.score(sentences)])
     return np.split(sums, np.cumsum([len(nbest.texts) for nbest in lists])[:-1])
-
-
-@dataclass(frozen=True)
-class NeuralRescoringConfig:
-    """The n-best lists and the weights tried on the development set."""
-
-    count: int = 100
-    """Length of the n-best lists."""
-    weights: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    """Weights of the neural model's log-probability tried; the n-gram's has the rest. With 0 the
-    neural model is not used where it does not help."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}, needs to be at least 1")
-        if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
-            raise ValueError(f"weights is {self.weights}, needs values in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -560,7 +484,7 @@ def rescore_system(
     lm: str,
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     model: NeuralLm,
     config: NeuralRescoringConfig,
@@ -618,7 +542,7 @@ def rescore_system(
         speakers,
         tune_on,
         before,
-        decoder.config.axes,
+        first_axes(decoder.config),
         decoder.config.untuned_within,
         config,
         out,

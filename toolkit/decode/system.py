@@ -12,20 +12,24 @@ from lhotse import MonoCut
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.times import TimedToken, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.decode.config import NbestConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import LogProbs
 from toolkit.decode.search import (
     WEIGHTS,
     DecodedPass,
-    Decoder,
+    DecoderFiles,
     SearchedUtterance,
     decode_store,
+    first_axes,
+    first_weights,
     real_time_factor,
     remove_lattices,
     search_folder,
     searched_shard,
     smallest_change,
     weight_axes,
+    weights_to_keep,
 )
 from toolkit.decode.tune import (
     ErrorCount,
@@ -71,11 +75,11 @@ def decode_system(
     system: str,
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     passes: Sequence[Pass],
     lang: Path,
     senones: Senones,
-    nbest: "NbestConfig | None",
+    nbest: NbestConfig | None,
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
@@ -110,7 +114,7 @@ def decode_passes(
     system: str,
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     passes: Sequence[Pass],
     out: Path,
     jobs: int,
@@ -141,7 +145,8 @@ def decode_passes(
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
     searches = _Searches(decoder, scorers, out, jobs)
-    axes, keep, first = config.axes, config.keep, config.first_weights
+    axes, keep = first_axes(config), weights_to_keep(config)
+    first = first_weights(config)
     consequence = (
         f"acoustic scale {first.acoustic_scale:g} and word penalty {first.word_penalty:g} stay"
     )
@@ -225,7 +230,7 @@ def _result(
 class _Searches:
     """Decoded splits by acoustic scale and weights, each searched once."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     scorers: Scorers
     out: Path
     jobs: int
@@ -388,22 +393,10 @@ def correct_words(reference: str, words: Sequence[str]) -> list[bool]:
     return [ref == hyp for ref, hyp in pairs if hyp is not None]
 
 
-@dataclass(frozen=True)
-class NbestConfig:
-    """What is extracted from each lattice."""
-
-    count: int = 10
-    """Length of the n-best lists."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}, needs to be at least 1")
-
-
 def write_nbest_and_ctm(
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -478,7 +471,7 @@ class _Extractor:
     It is passed to worker processes.
     """
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     lang: Path
     senones: Senones
@@ -543,7 +536,7 @@ TEXT, WORDS = "text", "words.ctm"
 
 
 def write_word_times(
-    scorers: Scorers, decoder: Decoder, lang: Path, senones: Senones, out: Path, jobs: int
+    scorers: Scorers, decoder: DecoderFiles, lang: Path, senones: Senones, out: Path, jobs: int
 ) -> None:
     """Write `words.ctm`, without confidences, beside the `text` of every split.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from toolkit.decode.stream import Streaming, StreamResult
+from toolkit.decode.stream import RecogniserStream, StreamResult
 from toolkit.features.frontend import FrontendError
 from toolkit.serve import protocol
 from toolkit.serve.protocol import AudioFormat, RefusedError
@@ -73,12 +73,12 @@ class ClientStream:
     The pieces, and so the words, do not depend on how the audio is cut into messages.
 
     Args:
-      recogniser: one that has not read any audio yet.
+      stream: has not read any audio yet.
       rate: sampling rate in Hz.
     """
 
-    def __init__(self, recogniser: Streaming, rate: int) -> None:
-        self._recogniser = recogniser
+    def __init__(self, stream: RecogniserStream, rate: int) -> None:
+        self._stream = stream
         self._size = 2 * max(1, round(PIECE * rate))  # bytes of a piece
         self._rest = b""
 
@@ -92,7 +92,7 @@ class ClientStream:
         self._rest = content[whole:]
         results: list[StreamResult] = []
         for begin in range(0, whole, self._size):
-            result = self._recogniser.push(_samples(content[begin : begin + self._size]))
+            result = self._stream.push(_samples(content[begin : begin + self._size]))
             if results and results[-1].final is None:
                 results.pop()
             results.append(result)
@@ -106,9 +106,9 @@ class ClientStream:
         """
         results = []
         if self._rest:
-            results.append(self._recogniser.push(_samples(self._rest)))
+            results.append(self._stream.push(_samples(self._rest)))
             self._rest = b""
-        results.append(self._recogniser.finish())
+        results.append(self._stream.finish())
         return [result for result in results if result.final is not None]
 
 
@@ -129,7 +129,7 @@ class Client:
     Args:
       connection: the open WebSocket.
       audio: the format of its samples.
-      recogniser: the state of its stream.
+      stream: recognises its audio.
       pool: the threads that recognise; a client has one task at most in their queue, so that they
         serve the clients in turn.
       limits: what it may do.
@@ -139,12 +139,12 @@ class Client:
         self,
         connection: "ServerConnection",
         audio: AudioFormat,
-        recogniser: Streaming,
+        stream: RecogniserStream,
         pool: Executor,
         limits: Limits,
     ) -> None:
         self._connection, self._audio = connection, audio
-        self._stream = ClientStream(recogniser, audio.rate)
+        self._stream = ClientStream(stream, audio.rate)
         self._pool, self._limits = pool, limits
         self._since, self._samples = monotonic(), 0
 

@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
-from toolkit.decode.stream import Streaming
+from toolkit.decode.config import EndpointConfig
+from toolkit.decode.stream import Recogniser
 from toolkit.errors import ToolkitError
 from toolkit.serve import protocol
 from toolkit.serve.client import Client, ServeConfig
@@ -126,30 +126,28 @@ Report = Callable[[str], None]
 """Takes a line for the person who runs the server."""
 
 
-class Model(Protocol):
-    """What recognises, shared by all clients; see `toolkit.decode.stream`."""
-
-    @property
-    def sampling_rate(self) -> int:
-        """Hz."""
-
-    def stream(self) -> Streaming:
-        """Begin a stream; the streams are then recognised in several threads."""
-
-
 class Server:
     """Takes requests and connections.
 
     Args:
-      model: what recognises.
-      system: its name, as the page shows it.
+      recogniser: what recognises, shared by all clients.
+      endpoint: when utterances end.
+      system: the recogniser's name, as the page shows it.
       config: the settings.
       report: is told about clients.
     """
 
-    def __init__(self, model: Model, system: str, config: ServeConfig, report: Report) -> None:
-        self._model, self._system, self._config, self._report = model, system, config, report
-        self._audio = AudioFormat(model.sampling_rate)
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        endpoint: EndpointConfig,
+        system: str,
+        config: ServeConfig,
+        report: Report,
+    ) -> None:
+        self._recogniser, self._endpoint = recogniser, endpoint
+        self._system, self._config, self._report = system, config, report
+        self._audio = AudioFormat(recogniser.sampling_rate)
         self._clients, self._numbers = 0, count(1)
         self._pool = ThreadPoolExecutor(config.threads, "recognise")
 
@@ -220,9 +218,8 @@ class Server:
         self._clients += 1
         outcome = "left"
         try:
-            client = Client(
-                connection, self._audio, self._model.stream(), self._pool, self._config.limits
-            )
+            stream = self._recogniser.stream(self._endpoint, details=True)
+            client = Client(connection, self._audio, stream, self._pool, self._config.limits)
             try:
                 await client.converse(self._system)
                 outcome = "done"

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from toolkit.decode.config import TuneConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
-from toolkit.decode.ctc.search import WordsConfig
-from toolkit.decode.ctc.system import TuneConfig, Tuned, tune_words
+from toolkit.decode.ctc.system import Tuned, tune_words
 
 REFERENCES = {"u1": "A B", "u2": "C"}
 

@@ -3,20 +3,21 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 
+from toolkit.decode.config import GraphConfig
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.ctc.search import CtcHypothesis, Decoder, LogProbs, Pair, as_array
+from toolkit.decode.ctc.search import CtcDecoder, CtcHypothesis, LogProbs, Pair, as_array
 from toolkit.fsa.decoding_graph import compile_ctc_graph, spelling_transducer
 from toolkit.fsa.fst import Fst, dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best
-from toolkit.fsa.search import Beam, search_with_retries
+from toolkit.fsa.search import search_with_retries
 from toolkit.lang.lexicon import add_disambiguation
 from toolkit.lang.tables import SymbolTable, word_table
 from toolkit.lang.units.units import Units
@@ -28,29 +29,6 @@ GRAPH = "graph.safetensors"
 _LEAST = -1e4
 RETRIES = (2.0, 4.0)
 """Factors by which the beam is widened when no path survives."""
-
-
-@dataclass(frozen=True)
-class GraphConfig:
-    """Settings of the search and of the score of a text.
-
-    Texts are scored as in `WordsConfig`, but with the best alignment instead of the sum over all.
-    """
-
-    beam: Beam = Beam(search=20.0, output=8.0)
-    """Pruning of the search, in log-probabilities divided by `lm_weight`."""
-    lm_weight: float = 1.0
-    """Factor on the language model's log-probability."""
-    word_bonus: float = 0.0
-    """Added for each word; positive means more words."""
-    nbest: int = 1
-    """Length of the n-best list."""
-
-    def __post_init__(self) -> None:
-        if not self.lm_weight > 0:
-            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be above 0")
-        if self.nbest < 1:
-            raise ValueError(f"nbest is {self.nbest}, needs to be at least 1")
 
 
 def make_ctc_graph(
@@ -109,7 +87,7 @@ def make_ctc_graph(
     return {"states": graph.num_states, "arcs": graph.num_arcs}
 
 
-class GraphDecoder(Decoder):
+class GraphDecoder(CtcDecoder):
     """Finds the best paths in a graph by pruned search.
 
     Args:
@@ -118,11 +96,12 @@ class GraphDecoder(Decoder):
       config: settings of the search.
     """
 
-    def __init__(self, graph: Path, units: Units, config: GraphConfig = GraphConfig()) -> None:
-        self._folder, self._columns, self.config = graph, units.size, config
+    def __init__(self, graph: Path, units: Units, config: GraphConfig | None = None) -> None:
+        self._folder, self._columns = graph, units.size
+        self.config = config or GraphConfig()
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`; the text is empty if no path survives even the widest beam."""
+        """See `CtcDecoder.decode`; the text is empty if no path survives even the widest beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
@@ -138,7 +117,7 @@ class GraphDecoder(Decoder):
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[CtcHypothesis]]:
-        """See `Decoder.decode_many`; uses processes: part of the work is Python's."""
+        """See `CtcDecoder.decode_many`; uses processes: part of the work is Python's."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(

@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
+from toolkit.decode.config import SYMBOLS, PrefixConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary, Ngrams, Tree
 from toolkit.decode.ctc.kernels import FORECAST, NGRAMS, NO_LM, ROOT, SEARCH, SearchState, search
 from toolkit.lang.ngram.backoff import BackoffModel
@@ -32,7 +32,7 @@ class CtcHypothesis:
     """In natural log units; each decoder documents its terms."""
 
 
-class Decoder(ABC):
+class CtcDecoder(ABC):
     """Turns posteriors into texts.
 
     Everything that affects the result is given on construction: the same posteriors give the same
@@ -97,7 +97,7 @@ def as_array(log_probs: LogProbs, size: int) -> np.ndarray:
     return array
 
 
-class GreedyDecoder(Decoder):
+class GreedyDecoder(CtcDecoder):
     """Returns the text of the single best path, with its log-probability as the score.
 
     Args:
@@ -108,7 +108,7 @@ class GreedyDecoder(Decoder):
         self._units = units
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`; one hypothesis."""
+        """See `CtcDecoder.decode`; one hypothesis."""
         array = as_array(log_probs, self._units.size)
         best = array.argmax(axis=1)
         score = float(array.max(axis=1, initial=float("-inf")).sum(dtype="float64"))
@@ -265,37 +265,7 @@ class BeamSearch:
         return labels
 
 
-SYMBOLS = 50
-"""Number of symbols, the most likely of a frame, by which prefixes may be extended."""
-
-
-@dataclass(frozen=True)
-class PrefixConfig:
-    """Settings of the search."""
-
-    width: int = 256
-    """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
-    256 for evaluation, 512 for the final table)."""
-    margin: float = 25.0
-    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
-    inf always keeps `width` of them."""
-    nbest: int = 1
-    """Length of the n-best list."""
-
-    def __post_init__(self) -> None:
-        check_search(self.width, self.margin, SYMBOLS, self.nbest)
-
-
-def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
-    """Check the settings that all beam searches share; raise ValueError for invalid ones."""
-    for name, value in (("width", width), ("symbols", symbols), ("nbest", nbest)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}, needs to be at least 1")
-    if not margin > 0:
-        raise ValueError(f"margin is {margin}, needs to be above 0")
-
-
-class PrefixDecoder(Decoder):
+class PrefixDecoder(CtcDecoder):
     """Finds the most likely label sequences, scored by log-probabilities summed over alignments.
 
     Label sequences that differ only in repeated spaces count as one. Of others with the same text
@@ -306,14 +276,15 @@ class PrefixDecoder(Decoder):
       config: settings of the search.
     """
 
-    def __init__(self, units: Units, config: PrefixConfig = PrefixConfig()) -> None:
+    def __init__(self, units: Units, config: PrefixConfig | None = None) -> None:
+        config = config or PrefixConfig()
         self._units, self._nbest = units, config.nbest
         options = Options(units.blank, space_label(units), config.width, config.margin, SYMBOLS)
         tree = Dictionary.free(units).tree
         self._search = BeamSearch(tree, None, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`."""
+        """See `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         # Twice as many, since several may have the same text.
         return read_hypotheses(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
@@ -344,55 +315,6 @@ EXPECTED_FRAMES = 256
 _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
 
 
-@dataclass(frozen=True)
-class WordsConfig:
-    """Settings of the search and of the score of a text.
-
-    The score of a text is
-
-        log P(text | posteriors) + lm_weight * log P(text) + word_bonus * words
-
-    with natural logarithms. The first term is summed over all alignments; the second includes the
-    end of the sentence. Scheidl's word beam search instead takes the geometric mean of the words'
-    probabilities for the second, so that the language model weighs as much in a long text as in a
-    short one.
-    """
-
-    width: int = 256
-    """Prefixes kept per frame (A24: 1, 64, 256, 512)."""
-    mode: Literal["words", "ngrams", "forecast"] = "forecast"
-    """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
-    finished. `forecast`: look-ahead from its first symbol on, by the probability of all words that
-    begin like it. With a wide beam `ngrams` and `forecast` find the same texts; a narrow beam
-    profits from the look-ahead."""
-    lm_weight: float = 1.0
-    """Factor on the language model's log-probability; not used in the mode `words`."""
-    word_bonus: float = 0.0
-    """Added for each word; positive means more words."""
-    margin: float = 25.0
-    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
-    inf always keeps `width` of them."""
-    symbols: int = 50
-    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
-    between: str = " "
-    """The characters that may stand between words, any number of them in any order. Units without
-    any of them, such as word pieces, need none."""
-    complete: bool = False
-    """Whether a text may end inside a word when only one word begins like it. That word is then
-    completed, and the rest of it costs nothing (as in Scheidl's)."""
-    nbest: int = 1
-    """Length of the n-best list."""
-
-    def __post_init__(self) -> None:
-        check_search(self.width, self.margin, self.symbols, self.nbest)
-        if self.mode not in _MODES:
-            raise ValueError(f"mode is {self.mode!r}, not one of {', '.join(_MODES)}")
-        if not 0 <= self.lm_weight < math.inf:
-            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be finite, 0 or more")
-        if not math.isfinite(self.word_bonus):
-            raise ValueError(f"word_bonus is {self.word_bonus}, needs to be finite")
-
-
 class OngoingSearch:
     """The search of an utterance that is not complete yet; made by `WordsDecoder.begin`.
 
@@ -415,7 +337,7 @@ class OngoingSearch:
         """Take the posteriors [t, C] of the next frames.
 
         Raises:
-          CtcDecodeError: see `Decoder.decode`.
+          CtcDecodeError: see `CtcDecoder.decode`.
         """
         self._search.advance(self._state, as_array(log_probs, self._units.size))
 
@@ -430,7 +352,7 @@ class OngoingSearch:
         )
 
 
-class WordsDecoder(Decoder):
+class WordsDecoder(CtcDecoder):
     """Finds texts of dictionary words; see `WordsConfig` for their scores.
 
     Args:
@@ -450,8 +372,9 @@ class WordsDecoder(Decoder):
         units: Units,
         words: Collection[str] | Dictionary,
         lm: BackoffModel | Ngrams | None = None,
-        config: WordsConfig = WordsConfig(),
+        config: WordsConfig | None = None,
     ) -> None:
+        config = config or WordsConfig()
         self.config, self._units = config, units
         if not isinstance(words, Dictionary):
             words = Dictionary.of(words, units, config.between)
@@ -480,7 +403,7 @@ class WordsDecoder(Decoder):
         self._search = BeamSearch(words.tree, lm, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`."""
+        """See `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         nbest = self.config.nbest
         return read_hypotheses(self._search.run(array, nbest), self._units, nbest)

@@ -12,16 +12,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.config.fields import from_plain, read_plain
+from toolkit.decode.config import BeamTuneConfig, CtcDecodeConfig, TuneConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
-from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
+from toolkit.decode.ctc.graph import GRAPH, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import (
+    CtcDecoder,
     CtcHypothesis,
-    Decoder,
     GreedyDecoder,
     LogProbs,
-    PrefixConfig,
     PrefixDecoder,
-    WordsConfig,
     WordsDecoder,
 )
 from toolkit.decode.tune import (
@@ -149,27 +148,6 @@ grid's own corner, 0.4 and 2, makes 37 errors."""
 
 
 @dataclass(frozen=True)
-class TuneConfig:
-    """The grid of weights to try; it is extended where the best pair lies at its end."""
-
-    lm_weights: tuple[float, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
-    """Factors on the language model's log-probability."""
-    word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
-    """Scores added per word; positive means more words."""
-    untuned_within: float | None = None
-    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
-    standard errors of the difference; None: the fewest errors decide."""
-
-    def __post_init__(self) -> None:
-        if not self.lm_weights or not self.word_bonuses:
-            raise ValueError("lm_weights and word_bonuses need a value each")
-        if not min(self.lm_weights) > 0:
-            raise ValueError(f"lm_weights are {self.lm_weights}, need to be above 0")
-        if self.untuned_within is not None and not self.untuned_within >= 0:
-            raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
-
-
-@dataclass(frozen=True)
 class Tuned:
     """The chosen weights."""
 
@@ -202,7 +180,7 @@ def tune_words(
       config: the grid.
       out: the folder that gets `grid.tsv` and, last, `tuned.json`; an existing `tuned.json` is
         returned without decoding.
-      jobs: see `Decoder.decode_many`.
+      jobs: see `CtcDecoder.decode_many`.
 
     Raises:
       CtcDecodeError: an existing `tuned.json` cannot be read.
@@ -263,22 +241,6 @@ MOST = 4096
 """Widest beam that is tried."""
 IMPROVED = 0.01
 """Share of utterances that a beam of twice the width may improve if it is to count as converged."""
-
-
-@dataclass(frozen=True)
-class BeamTuneConfig:
-    """The beams to try."""
-
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    """Widths, ascending; the last is doubled while twice the width finds better texts."""
-    margins: tuple[float, ...] = (8.0, 10.0, 12.0, 15.0, 20.0, 25.0)
-    """Margins in natural log units, ascending."""
-
-    def __post_init__(self) -> None:
-        for name in ("widths", "margins"):
-            values = getattr(self, name)
-            if not values or min(values) <= 0 or list(values) != sorted(set(values)):
-                raise ValueError(f"{name} are {values}, need to be above 0 and ascending")
 
 
 @dataclass(frozen=True)
@@ -353,7 +315,7 @@ def tune_beam(
       config: the beams to try.
       out: the folder that gets `beams.tsv` and, last, `beam.json`; an existing `beam.json` is
         returned without decoding.
-      jobs: see `Decoder.decode_many`.
+      jobs: see `CtcDecoder.decode_many`.
 
     Raises:
       CtcDecodeError: an existing `beam.json` cannot be read.
@@ -385,30 +347,6 @@ def tune_beam(
 
 ROW, UNWRITABLE, WIDTHS = "row.json", "unwritable.txt", "widths.json"
 EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class CtcDecodeConfig:
-    """The searches of the final table."""
-
-    prefix: PrefixConfig = PrefixConfig(width=512)
-    """Prefix beam search without a dictionary."""
-    words: WordsConfig = WordsConfig(width=512)
-    """Beam search over dictionary words, without and with the language model."""
-    graph: GraphConfig = GraphConfig()
-    """Search in a graph of dictionary and language model."""
-    tune: TuneConfig = TuneConfig()
-    """The weights to try on the development splits."""
-    tune_width: int = 64
-    """Beam width of the search over dictionary words while its weights are tuned."""
-    widest: int | None = None
-    """The search over dictionary words is widened up to this width, while twice the width finds
-    better texts on the development splits, as it does with weak networks. None: it is not, and the
-    log says where it should be."""
-
-    def __post_init__(self) -> None:
-        if self.tune_width < 1:
-            raise ValueError(f"tune_width is {self.tune_width}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -469,7 +407,7 @@ def decode_ctc(
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
     _report_unwritable(dictionary.dictionary, out)
-    searches: dict[str, Decoder] = {
+    searches: dict[str, CtcDecoder] = {
         "greedy": GreedyDecoder(units),
         "prefixes": PrefixDecoder(units, config.prefix),
         "words": dictionary,
@@ -541,7 +479,7 @@ def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
 
 def _row(
     data: SplitData,
-    search: Decoder,
+    search: CtcDecoder,
     out: Path,
     jobs: int,
     named: Mapping[str, str],
