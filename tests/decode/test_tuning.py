@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.decode.config import DecodeConfig
-from toolkit.decode.search import smallest_change, weight_axes
+from toolkit.decode.search import first_axes, smallest_change, weight_axes, weights_to_keep
 from toolkit.decode.tune import Axis, ErrorCount, Keep, choose, tune
 from toolkit.fsa.lattice import Weights
 
