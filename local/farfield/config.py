@@ -2,71 +2,74 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from toolkit.config.fields import (
+    NonNegative,
+    Positive,
+    PositiveInt,
+    ProperShare,
+    Range,
+    Settings,
+    Share,
+)
 from toolkit.features.multichannel.device import DeviceConfig
 
 Frontend = Literal["device", "microphone"]
-GEOMETRIES = ("circle-4", "circle-6", "circle-7")
+Geometry = Literal["circle-4", "circle-6", "circle-7"]
 """Microphones of a device: so many on a circle, the seventh of `circle-7` at its centre."""
-SPOTS = ("centre", "table", "wall", "shelf", "corner")
+Spot = Literal["centre", "table", "wall", "shelf", "corner"]
 """Positions of a device: see `local.farfield.rooms.device_position`."""
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Settings):
     """Position of the device and conditions there; pairs are (lowest, highest)."""
 
-    spot: str
-    """One of `SPOTS`."""
-    t60_seconds: tuple[float, float]
+    spot: Spot
+    t60_seconds: tuple[Annotated[float, Range(0.1)], float]
     """Reverberation time."""
-    talker_metres: tuple[float, float]
+    talker_metres: tuple[Annotated[float, Range(0.1)], float]
     """Distance from the talker to the device."""
-    noise_metres: tuple[float, float]
+    noise_metres: tuple[Annotated[float, Range(0.1)], float]
     """Distance from the source of the noise to the device."""
     snr_db: tuple[float, float]
     """Ratio of reverberant speech to noise at the first microphone, over the whole utterance."""
-    playback_share: float
+    playback_share: Share
     """Share of the utterances during which the device plays something."""
     echo_db: tuple[float, float]
     """Ratio of reverberant speech to the echo of what the device plays."""
 
-    def __post_init__(self) -> None:
-        if self.spot not in SPOTS:
-            raise ValueError(f"spot is {self.spot!r}: one of {', '.join(SPOTS)}")
+    def check(self) -> None:
+        """Refuse pairs whose first value is the higher."""
         for name in ("t60_seconds", "talker_metres", "noise_metres", "snr_db", "echo_db"):
             low, high = getattr(self, name)
             if low > high:
                 raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
-        if min(self.t60_seconds[0], self.talker_metres[0], self.noise_metres[0]) < 0.1:
-            raise ValueError("reverberation times and distances must be at least 0.1")
-        if not 0 <= self.playback_share <= 1:
-            raise ValueError("playback_share must be from 0 to 1")
 
 
 @dataclass(frozen=True)
-class FarfieldConfig:
+class FarfieldConfig(Settings):
     """Far-field sets made of a clean corpus (C32: amounts and placements)."""
 
-    labelled_hours: float = 0.5
+    labelled_hours: Positive = 0.5
     """Hours of labelled training speech (C32: 7,000 h), drawn evenly from its speakers; there may
     be fewer. All placements are equally likely."""
-    unlabelled_hours: float = 2.5
+    unlabelled_hours: Positive = 2.5
     """Hours of unlabelled speech (C32: 1,000,000 h)."""
-    val_hours: float = 0.1
+    val_hours: Positive = 0.1
     """Hours of validation speech (C32: about 1 h), of all placements."""
-    test_hours: float = 0.1
+    test_hours: Positive = 0.1
     """Hours of test speech per placement."""
-    array_hours: float = 0.05
+    array_hours: NonNegative = 0.05
     """Hours of every placement's test speech that are written with all microphones and the
     playback channel too, for array front ends; 0: none."""
-    labelled_speakers: float = 0.4
+    labelled_speakers: ProperShare = 0.4
     """Share of the training speakers whose speech is labelled."""
     shared_speakers: bool = False
     """Take unlabelled speech from the labelled speakers too, as in a fleet of devices some of whose
     utterances are transcribed. Never the same utterances."""
-    test_placements: int = 1
+    test_placements: Annotated[int, Range(1, 5)] = 1
     """Placements of each test utterance. 1: no two test sets have an utterance in
     common; 5: all have the same ones, for corpora with little test speech."""
     val: str = "dev*"
@@ -74,9 +77,9 @@ class FarfieldConfig:
     training. Parts for neither training, val nor test are left out."""
     test: str = "test*"
     """Pattern of the source's parts that become the test sets; likewise."""
-    val_speakers: int = 2
+    val_speakers: PositiveInt = 2
     """Speakers held out for val where the source has no such part."""
-    test_speakers: int = 3
+    test_speakers: PositiveInt = 3
     """Speakers held out for the test sets where the source has no such part."""
     dp1: Placement = Placement(
         "centre", (0.2, 0.3), (0.6, 1.2), (2.0, 4.0), (15.0, 25.0), 0.2, (10.0, 20.0)
@@ -103,31 +106,34 @@ class FarfieldConfig:
         (7.5, 6.0, 3.0),
     )
     """Smallest and largest length, width and height of rooms."""
-    train_rooms: int = 8
+    train_rooms: PositiveInt = 8
     """Rooms per placement for training speech."""
-    test_rooms: int = 3
+    test_rooms: PositiveInt = 3
     """Rooms per placement for val, and as many others for the test sets."""
-    talkers: int = 3
+    talkers: PositiveInt = 3
     """Positions of talkers in a room."""
-    arrays: tuple[str, ...] = ("circle-4", "circle-7")
-    """Microphones of the devices, in turn from room to room: of `GEOMETRIES`."""
-    radius_metres: tuple[float, float] = (0.03, 0.04)
+    arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")
+    """Microphones of the devices, in turn from room to room: of `Geometry`."""
+    radius_metres: tuple[Annotated[float, Range(0.005)], Annotated[float, Range(most=0.2)]] = (
+        0.03,
+        0.04,
+    )
     """Range of the circles' radius."""
     frontend: Frontend = "device"
     """What every set is heard through: the front end of a device (C1), or its first microphone as
     it is."""
     device: DeviceConfig = DeviceConfig()
     """Beams, echo canceller and choice of a beam of `frontend`."""
-    lead_seconds: float = 2.0
+    lead_seconds: NonNegative = 2.0
     """Noise and playback that the device hears before an utterance begins."""
-    diffuse: tuple[float, float] = (0.3, 0.7)
+    diffuse: tuple[Share, Share] = (0.3, 0.7)
     """Range of the share of the noise's power that comes from all sides instead of its source; 0
     where the microphones' positions are not known."""
     talker_db_spl: tuple[float, float] = (57.0, 67.0)
     """Range of the talkers' level at a distance of 1 m; it falls by 6 dB for each doubling."""
     self_noise_db_spl: float = 30.0
     """Level of the microphones' own noise."""
-    path_changes: float = 0.3
+    path_changes: Share = 0.3
     """Share of the utterances with playback during which somebody moves beside the device, so that
     the path of the echo changes."""
     responses: Path | None = None
@@ -138,50 +144,26 @@ class FarfieldConfig:
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: synthetic noise, and
     babble of the corpus's own speakers."""
-    level_dbfs: tuple[float, float] = (-38.0, -24.0)
+    level_dbfs: tuple[float, Annotated[float, Range(most=-10)]] = (-38.0, -24.0)
     """Range of the level at the first microphone, relative to full scale."""
-    encoding: str = "FLAC"
-    """Format of the audio written, 16 bit: `FLAC` or `WAV`."""
-    days: int = 90
+    encoding: Literal["FLAC", "WAV"] = "FLAC"
+    """Format of the audio written, 16 bit."""
+    days: PositiveInt = 90
     """Span of the simulated creation times of unlabelled utterances."""
     seed: int = 1
     """Random seed of rooms, noise and the conditions of each utterance."""
 
-    def __post_init__(self) -> None:
-        for name in ("labelled_hours", "unlabelled_hours", "val_hours", "test_hours"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive")
-        if self.array_hours < 0:
-            raise ValueError("array_hours must not be negative")
-        if not 0 < self.labelled_speakers < 1:
-            raise ValueError("labelled_speakers must be between 0 and 1")
-        if not 1 <= self.test_placements <= len(self.placements):
-            raise ValueError(f"test_placements must be 1 to {len(self.placements)}")
-        for name in ("val_speakers", "test_speakers", "train_rooms", "test_rooms", "talkers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        unknown = sorted(set(self.arrays) - set(GEOMETRIES))
-        if unknown or not self.arrays:
-            raise ValueError(f"arrays must be some of {', '.join(GEOMETRIES)}, not {unknown}")
-        if not 0.005 <= self.radius_metres[0] <= self.radius_metres[1] <= 0.2:
-            raise ValueError("radius_metres must be (low, high) from 0.005 to 0.2")
+    def check(self) -> None:
+        """Refuse ranges whose first value is the higher, and devices without a microphone."""
+        for name in ("radius_metres", "level_dbfs", "diffuse", "talker_db_spl"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
+        if not self.arrays:
+            raise ValueError(f"arrays must be some of {', '.join(get_args(Geometry))}")
         small, large = self.room_metres
         if min(small) < 2.0 or any(a > b for a, b in zip(small, large, strict=True)):
             raise ValueError("room_metres must be (smallest, largest), at least 2 m each way")
-        if self.level_dbfs[0] > self.level_dbfs[1] or self.level_dbfs[1] > -10:
-            raise ValueError("level_dbfs must be (low, high), at most -10")
-        if self.frontend not in get_args(Frontend):
-            raise ValueError(f"frontend is {self.frontend!r}: {' or '.join(get_args(Frontend))}")
-        if self.lead_seconds < 0:
-            raise ValueError("lead_seconds must not be negative")
-        if not 0 <= self.diffuse[0] <= self.diffuse[1] <= 1 or not 0 <= self.path_changes <= 1:
-            raise ValueError("diffuse must be (low, high), it and path_changes from 0 to 1")
-        if self.talker_db_spl[0] > self.talker_db_spl[1]:
-            raise ValueError("talker_db_spl must be (low, high)")
-        if self.encoding not in ("FLAC", "WAV"):
-            raise ValueError(f"encoding is {self.encoding!r}: FLAC or WAV")
-        if self.days < 1:
-            raise ValueError("days must be at least 1")
 
     @property
     def hours(self) -> dict[str, float]:

@@ -63,7 +63,7 @@ def compute_room(
     """Draw a room and positions in it, and compute the responses by the image source method.
 
     Args:
-      geometry: geometry of the microphones, one of `GEOMETRIES`.
+      geometry: geometry of the microphones, a `Geometry`.
       rng: generator of sizes, walls and positions.
 
     Raises:

@@ -1,11 +1,26 @@
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.config.fields import WrongTypeError, convert, describe
+from toolkit.config.fields import (
+    LayerSize,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    ProperShare,
+    Range,
+    Settings,
+    Share,
+    ShareBelowOne,
+    WrongTypeError,
+    convert,
+    describe,
+    from_plain,
+)
 
 BASE = Path("/base")
 
@@ -104,7 +119,72 @@ def test_lists_of_numbers_survive_being_written_with_commas(numbers):
         (Literal["a", "b"], "one of a, b"),
         (tuple[int, ...], "a list of int"),
         (tuple[int, float], "2 values: int, float"),
+        (PositiveInt, "int (at least 1)"),
+        (LayerSize | None, "int (from 1 to 65,536) or none"),
+        (tuple[Positive, ...], "a list of float (above 0)"),
+        (ShareBelowOne, "float (at least 0 and below 1)"),
     ],
 )
 def test_types_are_described_in_words(annotation, words):
     assert describe(annotation) == words
+
+
+@dataclass(frozen=True)
+class NetworkConfig(Settings):
+    layers: PositiveInt = 2
+    hidden: LayerSize = 512
+    dropout: ShareBelowOne = 0.0
+    shares: tuple[ProperShare, ...] = ()
+    span: tuple[NonNegative, Annotated[float, Range(most=10)]] = (0.0, 1.0)
+    beam: Positive | None = None
+    average: Share | Literal["auto"] = "auto"
+    kind: Literal["lstm", "blstm"] = "lstm"
+    scale: float = 1.0
+
+    def check(self):
+        if self.kind == "blstm" and self.layers > 4:
+            raise ValueError("a blstm has at most 4 layers")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"layers": 0}, "layers is 0, must be at least 1"),
+        ({"hidden": 10**10}, "hidden is 10000000000, must be from 1 to 65,536"),
+        ({"hidden": 10**400}, "hidden is an integer of over 63 bits, must be from 1 to 65,536"),
+        ({"dropout": 1.0}, "dropout is 1.0, must be at least 0 and below 1"),
+        ({"shares": (0.5, 1.0)}, "shares has a value that is 1.0, must be above 0 and below 1"),
+        ({"span": (0.0, 11.0)}, "span has a value that is 11.0, must be at most 10"),
+        ({"beam": 0.0}, "beam is 0.0, must be above 0"),
+        ({"average": 1.5}, "average is 1.5, must be from 0 to 1"),
+        ({"average": "none"}, "average is 'none', must be 'auto'"),
+        ({"kind": "gru"}, "kind is 'gru', must be 'lstm' or 'blstm'"),
+        ({"scale": float("nan")}, "scale is nan, must be a number"),
+        ({"shares": (float("nan"),)}, "shares has the value nan, must be numbers"),
+        ({"kind": "blstm", "layers": 5}, "a blstm has at most 4 layers"),
+    ],
+)
+def test_settings_out_of_range_are_refused_wherever_they_come_from(values, message):
+    with pytest.raises(ValueError, match=message):
+        NetworkConfig(**values)
+    with pytest.raises(ValueError, match=message):
+        replace(NetworkConfig(), **values)
+    if all(abs(value) < 2**63 for value in values.values() if isinstance(value, int)):
+        with pytest.raises(ValueError, match=message):
+            from_plain(
+                NetworkConfig,
+                {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()},
+            )
+
+
+def test_limits_themselves_are_in_range():
+    NetworkConfig(layers=1, hidden=65_536, dropout=0.0, span=(0, 10), average=1, beam=1e-9)
+
+
+def test_ranges_of_a_class_without_checks_hold_in_a_bundle():
+    @dataclass(frozen=True)
+    class Layer:
+        size: LayerSize
+
+    with pytest.raises(ValueError, match="size is 0, must be from 1 to 65,536"):
+        from_plain(Layer, {"size": 0})

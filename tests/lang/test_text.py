@@ -12,11 +12,11 @@ from toolkit.lang.text import (
     ThirdNormaliser,
     check_sentences,
     count_words,
-    read_lines,
     read_sentences,
     split_clitics,
     text_files,
 )
+from toolkit.storage.lines import read_lines
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_missing_text_is_named(tmp_path):
 
 def test_a_file_that_is_not_there_is_named_once(tmp_path):
     with pytest.raises(TextError) as caught:
-        list(read_lines(tmp_path / "none.txt"))
+        list(read_lines(tmp_path / "none.txt", TextError))
     assert str(caught.value) == f"{tmp_path / 'none.txt'}: no such file"
 
 
@@ -182,7 +182,7 @@ def test_sentences_that_are_not_utf8_are_left_out(tmp_path, caplog):
 def test_broken_files_name_the_line(tmp_path):
     (tmp_path / "latin.txt").write_bytes("good\ncafé\n".encode("latin1"))
     with pytest.raises(TextError, match=r"latin\.txt:2: not UTF-8: `caf\\xe9`; .*iconv"):
-        list(read_lines(tmp_path / "latin.txt"))
+        list(read_lines(tmp_path / "latin.txt", TextError))
     (tmp_path / "latin.txt").write_bytes("café\n".encode("latin1") * 30)
     for read in (lambda path: list(read_sentences(path, Normaliser())), check_sentences):
         with pytest.raises(TextError, match=r"30 of 30 lines are not UTF-8: .*iconv"):

@@ -3,8 +3,7 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.score.inputs import InputReader
-from toolkit.score.lines import TranscriptError
-from toolkit.score.transcripts import read_transcripts
+from toolkit.score.transcripts import TranscriptError, read_transcripts
 
 RECOGS = """1089-134686-0000-0:\tref=['HE', "ISN'T", 'HERE']
 1089-134686-0000-0:\thyp=['HE', "ISN'T"]

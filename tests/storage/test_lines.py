@@ -8,7 +8,7 @@ from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_fault
 
 def read(path):
     counts = LineCounts()
-    return list(decoded_lines(path, counts)), counts
+    return list(decoded_lines(path, ToolkitError, counts)), counts
 
 
 def test_a_line_cut_in_a_letter_is_counted_and_the_others_are_read(tmp_path):

@@ -14,14 +14,14 @@ from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.tables import opened
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.tables import SymbolTable
-from toolkit.score.lines import content
+from toolkit.storage.lines import read_content
 from toolkit.storage.reading import read_json, read_tensors, reading, regular
 
 READERS = {
     "words.txt": SymbolTable.read,
     "lexicon.txt": Lexicon.read,
     "text.gz": lambda path: list(SymbolTable.read(path)),
-    "ref.txt": content,
+    "ref.txt": lambda path: read_content(path, ToolkitError),
     "table.csv": read_table,
     "a.ctm": read_ctm,
     "a.yaml": read_yaml,

@@ -14,7 +14,7 @@ from toolkit.lang.text import TextError
 from toolkit.storage.files import visible_files
 from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_faulty
 from toolkit.storage.paths import first_clash, printable, safe_name
-from toolkit.storage.reading import reading
+from toolkit.storage.words import key_and_rest
 
 logger = logging.getLogger(__name__)
 
@@ -251,18 +251,17 @@ def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     pairs: dict[str, str] = {}
     faulty: dict[str, tuple[int, str]] = {}
     counts = LineCounts()
-    with reading(path, InputError, "save it as text in UTF-8"):
-        for number, line in decoded_lines(path, counts):
-            if not line.strip():
-                continue
-            name, *rest = line.split(maxsplit=1)
-            name = printable(name)
-            if name in pairs:
-                raise InputError(f"{path}:{number}: a second line for {name}")
-            pairs[name] = rest[0].strip() if rest else ""
-            if is_faulty(line):
-                pairs[name] = ""
-                faulty[name] = (number, line)
+    for number, line in decoded_lines(path, InputError, counts):
+        name, text = key_and_rest(line)
+        if not name:
+            continue
+        name = printable(name)
+        if name in pairs:
+            raise InputError(f"{path}:{number}: a second line for {name}")
+        pairs[name] = text
+        if is_faulty(line):
+            pairs[name] = ""
+            faulty[name] = (number, line)
     return pairs, {
         name: f"{path}:{number} is not UTF-8: {counts.describe(line)}"
         for name, (number, line) in faulty.items()

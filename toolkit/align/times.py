@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.reading import quoted, regular
+from toolkit.storage.lines import read_lines
+from toolkit.storage.reading import quoted
+from toolkit.storage.words import split_words
 
 
 class CtmError(ToolkitError):
@@ -95,18 +97,13 @@ def read_ctm(path: Path) -> list[CtmEntry]:
     Raises:
       CtmError: names the file and line.
     """
-    try:
-        content = regular(path).read_bytes()
-    except OSError as error:
-        raise CtmError(f"{path}: cannot read it: {error.strerror}") from error
     entries = []
-    for number, raw in enumerate(content.split(b"\n"), start=1):
+    for number, line in read_lines(path, CtmError):
+        fields = split_words(line)
+        if not fields or line.startswith(";;"):
+            continue
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            if line.strip() and not line.startswith(";;"):
-                entries.append(_parse_ctm_line(line.split()))
-        except UnicodeDecodeError as error:
-            raise CtmError(f"{path}:{number}: byte {error.start + 1} is not UTF-8") from error
+            entries.append(_parse_ctm_line(fields))
         except ValueError as error:
             raise CtmError(f"{path}:{number}: {error}") from error
     return entries

@@ -1,9 +1,18 @@
-"""Values of settings: converted to the annotated type of their field, and limited in size.
+"""Values of settings: ranges that are declared with the field, and conversion to its type.
 
-Text comes from the command line, plain data from YAML and JSON. Limits concern settings by which
-memory is allocated, in configurations and in bundles. They are far above what anybody trains with:
-a larger value is a typing error, or a file that wants the machine's memory. Several settings that
-are large together may still need more than there is.
+```python
+@dataclass(frozen=True)
+class TreeConfig(Settings):
+    leaves: Annotated[int, Range(1, 10_000_000)] = 2000
+    smoothing: Share = 0.1
+    kind: Literal["full", "tied"] = "full"
+
+TreeConfig(smoothing=2)    # ValueError: smoothing is 2, must be from 0 to 1
+```
+
+Text comes from the command line, plain data from YAML and JSON. The upper limits of sizes are far
+above what anybody trains with: a larger value is a typing error, or a file that wants the machine's
+memory. Several settings that are large together may still need more than there is.
 """
 
 import dataclasses
@@ -11,14 +20,173 @@ import json
 import math
 import types
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted, read_json, reading, reason
 
 LONGEST_INTEGER = 1 << 63
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a field may hold, as in `Annotated[float, Range(0, below=1)]`."""
+
+    least: float | None = None
+    """Smallest value; None: no limit."""
+    most: float | None = None
+    """Largest value."""
+    above: float | None = None
+    """Limit that the value must exceed, instead of `least`."""
+    below: float | None = None
+    """Limit that the value must stay below, instead of `most`."""
+
+    def __contains__(self, number: float) -> bool:
+        return (
+            (self.least is None or number >= self.least)
+            and (self.most is None or number <= self.most)
+            and (self.above is None or number > self.above)
+            and (self.below is None or number < self.below)
+        )
+
+    def __str__(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"from {_number(self.least)} to {_number(self.most)}"
+        limits = {"at least": self.least, "above": self.above}
+        limits |= {"at most": self.most, "below": self.below}
+        return " and ".join(
+            f"{words} {_number(limit)}" for words, limit in limits.items() if limit is not None
+        )
+
+
+def _number(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+
+
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+"""Part of a whole, or a probability; nothing and everything are allowed."""
+PositiveShare = Annotated[float, Range(above=0, most=1)]
+"""Part of a whole that is not empty."""
+ShareBelowOne = Annotated[float, Range(0, below=1)]
+"""Part of a whole that leaves something: a dropout, a momentum."""
+ProperShare = Annotated[float, Range(above=0, below=1)]
+"""Part of a whole that is neither nothing nor everything."""
+
+LayerSize = Annotated[int, Range(1, 1 << 16)]
+"""Units, channels or dimensions of a layer."""
+NumLayers = Annotated[int, Range(1, 100)]
+NumContextFrames = Annotated[int, Range(0, 1_000_000)]
+BatchSize = Annotated[int, Range(1, 1_000_000)]
+"""Chunks, utterances or words of a minibatch."""
+BatchFrames = Annotated[int, Range(1, 10_000_000)]
+NumEpochs = Annotated[int, Range(0, 1_000_000)]
+"""Epochs, passes, iterations or rounds; 0: none."""
+NumClasses = Annotated[int, Range(1, 10_000_000)]
+"""Senones, Gaussians, word pieces."""
+ListLength = Annotated[int, Range(1, 1_000_000)]
+"""Hypotheses of an n-best list or a beam, samples of a loss."""
+NumThreads = Annotated[int, Range(0, 100_000)]
+"""Threads, processes or slots of a queue; 0 where the field says what it means."""
+SamplingRate = Annotated[int, Range(1, 1_000_000)]
+"""Samples per second."""
+
+
+class Settings:
+    """Base of the classes of settings, which are frozen dataclasses.
+
+    A new object is checked: every number against the range of its field, every choice against its
+    `Literal`, no number may be NaN; then `check` is called.
+
+    Raises:
+      ValueError: a value is not allowed; the message names the field, the value and the range.
+    """
+
+    def __post_init__(self) -> None:
+        for name, annotation in annotations(type(self)).items():
+            check_value(name, getattr(self, name), annotation)
+        self.check()
+
+    def check(self) -> None:
+        """Raise a ValueError where several fields contradict each other."""
+
+
+def check_value(name: str, value: Any, annotation: Any) -> None:
+    """Check a value against the ranges and choices of an annotation.
+
+    Args:
+      name: of the field, for the message.
+      value: a value of the annotated type; other types are not refused here.
+      annotation: with `Annotated`, as `get_type_hints(include_extras=True)` has it.
+
+    Raises:
+      ValueError: it is out of range, none of the choices, or NaN; so is an item of it.
+    """
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{name} is nan, must be a number")
+    problem = _problem(value, annotation)
+    if problem is not None:
+        raise ValueError(f"{name} {problem}")
+
+
+def _problem(value: Any, annotation: Any) -> str | None:
+    """Return what is wrong with a value, such as "is 2, must be at most 1"; None if it is right."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kind, *constraints = arguments
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            for limits in constraints:
+                if isinstance(limits, Range) and value not in limits:
+                    return f"is {_short(value)}, must be {limits}"
+        return _problem(value, kind)
+    if origin is Literal:
+        if any(value == option and type(value) is type(option) for option in arguments):
+            return None
+        options = [f"{option!r}" for option in arguments]
+        choices = " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
+        return f"is {quoted(value) if isinstance(value, str) else _short(value)}, must be {choices}"
+    if _is_union(annotation):
+        # One of the members must accept the value; members of other types have no say.
+        members = [member for member in arguments if _is_instance(value, member)]
+        problems = [_problem(value, member) for member in members]
+        return None if None in problems else next(iter(problems), None)
+    if origin in (tuple, list) and isinstance(value, tuple | list):
+        kinds = arguments
+        if _is_variadic(annotation):
+            kinds = arguments[:1] * len(value)
+        for item, kind in zip(value, kinds, strict=False):
+            if isinstance(item, float) and math.isnan(item):
+                return "has the value nan, must be numbers"
+            problem = _problem(item, kind)
+            if problem is not None:
+                return f"has a value that {problem}"
+    return None
+
+
+def _is_instance(value: Any, member: Any) -> bool:
+    """Return whether a value may belong to a member of a union, by its type alone."""
+    origin = get_origin(member)
+    if origin is Annotated:
+        return _is_instance(value, get_args(member)[0])
+    if origin is Literal:
+        return any(type(value) is type(option) for option in get_args(member))
+    kind = origin or member
+    if kind is float:
+        return isinstance(value, int | float)
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _short(value: Any) -> str:
+    is_long = isinstance(value, int) and abs(value) >= LONGEST_INTEGER
+    return "an integer of over 63 bits" if is_long else str(value)
+
+
 LARGEST = {
     **dict.fromkeys(
         ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
@@ -38,7 +206,7 @@ LARGEST = {
     "vocabulary_size": 100_000_000,
     "sampling_rate": 1_000_000,
 }
-"""Largest values by the name of the field, wherever it is."""
+"""Largest values by the name of the field, for classes that do not declare a `Range`."""
 
 
 def check_size(name: str, value: Any) -> None:
@@ -78,6 +246,10 @@ def section_type(annotation: Any) -> type | None:
 
 def describe(annotation: Any) -> str:
     """Return the annotation in words for an error message."""
+    if get_origin(annotation) is Annotated:
+        kind, *constraints = get_args(annotation)
+        limits = [str(limits) for limits in constraints if isinstance(limits, Range)]
+        return " ".join([describe(kind), *(f"({text})" for text in limits)])
     if _is_union(annotation):
         return " or ".join(describe(member) for member in get_args(annotation))
     if get_origin(annotation) is Literal:
@@ -102,7 +274,7 @@ def from_plain(kind: type[T], data: Any) -> T:
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} is not a mapping")
-    hints = _hints(kind)
+    hints = annotations(kind)
     values = {}
     for name, value in data.items():
         if name not in hints:
@@ -115,6 +287,7 @@ def from_plain(kind: type[T], data: Any) -> T:
             values[name] = convert(value, hints[name], Path())
         except WrongTypeError as error:
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
+        check_value(name, values[name], hints[name])
         check_size(name, values[name])
     try:
         return kind(**values)
@@ -143,8 +316,10 @@ def _has_nan(data: Any) -> bool:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def annotations(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, with their ranges."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def convert(value: Any, annotation: Any, base: Path) -> Any:
@@ -154,12 +329,15 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
       value: text from the command line, or plain data from YAML. Text is parsed ("1e-3" is also
         text to YAML); other data must already be of the type, but for a list that becomes a
         tuple, an integer that becomes a float and a string that becomes a path.
-      annotation: bool, int, float, str, Path, Literal, None, a union, tuple, list, dict or Any.
+      annotation: bool, int, float, str, Path, Literal, None, a union, tuple, list, dict or Any;
+        a range is not checked here.
       base: the folder that relative paths are relative to.
 
     Raises:
       WrongTypeError: when the value does not fit.
     """
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     if annotation is Any or (annotation is type(value) and annotation in _PLAIN):
         return value
     if _is_union(annotation):

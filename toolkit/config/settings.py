@@ -1,6 +1,6 @@
 """Typed configurations: nested frozen dataclasses, changed by `--set key=value` and YAML files.
 
-A change goes through `dataclasses.replace`, so that every check in `__post_init__` runs again. All
+A change goes through `dataclasses.replace`, so that every check of the class runs again. All
 changes of one call are made together, so that two fields that are only valid as a pair can be set.
 The documentation of a setting is the docstring below its field.
 """
@@ -18,9 +18,17 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from toolkit.config.fields import WrongTypeError, check_size, convert, describe, section_type
+from toolkit.config.fields import (
+    WrongTypeError,
+    annotations,
+    check_size,
+    check_value,
+    convert,
+    describe,
+    section_type,
+)
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted, regular
 
@@ -222,7 +230,7 @@ def _names_a_section(config: Any, key: str) -> bool:
 
 
 def _hints(section: Any) -> dict[str, Any]:
-    return get_type_hints(section if isinstance(section, type) else type(section))
+    return annotations(section if isinstance(section, type) else type(section))
 
 
 def _section(section: Any, name: str) -> Any:
@@ -243,7 +251,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             text = quoted(value) if isinstance(value, str) else reprlib.repr(value)
             raise ConfigError(f"`{key}` expects {expected}, not {text}{error}") from error
         try:
-            _check_number(leaf, converted)
+            check_value(leaf, converted, annotation)
             check_size(leaf, converted)
         except ValueError as error:
             raise ConfigError(f"`{key}`: {error}") from error
@@ -256,20 +264,13 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
     return _rebuild(config, tree, "")
 
 
-def _check_number(name: str, value: Any) -> None:
-    """Refuse NaN, itself or in a list, which many checks of settings let pass."""
-    items = value if isinstance(value, tuple | list) else (value,)
-    if any(isinstance(item, float) and math.isnan(item) for item in items):
-        raise ValueError(f"{name} is nan, must be a number")
-
-
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
     value: Any
 
 
 def _annotation(config: Any, key: str) -> Any:
-    """Return the type of the field at the dotted `key`, which must be a leaf."""
+    """Return the type and range of the field at the dotted `key`, which must be a leaf."""
     section, annotation = config, None
     names = key.split(".")
     for depth, name in enumerate(names):
@@ -307,7 +308,7 @@ def all_keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     changes = {}
-    hints = get_type_hints(type(section))
+    hints = _hints(section)
     for name, node in tree.items():
         if isinstance(node, _Leaf):
             changes[name] = node.value
@@ -420,7 +421,7 @@ def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:
 
     An optional section that is not set is one setting with the value None.
     """
-    hints, texts = get_type_hints(type(config)), field_texts(type(config))
+    hints, texts = _hints(config), field_texts(type(config))
     defaults = {field.name: _field_default(field) for field in dataclasses.fields(config)}
     for field in dataclasses.fields(config):
         if not field.init:

@@ -17,7 +17,7 @@ from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, pair
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, too_many
 from toolkit.storage.paths import PathMap, is_of_windows, map_path, printable
-from toolkit.storage.reading import quoted, reading
+from toolkit.storage.reading import quoted
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (
@@ -228,13 +228,7 @@ _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 def _decode(path: Path, counts: LineCounts) -> str:
     """Read the table; bytes that are not UTF-8 become surrogates, see `toolkit.storage.lines`."""
-    with reading(path, ManifestError, "is it a file, and may you read it?"):
-        try:
-            return "\n".join(line for _, line in decoded_lines(path, counts))
-        except UnicodeDecodeError as error:
-            raise ManifestError(
-                f"{path}: damaged {error.encoding}: save it as CSV in UTF-8"
-            ) from error
+    return "\n".join(line for _, line in decoded_lines(path, ManifestError, counts))
 
 
 def _unquote(field: str) -> str:

@@ -372,13 +372,13 @@ def _channel_blocks(
 def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the plain data of cuts with their places: lines of JSON, or one array (.json)."""
     from toolkit.corpus.cut_files import manifest_items
-    from toolkit.lang.text import read_lines
+    from toolkit.storage.lines import read_lines
     from toolkit.storage.reading import reading
 
     if path.name.endswith((".json", ".json.gz")):
         yield from manifest_items(path)
         return
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, SourceError):
         place = f"{path}:{number}"
         with reading(place, SourceError, "write the cuts again", "no cut"):
             item = json.loads(line)

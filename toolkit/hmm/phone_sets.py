@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.hmm.topology import Topology
-from toolkit.lang.text import read_lines
+from toolkit.storage.lines import read_lines
 
 POSITION = re.compile(r"_([BIES])$")
 """Kaldi's word-position suffixes: begin, internal, end, singleton (a word of one phone)."""
@@ -74,7 +74,7 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
     """
     groups: list[RootGroup] = []
     line_of: dict[int, int] = {}
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, PhoneSetError):
         fields = line.split()
         if not fields:
             continue

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from toolkit.hmm.phone_sets import (
     POSITION,
+    PhoneSetError,
     RootGroup,
     base_phone_groups,
     default_roots,
@@ -22,7 +23,7 @@ from toolkit.hmm.phone_sets import (
 )
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import POSITIONS, Leaf, Node, Root, Split, Tree, TreeError
-from toolkit.lang.text import read_lines
+from toolkit.storage.lines import read_lines
 
 FIELD_BITS = 20
 """A context is one integer: 20 bits each for state id, left phone, right phone."""
@@ -266,7 +267,8 @@ def read_questions(path: Path, topology: Topology) -> Questions:
       PhoneSetError: a symbol is none of the phones; names the line.
     """
     lines = [
-        phone_ids(line.split(), topology, f"{path}:{number}") for number, line in read_lines(path)
+        phone_ids(line.split(), topology, f"{path}:{number}")
+        for number, line in read_lines(path, PhoneSetError)
     ]
     return distinct(lines, len(topology.phones))
 
@@ -283,7 +285,7 @@ def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]
             places.setdefault(name, set()).add(phone)
     return [
         frozenset().union(*(places.get(symbol, ()) for symbol in line.split()))
-        for _, line in read_lines(path)
+        for _, line in read_lines(path, PhoneSetError)
     ]
 
 

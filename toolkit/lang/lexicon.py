@@ -9,9 +9,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.dictionary_lines import AmbiguousColumnError, parse_dictionary
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import TextLines
+from toolkit.storage.lines import TextLines, read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import split_words
 
@@ -60,7 +59,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
           LexiconError: a word without phones, with file and line; no entry.
         """
         lexicon = cls()
-        for number, line in read_lines(path):
+        for number, line in read_lines(path, LexiconError):
             if not line.strip():
                 continue
             word, *phones = split_words(line)

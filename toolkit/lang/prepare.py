@@ -16,9 +16,10 @@ from toolkit.lang.lexicon import Lexicon, with_positions
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import read_lines
+from toolkit.lang.text import TextError
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def prepare_lang(
     )
     lang.save(out)
     if dictionary.extra_questions is not None:
-        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions))
+        lines = (f"{line}\n" for _, line in read_lines(dictionary.extra_questions, TextError))
         write_atomically(out / EXTRA_QUESTIONS, "".join(lines))
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")

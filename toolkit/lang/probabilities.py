@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.lang.lexicon import LexiconError, Pronunciation
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 
 LEXICON_FILE = "lexiconp_silprob.txt"
@@ -139,7 +139,7 @@ def _ends(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, LexiconError):
         if line.strip():
             yield f"{path}:{number}", line.split()
 

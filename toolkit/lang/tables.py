@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.text import ascii_fields, read_lines
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
+from toolkit.storage.words import split_words
 
 EPSILON = "<eps>"
 SILENCE = "SIL"
@@ -50,8 +51,8 @@ class SymbolTable:
         """
         ids: dict[str, int] = {}
         seen: set[int] = set()
-        for number, line in read_lines(path):
-            fields = ascii_fields(line)
+        for number, line in read_lines(path, TableError):
+            fields = split_words(line)
             if not fields:
                 continue
             if len(fields) != 2 or not _ID.fullmatch(fields[1]):

@@ -3,7 +3,6 @@
 import glob
 import re
 import unicodedata
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Protocol
 
 from toolkit.corpus.tags import is_tag
 from toolkit.errors import ToolkitError
-from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_utf8
+from toolkit.storage.lines import TextLines
 
 
 class TextError(ToolkitError):
@@ -240,22 +239,6 @@ def _simplify(character: str) -> str:
     return "-" if category.startswith("P") else character
 
 
-ASCII_SPACE = " \t\r\n\f\v"
-
-
-def ascii_fields(line: str) -> list[str]:
-    """Split a line at ASCII's white space alone, as OpenFst, SRILM and KenLM do.
-
-    `str.split` also splits at U+00A0 and others, which are part of words there.
-    """
-    if line.isascii():
-        return line.split()
-    return [field for field in _SPACES.split(line) if field]
-
-
-_SPACES = re.compile(f"[{ASCII_SPACE}]+")
-
-
 def text_files(source: Path) -> list[Path]:
     """List the files that `source` names, in sorted order.
 
@@ -278,32 +261,6 @@ def text_files(source: Path) -> list[Path]:
     if not files:
         raise TextError(f"language model text: {problem} {source}")
     return files
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end) of a UTF-8 text file, gzipped or not.
-
-    For files of programs: symbol tables, models. In text and dictionaries that people write, faulty
-    lines are left out, see `toolkit.storage.lines.TextLines`.
-
-    Raises:
-      TextError: the file cannot be read, with the line where it broke.
-    """
-    number = 0
-    try:
-        for number, line in decoded_lines(path):
-            if not is_utf8(line):
-                counts = LineCounts()
-                for _ in decoded_lines(path, counts):
-                    pass
-                raise TextError(f"{path}:{number}: not UTF-8: {counts.describe(line)}")
-            yield number, line
-    except FileNotFoundError as error:
-        raise TextError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise TextError(f"{path}:{number + 1}: damaged {error.encoding}") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise TextError(f"{path}: cannot be read after line {number}: {error}") from error
 
 
 class WordRules(Protocol):

@@ -11,6 +11,8 @@ from numba import njit
 
 from toolkit.storage.words import single_spaced
 
+Side = Literal["ref", "hyp"]
+"""Which of two texts that are compared."""
 Pair = tuple[str | None, str | None]
 """(reference unit, hypothesis unit); None first is an insertion, None second a deletion."""
 

@@ -10,13 +10,14 @@ from typing import Literal
 
 from toolkit.align.times import CtmError
 from toolkit.errors import ToolkitError
-from toolkit.score.lines import Side, TranscriptError
+from toolkit.score.alignment import Side
 from toolkit.score.nist.formats import StmError, assign, filtered, read_scored_ctm, read_stm
 from toolkit.score.nist.glm import Glm, GlmError
 from toolkit.score.transcripts import (
     FOLDER,
     JSON_FOLDER,
     Form,
+    TranscriptError,
     Transcripts,
     form_by_name,
     read_speakers,

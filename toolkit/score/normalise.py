@@ -10,7 +10,8 @@ from typing import Literal, get_args
 from toolkit.errors import ToolkitError
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import QUOTES, TextError, read_lines
+from toolkit.lang.text import QUOTES
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import WHITE_SPACE, split_words
 
@@ -171,14 +172,11 @@ class WordMap:
         """
         entries: dict[tuple[str, ...], tuple[str, ...]] = {}
         digest = hashlib.sha256()
-        try:
-            for number, line in read_lines(path):
-                digest.update(line.encode() + b"\n")
-                line = line.split(";;")[0].strip()
-                if line and not line.startswith("*"):
-                    _add(entries, line, apply, f"{path}:{number}")
-        except TextError as error:
-            raise NormaliseError(str(error)) from error
+        for number, line in read_lines(path, NormaliseError):
+            digest.update(line.encode() + b"\n")
+            line = line.split(";;")[0].strip()
+            if line and not line.startswith("*"):
+                _add(entries, line, apply, f"{path}:{number}")
         return cls(entries, f"{Path(path).name} (sha256 {digest.hexdigest()[:8]})")
 
     def __call__(self, text: str) -> str:

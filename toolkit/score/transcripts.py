@@ -17,19 +17,24 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from toolkit.align.times import CtmError
-from toolkit.score.lines import (
-    FaultyLineError,
-    Side,
-    TranscriptError,
-    content,
-    numbered_lines,
-    undecoded_lines,
+from toolkit.errors import ToolkitError
+from toolkit.score.alignment import Side
+from toolkit.storage.lines import (
+    LineCounts,
+    decoded_lines,
+    is_faulty,
+    read_content,
+    read_lines,
+    shown,
+    too_many,
 )
-from toolkit.score.nist.formats import read_scored_ctm, timed_words
-from toolkit.score.nist.grammar import NO_WORD, GrammarError, parse
-from toolkit.storage.lines import LineCounts, is_faulty, shown, too_many
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import WHITE_SPACE, key_and_rest, single_spaced, split_words
+
+
+class TranscriptError(ToolkitError):
+    """A transcript file that cannot be read."""
+
 
 _FILES = ("audio", "audio_filepath", "path", "file")
 _IDS = ("id", "utterance", *_FILES, "name")
@@ -121,13 +126,13 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
     parsed = None
     if not by_line:
         try:
-            parsed = _parsed(str(path), content(path))
+            parsed = _parsed(str(path), read_content(path, TranscriptError))
         except TranscriptError:
             by_line = _has_records_in_lines(path)
             if not by_line:
                 raise
     if by_line:
-        for number, line in numbered_lines(path):
+        for number, line in read_lines(path, TranscriptError):
             if line.strip():
                 place = f"{path}:{number}"
                 yield place, _record(place, _parsed(place, line), side)
@@ -154,7 +159,7 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
 
 def _has_records_in_lines(path: Path) -> bool:
     """Whether the first line of a file is a record by itself, and not all of the file."""
-    filled = [line for _, line in numbered_lines(path) if line.strip()]
+    filled = [line for _, line in read_lines(path, TranscriptError) if line.strip()]
     try:
         return len(filled) > 1 and isinstance(json.loads(filled[0]), dict)
     except (ValueError, RecursionError):
@@ -347,6 +352,9 @@ class Transcripts:
         """
         if not self.marked:
             return self.texts
+        # Only trn and CTM files need NIST's formats: recipes read Kaldi's text without them.
+        from toolkit.score.nist.grammar import NO_WORD, GrammarError, parse
+
         texts = {}
         for utterance, text in self.texts.items():
             try:
@@ -425,20 +433,23 @@ def read_transcripts(
         return Transcripts(form, _ctm_texts(path))
     counts, faulty_lines = LineCounts(), []
     if leave_out_faulty:
-        lines = undecoded_lines(path, counts)
+        lines = list(decoded_lines(path, TranscriptError, counts))
         faulty_lines = [(number, line) for number, line in lines if is_faulty(line)]
         lines = [(number, line) for number, line in lines if not is_faulty(line)]
         _check_limit(path, faulty_lines, counts)
     else:
-        lines = numbered_lines(path)
+        lines = list(read_lines(path, TranscriptError))
     if form == "auto":
         form = _detect(path, lines, named)
     faulty = {
         _faulty_id(form, *item): f"{path}:{item[0]}: {shown(item[1])}" for item in faulty_lines
     }
     if form == "icefall":  # its lines belong together in pairs: none can be left out
-        lines = numbered_lines(path)
-        filled = [(number, line) for number, line in lines if split_words(line)]
+        filled = [
+            (number, line)
+            for number, line in read_lines(path, TranscriptError)
+            if split_words(line)
+        ]
         return Transcripts(form, recogs_texts(path, filled, side))
     if form == "plain":
         texts = {str(number): single_spaced(line) for number, line in lines}
@@ -525,14 +536,17 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
             texts |= own
             continue
         id = _new_id(folder, path, texts)
-        try:
-            lines = [line for _, line in numbered_lines(path)]
-        except FaultyLineError as error:
-            if not leave_out_faulty:
-                raise
-            faulty[id] = str(error)
-            continue
-        texts[id] = " ".join(word for line in lines for word in split_words(line))
+        counts = LineCounts()
+        words: list[str] = []
+        for number, line in decoded_lines(path, TranscriptError, counts):
+            words += split_words(line)
+            if is_faulty(line) and id not in faulty:
+                faulty[id] = f"{path}:{number}: not UTF-8: {shown(line)}"
+        if id not in faulty:
+            texts[id] = " ".join(words)
+        elif not leave_out_faulty:
+            advice = f"; {counts.advice}" if counts.advice else ""
+            raise TranscriptError(f"{faulty[id]}{advice}")
     if too_many(len(faulty), len(faulty) + len(texts)):
         raise TranscriptError(
             f"{folder}: {len(faulty)} of {len(faulty) + len(texts)} texts are not UTF-8, first "
@@ -562,6 +576,8 @@ def _new_id(folder: Path, path: Path, texts: Mapping[str, str]) -> str:
 
 def _ctm_texts(path: Path) -> dict[str, str]:
     """Return the words of each utterance of a CTM in order of time."""
+    from toolkit.score.nist.formats import read_scored_ctm, timed_words  # see `plain_texts`
+
     try:
         entries = timed_words(read_scored_ctm(path))
     except CtmError as error:

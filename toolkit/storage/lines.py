@@ -1,8 +1,14 @@
-"""Lines of text files in UTF-8, and the one rule for lines that are not.
+"""The one reader of text files: lines in UTF-8, and what happens to lines that are not.
 
-A faulty line has bytes that are not UTF-8, or a zero byte. Readers list such lines and leave them
-out. A text is refused if they are more than a few and more than a share of its lines.
-A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded.
+A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways to read a file:
+
+- `read_lines` raises an error at the first faulty line: for files of programs (models, tables);
+- `TextLines` leaves faulty lines out and lists them; it refuses a text of which more than a few
+  lines, and more than a share, are faulty: for files that people write;
+- `decoded_lines` yields faulty lines too: for readers that name the utterance of such a line.
+
+A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded. Only a newline ends a
+line, as in Kaldi; Unicode's other line separators do not.
 """
 
 import codecs
@@ -83,25 +89,75 @@ class LineCounts:
         return f"{shown(line)}; {self.advice}" if self.advice else shown(line)
 
 
-def decoded_lines(path: Path, counts: LineCounts | None = None) -> Iterator[tuple[int, str]]:
+def decoded_lines(
+    path: Path, error: type[ToolkitError], counts: LineCounts | None = None
+) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a text file, gzipped or not.
 
-    Only a newline ends a line. A byte that is not UTF-8 becomes a surrogate, see `is_faulty`.
+    A byte that is not UTF-8 becomes a surrogate, see `is_faulty`.
 
     Args:
       path: the file; its byte order mark is no part of the first line.
+      error: the class of the error to raise.
       counts: counts the lines.
 
     Raises:
-      OSError, EOFError, zlib.error: the file cannot be read.
-      UnicodeDecodeError: damaged UTF-16 or UTF-32.
+      error: the file cannot be read, or its UTF-16 or UTF-32 is damaged; the message names it.
     """
     opener = gzip.open if str(path).endswith(".gz") else open
-    with opener(regular(path), "rb") as file:
-        for number, line in enumerate(_lines(file), 1):
-            if counts is not None:
-                _count(line, counts)
-            yield number, line
+    number = 0
+    try:
+        with opener(regular(path), "rb") as file:
+            for number, line in enumerate(_lines(file), 1):
+                if counts is not None:
+                    _count(line, counts)
+                yield number, line
+    except DAMAGE_ERRORS as cause:
+        raise error(_failure(path, cause, number)) from cause
+
+
+def _failure(path: Path, cause: Exception, number: int = 0) -> str:
+    """Describe why a file cannot be read, and after which line."""
+    if isinstance(cause, FileNotFoundError):
+        return f"{path}: no such file"
+    if isinstance(cause, UnicodeDecodeError):
+        return f"{path}: damaged {cause.encoding}; save it as UTF-8"
+    place = f" after line {number}" if number else ""
+    return f"{path}: cannot be read{place}: {reason(cause)}"
+
+
+def read_lines(path: Path, error: type[ToolkitError]) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a text file, gzipped or not.
+
+    Raises:
+      error: the file cannot be read, or a line is faulty; the message names file and line.
+    """
+    for number, line in decoded_lines(path, error):
+        if is_faulty(line):
+            raise error(f"{path}:{number}: {_fault(path, line, error)}")
+        yield number, line
+
+
+def _fault(path: Path, line: str, error: type[ToolkitError]) -> str:
+    if is_utf8(line):
+        return "a zero byte: this is not a text file"
+    counts = LineCounts()  # the advice depends on all lines of the file
+    for _ in decoded_lines(path, error, counts):
+        pass
+    return f"not UTF-8: {counts.describe(line)}"
+
+
+def read_content(path: Path, error: type[ToolkitError]) -> bytes:
+    """Return the bytes of a file, decompressed where its name ends in .gz.
+
+    Raises:
+      error: the file cannot be read; the message names it.
+    """
+    try:
+        content = regular(path).read_bytes()
+        return gzip.decompress(content) if Path(path).suffix == ".gz" else content
+    except DAMAGE_ERRORS as cause:
+        raise error(_failure(path, cause)) from cause
 
 
 def _lines(file: BufferedIOBase) -> Iterator[str]:
@@ -157,20 +213,11 @@ class TextLines:
           error: the file cannot be read; the message names it.
         """
         counts = self.counts[path] = LineCounts()
-        try:
-            for number, line in decoded_lines(path, counts):
-                if not is_faulty(line):
-                    yield number, line
-                elif len(self.listed) < LISTED:
-                    self.listed.append(f"{path}:{number}: {shown(line)}")
-        except FileNotFoundError as cause:
-            raise self.error(f"{path}: no such file") from cause
-        except UnicodeDecodeError as cause:
-            raise self.error(f"{path}: damaged {cause.encoding}; save it as UTF-8") from cause
-        except DAMAGE_ERRORS as cause:
-            if isinstance(cause, ToolkitError):
-                raise
-            raise self.error(f"{path}: cannot be read: {reason(cause)}") from cause
+        for number, line in decoded_lines(path, self.error, counts):
+            if not is_faulty(line):
+                yield number, line
+            elif len(self.listed) < LISTED:
+                self.listed.append(f"{path}:{number}: {shown(line)}")
 
     @property
     def faulty(self) -> int:

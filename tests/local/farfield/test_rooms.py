@@ -1,7 +1,9 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from local.farfield.config import SPOTS, FarfieldConfig
+from local.farfield.config import FarfieldConfig, Spot
 from local.farfield.rooms import LEAD, Room, circle, compute_room, device_position, wall_absorption
 
 CONFIG = FarfieldConfig(room_metres=((3.0, 3.0, 2.4), (4.0, 4.0, 2.6)), talkers=2)
@@ -68,7 +70,7 @@ def test_harder_placements_are_less_clear():
     assert clarity(CONFIG.dp1) > clarity(CONFIG.dp5) + 4
 
 
-@pytest.mark.parametrize("spot", SPOTS)
+@pytest.mark.parametrize("spot", get_args(Spot))
 def test_devices_stand_in_the_room_at_their_spot(spot):
     size = np.array([5.0, 4.0, 2.5])
     for seed in range(20):

@@ -36,7 +36,6 @@ from toolkit.corpus.pairing import (
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
 from toolkit.storage.paths import PathMap, map_path, printable
-from toolkit.storage.reading import reading
 from toolkit.storage.words import key_and_rest
 
 DECODERS = {
@@ -168,8 +167,7 @@ def read_lines(path: Path) -> list[TableLine]:
     The mark with which editors of Windows begin files is no part of the first id.
     """
     counts = LineCounts()
-    with reading(path, ManifestError, "is it a file, and may you read it?"):
-        numbered = list(decoded_lines(path, counts))
+    numbered = list(decoded_lines(path, ManifestError, counts))
     lines = []
     for number, line in numbered:
         id, rest = key_and_rest(line)

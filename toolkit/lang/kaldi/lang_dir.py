@@ -9,8 +9,8 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_positions
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE, UNKNOWN, SymbolTable
-from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import split_words
 
@@ -148,7 +148,7 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
     with_marks = (folder / "phones/word_boundary.txt").is_file()
     lexicon, left_out = Lexicon(), set()
     path = _existing(folder / "phones/align_lexicon.txt")
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, KaldiDictError):
         if not line.strip():
             continue
         fields = split_words(line)
@@ -179,7 +179,9 @@ def _kind(phone: str, silence: set[str], optional: set[str]) -> str:
 
 
 def _words(path: Path) -> list[str]:
-    return [word for _, line in read_lines(_existing(path)) for word in line.split()]
+    return [
+        word for _, line in read_lines(_existing(path), KaldiDictError) for word in line.split()
+    ]
 
 
 def _existing(path: Path) -> Path:

@@ -11,9 +11,10 @@ import numpy as np
 from toolkit.errors import ToolkitError
 from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel, Level
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import ASCII_SPACE, ascii_fields, read_lines
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
+from toolkit.storage.words import WHITE_SPACE, split_words
 
 
 class ArpaError(ToolkitError):
@@ -80,8 +81,8 @@ class _Reader:
         self.levels: list[Level] = []
 
     def _lines(self) -> Iterator[str]:
-        for self.number, line in read_lines(self.path):  # noqa: B020
-            yield line.strip(ASCII_SPACE)
+        for self.number, line in read_lines(self.path, ArpaError):  # noqa: B020
+            yield line.strip(WHITE_SPACE)
 
     def _fault(self, message: str, number: int | None = None) -> ArpaError:
         return ArpaError(f"{self.path}:{number or self.number or 1}: {message}")
@@ -126,7 +127,7 @@ class _Reader:
             if line.startswith("\\") and (_SECTION.fullmatch(line) or line == "\\end\\"):
                 end = line
                 break
-            fields = ascii_fields(line)
+            fields = split_words(line)
             if not n + 1 <= len(fields) <= n + 2:
                 raise self._fault(f"expected a probability, {n} words, a back-off: {quoted(line)}")
             try:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from toolkit.align.times import CtmEntry, CtmError
 from toolkit.errors import ToolkitError
-from toolkit.score.lines import TranscriptError, finite, numbered_lines
 from toolkit.score.nist.glm import Glm
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import single_spaced, split_words
 
@@ -46,12 +46,8 @@ def read_scored_ctm(path: Path) -> list[CtmEntry]:
     Raises:
       CtmError: names the file and line.
     """
-    try:
-        lines = numbered_lines(path)
-    except TranscriptError as error:
-        raise CtmError(str(error)) from error
     entries = []
-    for number, line in lines:
+    for number, line in read_lines(path, CtmError):
         fields = split_words(line)
         if not fields or line.startswith(";;"):
             continue
@@ -64,13 +60,22 @@ def read_scored_ctm(path: Path) -> list[CtmEntry]:
         duration = _ctm_seconds(f"{path}:{number}", "duration", fields[3])
         if start < 0:
             raise CtmError(f"{path}:{number}: start {fields[2]} must not be negative")
-        confidence = finite(fields[5]) if len(fields) > 5 else None
+        confidence = parse_finite(fields[5]) if len(fields) > 5 else None
         entries.append(CtmEntry(fields[0], fields[1], start, duration, fields[4], confidence))
     return entries
 
 
+def parse_finite(text: str) -> float | None:
+    """Return the finite number that a field holds; None where it holds none, or Python's `1_0`."""
+    try:
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 def _ctm_seconds(place: str, name: str, text: str) -> float:
-    seconds = math.nan if text == "*" else finite(text)
+    seconds = math.nan if text == "*" else parse_finite(text)
     if seconds is None:
         raise CtmError(f"{place}: {name} {quoted(text)} is neither a number of seconds nor *")
     return seconds
@@ -188,6 +193,10 @@ IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 """Text of a segment that is not scored; words recognised in it are ignored."""
 
 
+class TrnError(ToolkitError):
+    """An utterance that a line of a trn file cannot hold."""
+
+
 class StmError(ToolkitError):
     """An STM file that cannot be read, or a segment that cannot be written."""
 
@@ -222,13 +231,9 @@ def read_stm(path: Path) -> list[StmSegment]:
     Raises:
       StmError: a line is malformed; the message names the file and line.
     """
-    try:
-        lines = numbered_lines(path)
-    except TranscriptError as error:
-        raise StmError(str(error)) from error
     return [
         _segment(f"{path}:{number}", line)
-        for number, line in lines
+        for number, line in read_lines(path, StmError)
         if split_words(line) and not line.startswith(";;")
     ]
 
@@ -249,7 +254,7 @@ def _segment(place: str, line: str) -> StmSegment:
 
 
 def _seconds(place: str, text: str) -> float:
-    seconds = finite(text)
+    seconds = parse_finite(text)
     if seconds is None or seconds < 0:
         raise StmError(f"{place}: {text!r} is not a number of seconds")
     return seconds
@@ -290,7 +295,7 @@ def write_trn(texts: Mapping[str, str], path: Path) -> None:
     """Write `word word ... (utterance-id)` lines atomically, in the mapping's order.
 
     Raises:
-      TranscriptError: as `check_trn`.
+      TrnError: as `check_trn`.
     """
     check_trn(texts)
     lines = (f"{single_spaced(f'{text} ({id})')}\n" for id, text in texts.items())
@@ -301,14 +306,14 @@ def check_trn(texts: Mapping[str, str]) -> None:
     """Check that texts can be written as a trn file.
 
     Raises:
-      TranscriptError: an id is empty or has white space or parentheses, or a text would be read as
+      TrnError: an id is empty or has white space or parentheses, or a text would be read as
         a comment (`;;`).
     """
     for utterance, text in texts.items():
         if text.lstrip().startswith(";;"):
-            raise TranscriptError(f"{utterance!r}: a trn line cannot begin with ;;")
+            raise TrnError(f"{utterance!r}: a trn line cannot begin with ;;")
         if len(utterance.split()) != 1 or set(utterance) & set("() \t"):
-            raise TranscriptError(
+            raise TrnError(
                 f"{utterance!r} cannot be the id of a trn line: rename the utterance to have no "
                 "white space and no parentheses"
             )

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.score.lines import Side, TranscriptError, content, numbered_lines
+from toolkit.score.alignment import Side
+from toolkit.storage.lines import read_content, read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import single_spaced
 
@@ -64,11 +65,7 @@ class Glm:
         Raises:
           GlmError: names the file and the line.
         """
-        try:
-            lines = numbered_lines(path)
-        except TranscriptError as error:
-            raise GlmError(str(error)) from error
-        held = _applied(lines, kind, side)
+        held = _applied(list(read_lines(path, GlmError)), kind, side)
         if not held:
             raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
         comment = re.findall(r"[!-~]*", held[0][1])[0]
@@ -167,7 +164,9 @@ class Glm:
 
 def glm_name(path: Path) -> str:
     """Return a file's name and digest, to be printed with the error rate."""
-    return f"{Path(path).name} (sha256 {hashlib.sha256(content(path)).hexdigest()[:8]})"
+    return (
+        f"{Path(path).name} (sha256 {hashlib.sha256(read_content(path, GlmError)).hexdigest()[:8]})"
+    )
 
 
 def _applied(lines: list[tuple[int, str]], kind: Kind, side: Side) -> list[tuple[int, str]]:

@@ -203,7 +203,7 @@ def write_sclite_reports(score: Score, folder: Path) -> None:
     `hyp.sys`, which are otherwise removed where an earlier score has left them.
 
     Raises:
-      TranscriptError: an id or a text cannot stand in a trn file; nothing is written then.
+      TrnError: an id or a text cannot stand in a trn file; nothing is written then.
     """
     folder = Path(folder)
     refs = {u.id: u.ref_text for u in score.utterances}
