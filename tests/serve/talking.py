@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 from toolkit.align.times import TimedToken
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.stream import StreamResult
-from toolkit.serve.client import Limits, ServeConfig
+from toolkit.serve.config import Limits, ServeConfig
 from toolkit.serve.server import Server
 
 RATE = 16000

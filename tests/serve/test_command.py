@@ -18,7 +18,7 @@ from tests.decode.conftest import make_bundle
 from tests.serve.talking import Tones
 from toolkit.cli import main
 from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
-from toolkit.serve.client import ServeConfig
+from toolkit.serve.config import ServeConfig
 from toolkit.serve.server import Server, run
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,8 @@ from toolkit.decode.config import EndpointConfig
 from toolkit.decode.stream import Recogniser
 from toolkit.errors import ToolkitError
 from toolkit.serve import protocol
-from toolkit.serve.client import Client, ServeConfig
+from toolkit.serve.client import Client
+from toolkit.serve.config import ServeConfig
 from toolkit.serve.protocol import AudioFormat, RefusedError
 
 LOCAL = "localhost"
