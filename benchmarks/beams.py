@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.run import BenchmarkError
 from toolkit.config.click_types import FILE, JSON_OUT
-from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.bundle import Bundle, is_ctc
 from toolkit.decode.recogniser import (
     NetworkRecogniser,
     SpeakerRecogniser,
@@ -109,7 +109,7 @@ def command(
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
-        bundle = find_system(model, system, role_of(sources))
+        bundle = Bundle(model).choose(role_of(sources), system)
         widths = measure(bundle, sources, read_transcripts(ref).texts)
     for line in table(widths):
         click.echo(line)

@@ -40,13 +40,13 @@ def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
 
 def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
-    from toolkit.decode.bundle import find_system
+    from toolkit.decode.bundle import Bundle
     from toolkit.decode.recogniser import load_recogniser
     from toolkit.features.audio import load_audio
     from toolkit.processes.devices import one_thread
 
     with one_thread():
-        recogniser = load_recogniser(find_system(model, role="stream"))
+        recogniser = load_recogniser(Bundle(model).choose("stream"))
         recogniser.warm_up()
         rate = recogniser.sampling_rate
         samples = [load_audio(path, rate) for path in audio]

@@ -59,6 +59,7 @@ def decode_arrays(
         extract(found, config, fbank / split, run.jobs, device=run.device)
         scorer = NeuralScorer(run.need(system), normaliser, fbank / split, device=run.device)
         rows.append(_decode(run, system, split, scorer, graphs, out))
+    remove_lattices(out)
     record_results(out / "rows.json", rows)
     return {f"wer {row.split}": row.wer for row in rows}
 
@@ -111,7 +112,6 @@ def _decode(
     folder.mkdir(parents=True, exist_ok=True)
     decoder = network_decoder(run, graphs).at(weights[-1][0].acoustic_scale)
     decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
-    remove_lattices(folder)
     return score_split(
         references_of(scorer),
         {found.utterance: found.hypotheses[0] for found in decoded},

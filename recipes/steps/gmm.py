@@ -21,7 +21,7 @@ from toolkit.align.train_gmm import (
 )
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.search import DecoderFiles
-from toolkit.decode.system import decode_passes, decode_system
+from toolkit.decode.system import decode_system
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem
@@ -106,15 +106,13 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     scorers = gmm_scorers(run, system, transforms or {})
     decoder = gmm_decoder(run, system, out, rescore=adapted)
     options = decoding_options(run) | {"passes": passes(run, out, rescore=adapted)}
-    if not adapted:
-        return decode_passes(system, scorers, decoder=decoder, out=out, **options)
     return decode_system(
         system,
         scorers,
         decoder=decoder,
-        lang=run.need("lang"),
+        lang=run.need("lang") if adapted else None,
         senones=senones,
-        nbest=run.config.nbest,
+        nbest=run.config.nbest if adapted else None,
         **options,
     )
 

@@ -15,11 +15,10 @@ from click.testing import CliRunner
 from toolkit.align.times import read_ctm
 from toolkit.cli import main
 from toolkit.decode.bundle import (
+    Bundle,
     BundledSystem,
     BundleError,
     CtcFiles,
-    find_ctc,
-    find_network,
     write_ctc_bundle,
     write_systems,
 )
@@ -264,9 +263,9 @@ def test_what_needs_the_whole_cannot_stream(both_ways):
 def test_bundles_are_found(bundle, both_ways, tmp_path):
     assert isinstance(load_recogniser(bundle), CtcRecogniser)
     for folder in (bundle, bundle.parent, bundle.parent.parent):
-        assert find_ctc(folder) == bundle
-    assert find_ctc(tmp_path) is None
-    assert find_network(both_ways.parent) == both_ways
+        assert Bundle(folder).ctc_network() == bundle
+    assert Bundle(tmp_path).ctc_network() is None
+    assert Bundle(both_ways.parent).network() == both_ways
     with pytest.raises(BundleError, match="is not the bundle of a CTC network"):
         CtcRecogniser(tmp_path)
 

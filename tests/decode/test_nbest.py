@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from toolkit.align.times import read_ctm
+from toolkit.fsa.lattice import Weights
 
 TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mumble": "YES"}
 
@@ -14,14 +15,13 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     from toolkit.fsa.beam import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
-    out, tuned = tmp_path / "out", tmp_path / "tuned.json"
-    tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.0}')
+    out = tmp_path / "out"
     scorers = {"dev": recogniser.scorer({"doubt1": "NO YES"}), "test": recogniser.scorer(TEXTS)}
     arguments = (
         scorers,
         ["dev"],
         DecoderFiles(recogniser.graph, recogniser.words, config),
-        tuned,
+        Weights(1.0),
         recogniser.folder / "lang",
         recogniser.senones,
         NbestConfig(count=4),
@@ -59,7 +59,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
 
 def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):
     from toolkit.decode.config import DecodeConfig, NbestConfig
-    from toolkit.decode.search import DecoderFiles
+    from toolkit.decode.search import DecoderFiles, remove_lattices
     from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
     from toolkit.lang.ngram.binary import write_binary
@@ -69,24 +69,25 @@ def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path)
     decoder = DecoderFiles(recogniser.graph, recogniser.words, config, tmp_path / "larger")
     scorers = {"dev": recogniser.scorer({"doubt1": "NO YES"}), "test": recogniser.scorer(TEXTS)}
 
-    def decode(out, keep):
+    def decode(out):
         passes = [Pass("2gram", out / "first_pass"), Pass("3gram", out)]
-        arguments = (scorers, ["dev"], decoder, passes, out, 1, "./run.py")
-        return decode_passes("made-up", *arguments, keep_lattices=keep)
+        return decode_passes("made-up", scorers, ["dev"], decoder, passes, out, 1, "./run.py")
 
     def listed(out, decoder):
-        arguments = (scorers, ["dev"], decoder, out / "tuned.json", recogniser.folder / "lang")
+        weights = Weights.load(out / "tuned.json")
+        decoder = decoder.at(weights.acoustic_scale)
+        arguments = (scorers, ["dev"], decoder, weights, recogniser.folder / "lang")
         found = write_nbest_and_ctm(*arguments, recogniser.senones, NbestConfig(), out, jobs=1)
         return found, [
             (out / name).read_bytes()
             for name in ("test/nbest.tsv", "test/words.ctm", "dev/nbest.tsv", "calibration.json")
         ]
 
-    decode(tmp_path / "anew", keep=False)
+    decode(tmp_path / "anew")
+    assert [*(tmp_path / "anew").rglob("searched.*")]
+    remove_lattices(tmp_path / "anew")
     assert not [*(tmp_path / "anew").rglob("searched.*")]
     expected = listed(tmp_path / "anew", decoder)
-    decode(tmp_path / "kept", keep=True)
-    assert [*(tmp_path / "kept").rglob("searched.*")]
+    decode(tmp_path / "kept")
     without_graph = replace(decoder, graph=tmp_path / "removed")
     assert listed(tmp_path / "kept", without_graph) == expected
-    assert not [*(tmp_path / "kept").rglob("searched.*")]

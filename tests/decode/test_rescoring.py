@@ -10,15 +10,13 @@ import pytest
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
-from toolkit.decode.decoded import NbestList
+from toolkit.decode.decoded import NbestList, NbestListError, read_nbest_lists
 from toolkit.decode.rescore import (
     WEIGHTS,
-    NbestListError,
     Rescorer,
     RescoringWeights,
     make_nbest_lists,
     neural_scores,
-    read_nbest_lists,
     rescore_system,
     tune_rescoring,
 )
@@ -198,17 +196,18 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder):
     model, scorers = Preference("NO NO"), made_up(recogniser)
     once = replace(decoder, config=replace(CONFIG, scales=(1.0,)))
     expected = rescore(recogniser, once, model, tmp_path / "expected")
-    folder, lang, tuned = tmp_path / "decode", recogniser.folder / "lang", tmp_path / "tuned.json"
-    arguments = (scorers, ["dev"], decoder, tuned, lang, recogniser.senones, NbestConfig(25))
-    write_nbest_and_ctm(*arguments, folder, jobs=1)
-    weights = Weights(1.0, 0.0)
+    folder, lang = tmp_path / "decode", recogniser.folder / "lang"
+    arguments = (scorers, ["dev"], decoder, Weights(1.0), lang, recogniser.senones)
+    write_nbest_and_ctm(*arguments, NbestConfig(25), folder, jobs=1)
     for split, scorer in scorers.items():
         made = make_nbest_lists(scorer, decoder, 0.0, 20, tmp_path / "expected" / split, jobs=1)
-        found = read_nbest_lists(folder / split / "nbest", weights, 20)
+        found = read_nbest_lists(folder / split / "nbest", 20)
         assert [(x.utterance, x.nbest) for x in found] == [(x.utterance, x.nbest) for x in made]
         listed = sorted((folder / split / "nbest").glob("nbest.*.jsonl"))
         written = [
-            json.loads(line)["seconds"] for path in listed for line in path.read_text().splitlines()
+            json.loads(line)["decode_seconds"]
+            for path in listed
+            for line in path.read_text().splitlines()
         ]
         assert [x.decode_seconds for x in found] == written
     once = replace(once, graph=tmp_path / "removed")  # which another search would need
@@ -222,7 +221,7 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder):
         rescore(recogniser, other, model, tmp_path / "other", nbest=nbest)
     (folder / "dev/nbest/nbest.000000.jsonl").write_text('{"utterance": "b"}')
     with pytest.raises(NbestListError, match=r"nbest\.000000.*decode again"):
-        read_nbest_lists(folder / "dev/nbest", weights, 20)
+        read_nbest_lists(folder / "dev/nbest", 20)
 
 
 def test_a_system_is_tuned_on_dev_and_rescored(recogniser, decoder, tmp_path):

@@ -91,5 +91,5 @@ def test_noise_alone_is_no_speech():
 
 def test_settings_that_contradict_each_other_are_refused():
     for wrong in ({"longest": 4.0}, {"pause": 0.0}, {"threshold": 1.0}, {"margin": -1.0}):
-        with pytest.raises(ValueError, match="need"):
+        with pytest.raises(ValueError, match="must be"):
             SegmentConfig(**wrong)

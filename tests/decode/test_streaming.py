@@ -146,7 +146,7 @@ def test_words_end_with_their_utterance(bundle, babble):
 
 def test_endpoints_that_never_come_are_refused():
     for wrong in ({"silence": 0.0}, {"longest": -1.0}, {"silence": float("nan")}):
-        with pytest.raises(ValueError, match="must be (above 0|a number)"):
+        with pytest.raises(ValueError, match=r"must be (above 0|a number)"):
             EndpointConfig(**wrong)
 
 

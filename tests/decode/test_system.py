@@ -48,15 +48,13 @@ def test_other_weights_need_no_other_search(recogniser, tmp_path):
     )
     others = [[Weights(0.7, -100.0), Weights(2.0, 3.0)]]
     expected = decode_store(scorer, decoder, others, tmp_path / "anew", jobs=1)
-    (once,) = decode_store(scorer, decoder, [[Weights(1.0)]], tmp_path, jobs=1)
+    decode_store(scorer, decoder, [[Weights(1.0)]], tmp_path, jobs=1)
     decoder = replace(decoder, graph=tmp_path / "removed")  # which another search would need
     found = decode_store(scorer, decoder, others, tmp_path, jobs=1)
     assert [(d.utterance, d.hypotheses, d.beam, d.cut) for d in found[0]] == [
         (d.utterance, d.hypotheses, d.beam, d.cut) for d in expected[0]
     ]
     remove_lattices(tmp_path)
-    (again,) = decode_store(scorer, decoder, [[Weights(1.0)]], tmp_path, jobs=1)
-    assert again == once  # the best paths of before are kept
     with pytest.raises(ToolkitError, match="removed"):
         decode_store(scorer, decoder, [[Weights(3.0)]], tmp_path, jobs=1)
 
@@ -153,9 +151,7 @@ def test_utterances_without_features_are_deletions(recogniser, tmp_path):
     config = replace(CONFIG, penalties=(0.0,))
     decoder = DecoderFiles(recogniser.graph, recogniser.words, config)
     passes = [Pass("2gram", tmp_path)]
-    found = decode_passes(
-        "made-up", scorers, ["dev"], decoder, passes, tmp_path, 1, "./run.py", keep_lattices=True
-    )
+    found = decode_passes("made-up", scorers, ["dev"], decoder, passes, tmp_path, 1, "./run.py")
     assert found == {"wer dev": 12.5, "wer test": 50.0, "no path": 2}
     rows = {row["split"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
     assert (rows["test"]["del"], rows["test"]["ref_words"]) == (3, 6)
@@ -167,6 +163,6 @@ def test_utterances_without_features_are_deletions(recogniser, tmp_path):
     )
     assert {entry.utterance for entry in read_ctm(tmp_path / "test/words.ctm")} == {"c1", "c2"}
     nbest = NbestConfig()
-    arguments = scorers, ["dev"], decoder, tmp_path / "tuned.json", recogniser.folder / "lang"
+    arguments = scorers, ["dev"], decoder, Weights(1.0), recogniser.folder / "lang"
     write_nbest_and_ctm(*arguments, recogniser.senones, nbest, tmp_path, jobs=1)
     assert {entry.utterance for entry in read_ctm(tmp_path / "test/words.ctm")} == {"c1", "c2"}

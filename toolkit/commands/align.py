@@ -66,13 +66,13 @@ def align(
     from toolkit.align.aligner import find_bundle
     from toolkit.align.folder import align_folder, summary
     from toolkit.align.times import read_ctm
-    from toolkit.decode.bundle import find_ctc, read_card
+    from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.ctc.align_folder import align_folder_by_ctc
     from toolkit.score.boundaries import compare_boundaries
 
     # Read first: a fault of it is better told of before the alignment than after.
     truth = None if reference is None else read_ctm(reference)
-    ctc, index = find_ctc(model), None if channel is None else channel - 1
+    ctc, index = Bundle(model).ctc_network(), None if channel is None else channel - 1
     if card := read_card(ctc or find_bundle(model)):
         click.echo(card, err=True)
     if ctc is not None:

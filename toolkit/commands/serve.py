@@ -56,7 +56,7 @@ def serve(
     Example:
       toolkit serve --port 8000 exp/demo/final
     """
-    from toolkit.decode.bundle import find_system, read_card
+    from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.config import EndpointConfig
     from toolkit.decode.recogniser import load_recogniser
     from toolkit.environment import usable_cpus
@@ -74,7 +74,7 @@ def serve(
             f" machine or by https; for your own use, `ssh -L {port}:localhost:{port} MACHINE`"
             " needs no --host"
         )
-    bundle = find_system(model, system, role="stream")
+    bundle = Bundle(model).choose("stream", system)
     card = read_card(bundle)
     if card:
         report(str(card))

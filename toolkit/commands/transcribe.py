@@ -151,7 +151,7 @@ def transcribe(
       arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
-    from toolkit.decode.bundle import find_system, read_card
+    from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
     from toolkit.decode.transcribe import transcribe as transcribe_sources
@@ -192,7 +192,7 @@ def transcribe(
         sources = inputs.sources(audio, stdin, Path(work))
         _check_number(len(sources), form, apart)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
-        bundle = find_system(model, system, "stream" if stream else role_of(sources))
+        bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)
         if card := read_card(bundle):
             without = "rescoring, and so its error rates, left out: " if fast else ""
             click.echo(f"{without}{card}", err=True)
@@ -235,7 +235,7 @@ def _check_number(recordings: int, form: str, apart: bool) -> None:
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
     """Say what follows for recordings whose speakers are not named; None if all are."""
-    from toolkit.decode.bundle import adapts_to_speakers, find_system, read_card
+    from toolkit.decode.bundle import Bundle, adapts_to_speakers, read_card
 
     unnamed = [source for source in sources if source.speaker is None]
     adapts = adapts_to_speakers(bundle)
@@ -253,7 +253,7 @@ def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str
             f"Warning: {note}, but {bundle.name} adapts to speakers and makes more errors without;"
             " --speakers names them"
         )
-    with_speakers = find_system(model, role="speaker_known").name
+    with_speakers = Bundle(model).choose("speaker_known").name
     better = f", and then {with_speakers} is the best system"
     return f"{note}; --speakers names them{better if with_speakers != bundle.name else ''}"
 

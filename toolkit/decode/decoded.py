@@ -1,15 +1,21 @@
 """What decoding gives: n-best lists, utterances with times of words, transcripts of recordings."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from toolkit.align.times import TimedToken
+from toolkit.config.fields import from_plain
+from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import Hypothesis
 from toolkit.lang.tables import SymbolTable
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 
 @dataclass(frozen=True)
@@ -36,26 +42,25 @@ class NbestList:
           weights: those that it was called with.
           words: the names of the words.
         """
-        rows = [
-            (h.score, h.acoustic, h.lm, " ".join(map(words.symbol, h.words))) for h in hypotheses
-        ]
-        return cls.of_rows(rows, weights)
-
-    @classmethod
-    def of_rows(
-        cls, rows: Sequence[tuple[float, float, float, str]], weights: Weights
-    ) -> "NbestList":
-        """The same from total score, acoustic and LM log-probability, and words."""
         scale, penalty = weights.acoustic_scale, weights.word_penalty
         return cls(
-            tuple(text for *_, text in rows),
-            tuple(acoustic for _, acoustic, _, _ in rows),
-            tuple(
-                score - scale * acoustic - lm - penalty * len(text.split())
-                for score, acoustic, lm, text in rows
-            ),
-            tuple(lm for _, _, lm, _ in rows),
+            tuple(" ".join(map(words.symbol, h.words)) for h in hypotheses),
+            tuple(h.acoustic for h in hypotheses),
+            tuple(h.score - scale * h.acoustic - h.lm - penalty * len(h.words) for h in hypotheses),
+            tuple(h.lm for h in hypotheses),
         )
+
+    def first(self, count: int) -> "NbestList":
+        """Return the first hypotheses, `count` at most."""
+        return NbestList(
+            self.texts[:count], self.acoustic[:count], self.graph[:count], self.lm[:count]
+        )
+
+    def totals(self, weights: Weights) -> list[float]:
+        """Return the score of each hypothesis under weights, without a neural model."""
+        acoustic, graph, lm, num_words = self.scores
+        scale, penalty = weights.acoustic_scale, weights.word_penalty
+        return (scale * acoustic + graph + lm + penalty * num_words).tolist()
 
     @property
     def sentences(self) -> list[list[str]]:
@@ -67,6 +72,66 @@ class NbestList:
         """[4, K] float64: `acoustic`, `graph`, `lm`, and numbers of words."""
         lengths = [len(words) for words in self.sentences]
         return np.array([self.acoustic, self.graph, self.lm, lengths], dtype=np.float64)
+
+
+class NbestListError(ToolkitError):
+    """N-best lists that cannot be read."""
+
+
+@dataclass(frozen=True)
+class ListedUtterance:
+    """An utterance and its n-best list, as stored between decoding and rescoring."""
+
+    utterance: str
+    """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    decode_seconds: float
+    """Processor time of network, search and list, see `toolkit.decode.search.DecodedPass`."""
+    nbest: NbestList
+    """The list."""
+    words: tuple[TimedToken, ...] = ()
+    """The best hypothesis, word by word; confidences are lattice posteriors, not calibrated. Empty
+    where they were not requested."""
+
+
+def nbest_path(folder: Path, number: int) -> Path:
+    """The file of the n-best lists of a feature shard."""
+    return folder / f"nbest.{number:06d}.jsonl"
+
+
+def write_nbest_shard(path: Path, utterances: Iterable[ListedUtterance]) -> None:
+    """Write the n-best lists of a feature shard, a line of JSON for each utterance."""
+    lines = [json.dumps(asdict(utterance)) + "\n" for utterance in utterances]
+    write_atomically(path, "".join(lines))
+
+
+def read_nbest_shard(path: Path) -> list[ListedUtterance]:
+    """Read what `write_nbest_shard` wrote.
+
+    Raises:
+      NbestListError: the file is damaged, or of an earlier version.
+    """
+    with reading(path, NbestListError, "remove it and decode again"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [from_plain(ListedUtterance, json.loads(line)) for line in lines]
+
+
+def read_nbest_lists(folder: Path, count: int) -> list[ListedUtterance]:
+    """Read the n-best lists of a split.
+
+    Args:
+      folder: `nbest/` of the split.
+      count: most hypotheses to take of a list.
+
+    Raises:
+      NbestListError: a file is damaged, or of an earlier version.
+    """
+    return [
+        replace(utterance, nbest=utterance.nbest.first(count))
+        for path in sorted(folder.glob("nbest.*.jsonl"))
+        for utterance in read_nbest_shard(path)
+    ]
 
 
 @dataclass(frozen=True)

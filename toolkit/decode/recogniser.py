@@ -142,7 +142,7 @@ class NetworkRecogniser(Recogniser):
     """Recognises speech, utterance by utterance, with a bundle from `write_network_bundle`.
 
     Args:
-      bundle: the folder of the system; `find_system` finds one in a run's `final/`.
+      bundle: the folder of the system; `Bundle.choose` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
       fast: leave out the passes that rescore.
 

@@ -17,11 +17,18 @@ import numpy as np
 import torch
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
-from toolkit.config.fields import from_plain, read_plain
+from toolkit.config.fields import read_plain
 from toolkit.decode.config import NeuralRescoringConfig, WordsConfig
 from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
-from toolkit.decode.decoded import NbestList
+from toolkit.decode.decoded import (
+    ListedUtterance,
+    NbestList,
+    nbest_path,
+    read_nbest_lists,
+    read_nbest_shard,
+    write_nbest_shard,
+)
 from toolkit.decode.search import (
     WEIGHTS as WEIGHT_NAMES,
 )
@@ -37,7 +44,6 @@ from toolkit.decode.system import (
     Progress,
     Scorers,
     correct_words,
-    read_summaries,
     references_of,
     speakers_of,
     words_of,
@@ -54,7 +60,6 @@ from toolkit.decode.tune import (
     write_grid,
 )
 from toolkit.decode.words import Calibration, word_confidences
-from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import n_best
 from toolkit.lang.ngram.backoff import BackoffModel
@@ -63,51 +68,6 @@ from toolkit.processes.workers import processor_seconds
 from toolkit.score.alignment import align
 from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import reading
-
-
-class NbestListError(ToolkitError):
-    """N-best lists that cannot be read."""
-
-
-@dataclass(frozen=True)
-class ListedUtterance:
-    """An utterance and its n-best list."""
-
-    utterance: str
-    """Utterance id."""
-    audio_seconds: float
-    """Length of the utterance."""
-    decode_seconds: float
-    """Processor time of network and search, see `toolkit.decode.search.DecodedPass`."""
-    nbest: NbestList
-    """The list."""
-
-
-def read_nbest_lists(folder: Path, weights: Weights, count: int) -> list[ListedUtterance]:
-    """The n-best lists that `toolkit.decode.system.write_nbest_and_ctm` has made of a split.
-
-    Args:
-      folder: `nbest/` of the split.
-      weights: those of its decode.
-      count: most hypotheses to take of a list.
-
-    Raises:
-      NbestListError: a file is damaged, or of an earlier version.
-    """
-    listed = []
-    for path in sorted(folder.glob("nbest.*.jsonl")):
-        with reading(path, NbestListError, "decode again"):
-            listed += [
-                ListedUtterance(
-                    summary.utterance,
-                    summary.audio_seconds,
-                    summary.seconds,
-                    NbestList.of_rows(summary.nbest[:count], weights),
-                )
-                for summary in read_summaries(path)
-            ]
-    return listed
 
 
 def make_nbest_lists(
@@ -127,12 +87,8 @@ def make_nbest_lists(
       NbestListError: a file of an earlier run is damaged.
     """
     work = partial(_list_shard, decoder, penalty, count, out)
-    listed = []
-    for path in map_scored_shards(work, scorer, jobs, "n-best"):
-        with reading(path, NbestListError, "remove it to make it again"):
-            lines = path.read_text(encoding="utf-8").splitlines()
-            listed += [from_plain(ListedUtterance, json.loads(line)) for line in lines]
-    return listed
+    paths = map_scored_shards(work, scorer, jobs, "n-best")
+    return [utterance for path in paths for utterance in read_nbest_shard(path)]
 
 
 def _list_shard(
@@ -145,14 +101,10 @@ def _list_shard(
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
-    path = out / f"nbest.{number:06d}.jsonl"
-    if path.exists():
-        return path
-    list_utterance = _lister(open_decoder(decoder), penalty, count, scorer)
-    lines = [
-        json.dumps(asdict(x)) + "\n" for x in map_utterances(list_utterance, scorer, ids, threads)
-    ]
-    write_atomically(path, "".join(lines))
+    path = nbest_path(out, number)
+    if not path.exists():
+        list_utterance = _lister(open_decoder(decoder), penalty, count, scorer)
+        write_nbest_shard(path, map_utterances(list_utterance, scorer, ids, threads))
     return path
 
 
@@ -522,7 +474,7 @@ def rescore_system(
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
         if split in nbest and scale == before.acoustic_scale:
-            listed = read_nbest_lists(nbest[split], before, config.count)
+            listed = read_nbest_lists(nbest[split], config.count)
         else:
             folder = out / split / "nbest" / f"{scale:g}"
             folder.mkdir(parents=True, exist_ok=True)

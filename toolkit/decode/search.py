@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,6 @@ from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.tables import SymbolTable
-from toolkit.storage.digests import digest_bytes
-from toolkit.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from toolkit.decode.rescore import Rescorer
@@ -400,12 +398,10 @@ def decode_store(
     """
     work = partial(_decode_shard, files, weights, out)
     decoded: list[list[DecodedPass]] = [[] for _ in range(files.passes)]
-    for path in map_scored_shards(work, scorer, jobs, "decode", progress):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            for utterances, fields in zip(decoded, json.loads(line), strict=True):
-                utterances.append(
-                    DecodedPass(**{**fields, "hypotheses": tuple(fields["hypotheses"])})
-                )
+    for shard in map_scored_shards(work, scorer, jobs, "decode", progress):
+        for by_pass in shard:
+            for utterances, utterance in zip(decoded, by_pass, strict=True):
+                utterances.append(utterance)
     for utterances, pairs in zip(decoded, weights, strict=True):
         no_hypotheses = ("",) * len(pairs)
         utterances += [
@@ -428,19 +424,11 @@ def _decode_shard(
     scorer: Scorer,
     threads: int,
     shard: tuple[int, Sequence[str]],
-) -> Path:
-    number = shard[0]
-    tried = [[asdict(pair) for pair in pairs] for pairs in weights]
-    name = digest_bytes(json.dumps(tried).encode())[:8]
-    path = out / f"passes-{name}.{number:06d}.jsonl"
-    if not path.exists():
-        table = SymbolTable.read(files.words)
-        searched = searched_shard(files, out, scorer, threads, shard)
-        lines = [
-            json.dumps(_best_paths(utterance, weights, table)) + "\n" for utterance in searched
-        ]
-        write_atomically(path, "".join(lines))
-    return path
+) -> list[list[DecodedPass]]:
+    """Return for each utterance of a shard its passes."""
+    table = SymbolTable.read(files.words)
+    searched = searched_shard(files, out, scorer, threads, shard)
+    return [_best_paths(utterance, weights, table) for utterance in searched]
 
 
 def searched_shard(
@@ -500,24 +488,24 @@ def _search_shard(
 
 def _best_paths(
     searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
-) -> list[dict]:
-    """The fields of `DecodedPass` for each pass."""
+) -> list[DecodedPass]:
+    """Return the best paths of each pass."""
     passes = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()
-        hypotheses = [""] * len(pairs)
+        hypotheses = ("",) * len(pairs)
         if searched.lattices:
             paths = [searched.lattices[pass_number].best_words(pair) for pair in pairs]
-            hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
-        spent = (time.process_time() - start) / len(pairs)
+            hypotheses = tuple(" ".join(map(table.symbol, path)) for path in paths)
+        seconds_per_pair = (time.process_time() - start) / len(pairs)
         passes.append(
-            {
-                "utterance": searched.utterance,
-                "audio_seconds": searched.audio_seconds,
-                "decode_seconds": round(searched.seconds[pass_number] + spent, 6),
-                "beam": searched.beam,
-                "hypotheses": hypotheses,
-                "cut": searched.cut and pass_number > 0,
-            }
+            DecodedPass(
+                searched.utterance,
+                searched.audio_seconds,
+                round(searched.seconds[pass_number] + seconds_per_pair, 6),
+                searched.beam,
+                hypotheses,
+                searched.cut and pass_number > 0,
+            )
         )
     return passes

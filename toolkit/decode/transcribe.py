@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.decode.bundle import find_system
+from toolkit.decode.bundle import Bundle
 from toolkit.decode.config import SegmentConfig
 from toolkit.decode.decoded import DecodedUtterance, Transcript
 from toolkit.decode.recogniser import load_recogniser
@@ -214,7 +214,7 @@ def transcribe(
     Raises:
       BundleError: `model` is not a bundle.
     """
-    bundle = find_system(model, role=role_of(sources))
+    bundle = Bundle(model).choose(role_of(sources))
     recogniser = load_recogniser(bundle, device, fast, int8)
     if details:
         recogniser.word_aligner  # noqa: B018 - fails now rather than at the first word

@@ -200,7 +200,8 @@ class WordAligner:
         self._compiler = TranscriptGraphs(Lang.load(lang), senones)
         check_phones(lang, self._compiler.lang, senones)
         self._calibration = Calibration.load(calibration) if calibration else Calibration()
-        self._shift, self._beam = frame_shift, beam
+        self.frame_shift = frame_shift
+        self._beam = beam
 
     def __call__(
         self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
@@ -247,7 +248,12 @@ class WordAligner:
             spans = list(pairwise(bounds))
         confidences = self._calibration(posteriors)
         return [
-            TimedToken(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
+            TimedToken(
+                name,
+                round(start * self.frame_shift, 3),
+                round(end * self.frame_shift, 3),
+                confidence,
+            )
             for name, (start, end), confidence in zip(words, spans, confidences, strict=True)
         ]
 

@@ -165,7 +165,7 @@ class CtcRecogniser(Recogniser):
     """Recognises speech, utterance by utterance, with a bundle from `write_ctc_bundle`.
 
     Args:
-      bundle: the folder; `find_system` finds one in a run's `final/`.
+      bundle: the folder; `Bundle.choose` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
       fast: leave out rescoring with a neural language model.
       int8: whether the network computes in 8 bits, on the CPU.
