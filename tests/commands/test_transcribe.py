@@ -21,7 +21,7 @@ def transcriber(monkeypatch):
     """A recogniser that hears the names of files; those called broken are."""
     module = SimpleNamespace(asked=[])
 
-    def transcribe(model, sources, details, device, fast, int8, batch):
+    def transcribe(model, sources, jobs, details, device, fast, int8, batch):
         module.asked.append((model.name, details))
         module.device, module.int8, module.batch = device, int8, batch
         for source in sources:
@@ -33,7 +33,7 @@ def transcriber(monkeypatch):
 
     import sys
 
-    module.transcribe = transcribe
+    module.transcribe_in_processes = transcribe
     monkeypatch.setitem(sys.modules, "toolkit.decode.transcribe", module)
     return module
 

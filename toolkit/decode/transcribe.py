@@ -369,18 +369,21 @@ def transcribe_in_processes(
     int8: bool = False,
     batch: int = 1,
 ) -> Iterator[Transcript]:
-    """Transcribe recordings as `toolkit.decode.transcribe` does, in `jobs` processes.
+    """Transcribe recordings as `transcribe` does, in `jobs` processes.
 
     Every process loads the bundle once and takes whole speakers, so that the results are those of
-    one process. They are given in the order of the sources once all are there.
+    one process. With several processes they come in the order of the sources once all are there.
 
     Args:
-      sources: the recordings; they must be files, since processes are handed them.
-      jobs: most processes.
+      sources: the recordings; several processes need files.
+      jobs: most processes; 1: this one, and results as they come.
       model, details, device, fast, int8, batch: see `toolkit.decode.transcribe.transcribe`.
     """
-    shares = partition_by_speaker(sources, jobs)
     settings = {"details": details, "device": device, "fast": fast, "int8": int8, "batch": batch}
+    if jobs == 1:
+        yield from transcribe(model, sources, **settings)
+        return
+    shares = partition_by_speaker(sources, jobs)
     work = partial(_transcribed, model=model, **settings)
     done: dict[int, Transcript] = {}
     parts = map_in_processes(work, [[sources[n] for n in share] for share in shares], jobs)

@@ -123,7 +123,7 @@ class GraphDecoder(CtcDecoder):
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `Tunable.texts`; pairs with the same language model weight share a search."""
+        """See `WordsDecoder.texts`; pairs with the same language model weight share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 

@@ -419,10 +419,16 @@ class WordsDecoder(CtcDecoder):
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `Tunable.texts`."""
+        """Yield for each pair of weight and bonus the best text of each utterance.
+
+        Args:
+          utterances: see `decode`.
+          pairs: the weights.
+          jobs: threads.
+        """
         for pair in pairs:
-            found = self.tuned(*pair).decode_many(utterances, jobs)
-            yield [hypotheses[0].text for hypotheses in found]
+            decoded = self.tuned(*pair).decode_many(utterances, jobs)
+            yield [hypotheses[0].text for hypotheses in decoded]
 
     def widened(self, width: int) -> "WordsDecoder":
         """Return the same decoder with another beam width."""

@@ -6,13 +6,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.config.fields import from_plain, read_plain
-from toolkit.decode.config import BeamTuneConfig, CtcDecodeConfig, TuneConfig
+from toolkit.decode.config import (
+    BeamTuneConfig,
+    CtcDecodeConfig,
+    GraphConfig,
+    TuneConfig,
+    WordsConfig,
+)
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
 from toolkit.decode.ctc.graph import GRAPH, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import (
@@ -117,8 +124,8 @@ def write_posteriors(
         path = _path(out, number)
         if not path.exists():
             rows = [normalise.apply(store.load(name), store.state(name)) for name in ids]
-            found = dict(zip(ids, _log_probs(network, rows), strict=True))
-            write_atomically(path, save(found))
+            log_probs = dict(zip(ids, _log_probs(network, rows), strict=True))
+            write_atomically(path, save(log_probs))
         if progress is not None:
             progress(number + 1, len(store.shards))
     files = {name: number for number, ids in enumerate(store.shards) for name in ids}
@@ -133,12 +140,12 @@ def _path(folder: Path, number: int) -> Path:
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
     """Return [T_n, C] of each utterance, computed in batches of similar lengths."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    found: dict[int, Tensor] = {}
+    log_probs: dict[int, Tensor] = {}
     for start in range(0, len(order), BATCH):
         group = order[start : start + BATCH]
         outputs = ctc_log_probs(model, [rows[i] for i in group])
-        found |= zip(group, (output.float().contiguous() for output in outputs), strict=True)
-    return [found[i] for i in range(len(rows))]
+        log_probs |= zip(group, (output.float().contiguous() for output in outputs), strict=True)
+    return [log_probs[i] for i in range(len(rows))]
 
 
 logger = logging.getLogger(__name__)
@@ -148,7 +155,7 @@ grid's own corner, 0.4 and 2, makes 37 errors."""
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedWeights:
     """The chosen weights."""
 
     lm_weight: float
@@ -166,7 +173,7 @@ def tune_words(
     config: TuneConfig,
     out: Path,
     jobs: int = 1,
-) -> Tuned:
+) -> TunedWeights:
     """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
@@ -185,23 +192,11 @@ def tune_words(
     Raises:
       CtcDecodeError: an existing `tuned.json` cannot be read.
     """
-    stored = out / "tuned.json"
-    if os.path.lexists(stored):
-        return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
+    path = out / "tuned.json"
+    if (earlier := _read_earlier(path, TunedWeights)) is not None:
+        return earlier
     words = sum(len(text.split()) for text in references.values())
-    weight, bonus = decoder.config.lm_weight, decoder.config.word_bonus
-    axes, keep = (lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)), None
-    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
-    if not enough_words_to_tune(words, consequence):
-        axes = lm_weight_axis([weight]), word_bonus_axis([bonus])
-    elif config.untuned_within is not None:
-        # An axis of one value is the user's choice.
-        before = [
-            axis.values[0] if len(axis.values) == 1 else value
-            for axis, value in zip(axes, (weight, bonus), strict=True)
-        ]
-        axes = axes[0].including(before[0]), axes[1].including(before[1])
-        keep = Keep(tuple(before), config.untuned_within)
+    axes, keep = _first_grid(decoder.config, config, words)
 
     def count_errors(scale: float | None, points: Sequence[Point]) -> list[ErrorCount]:
         counts = []
@@ -222,9 +217,45 @@ def tune_words(
     )
     rows = ((point, count, None) for point, (_, count) in sorted(tuning.tried.items()))
     write_grid(("lm_weight", "word_bonus"), rows, out / "grid.tsv")
-    chosen = Tuned(tuning.best[0], tuning.best[1], tuning.count.errors, words)
-    write_atomically(stored, json.dumps(asdict(chosen), indent=1) + "\n")
+    chosen = TunedWeights(tuning.best[0], tuning.best[1], tuning.count.errors, words)
+    write_atomically(path, json.dumps(asdict(chosen), indent=1) + "\n")
     return chosen
+
+
+Earlier = TypeVar("Earlier")
+
+
+def _read_earlier(path: Path, kind: type[Earlier]) -> Earlier | None:
+    """Return what an earlier call of a tuning function has written; None if there is nothing."""
+    if not os.path.lexists(path):
+        return None
+    return read_plain(path, kind, CtcDecodeError, "remove it to tune again")
+
+
+def _first_grid(
+    search: WordsConfig | GraphConfig, config: TuneConfig, words: int
+) -> tuple[tuple[Axis, Axis], Keep | None]:
+    """Return the weights and bonuses to begin with, and what tuning keeps.
+
+    Args:
+      search: has the decoder's own weight and bonus.
+      config: the grid.
+      words: of the references.
+    """
+    weight, bonus = search.lm_weight, search.word_bonus
+    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
+    if not enough_words_to_tune(words, consequence):
+        return (lm_weight_axis([weight]), word_bonus_axis([bonus])), None
+    axes = lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)
+    if config.untuned_within is None:
+        return axes, None
+    # An axis of one value is the user's choice.
+    kept_weight, kept_bonus = (
+        axis.values[0] if len(axis.values) == 1 else value
+        for axis, value in zip(axes, (weight, bonus), strict=True)
+    )
+    keep = Keep((kept_weight, kept_bonus), config.untuned_within)
+    return (axes[0].including(kept_weight), axes[1].including(kept_bonus)), keep
 
 
 def lm_weight_axis(values: Sequence[float]) -> Axis:
@@ -244,10 +275,11 @@ IMPROVED = 0.01
 
 
 @dataclass(frozen=True)
-class Widened:
+class WidthTrial:
     """A width, and how often twice that width finds another text with a higher score."""
 
     width: int
+    """Prefixes kept per frame."""
     improved: float
     """Share of the utterances."""
 
@@ -262,7 +294,9 @@ class TunedBeam:
     """The chosen beam."""
 
     width: int
+    """Prefixes kept per frame."""
     margin: float
+    """See `WordsConfig.margin`."""
     errors: int
     """Word errors with it."""
     words: int
@@ -271,28 +305,30 @@ class TunedBeam:
 
 def widen(
     decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int = 1, most: int = MOST
-) -> list[Widened]:
+) -> list[WidthTrial]:
     """Double a decoder's beam until that hardly helps any more, or it is `most` wide.
 
     Returns:
       What was tried: the decoder's own width first. The last one's width is the answer.
     """
-    width, tried = decoder.config.width, []
-    before = _best(decoder, utterances, jobs)
+    width, trials = decoder.config.width, []
+    narrow = _best_hypotheses(decoder, utterances, jobs)
     while True:
-        wider = _best(decoder.widened(2 * width), utterances, jobs)
-        better = sum(
+        wide = _best_hypotheses(decoder.widened(2 * width), utterances, jobs)
+        improved = sum(
             new.text != old.text and new.score > old.score
-            for old, new in zip(before, wider, strict=True)
+            for old, new in zip(narrow, wide, strict=True)
         )
-        tried.append(Widened(width, better / max(1, len(wider))))
-        if tried[-1].converged or 2 * width > most:
-            return tried
-        width, before = 2 * width, wider
+        trials.append(WidthTrial(width, improved / max(1, len(wide))))
+        if trials[-1].converged or 2 * width > most:
+            return trials
+        width, narrow = 2 * width, wide
 
 
-def _best(decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int) -> list[CtcHypothesis]:
-    return [found[0] for found in decoder.decode_many(utterances, jobs)]
+def _best_hypotheses(
+    decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int
+) -> list[CtcHypothesis]:
+    return [hypotheses[0] for hypotheses in decoder.decode_many(utterances, jobs)]
 
 
 def tune_beam(
@@ -320,16 +356,17 @@ def tune_beam(
     Raises:
       CtcDecodeError: an existing `beam.json` cannot be read.
     """
-    stored = out / "beam.json"
-    if os.path.lexists(stored):
-        return read_plain(stored, TunedBeam, CtcDecodeError, "remove it to tune again")
-    utterances, tried = list(log_probs.values()), []
+    path = out / "beam.json"
+    if (earlier := _read_earlier(path, TunedBeam)) is not None:
+        return earlier
+    utterances = list(log_probs.values())
+    trials: list[TunedBeam] = []
 
     def errors(width: int, margin: float) -> int:
-        found = decoder.with_beam(width, margin).decode_many(utterances, jobs)
-        texts = [hypotheses[0].text for hypotheses in found]
+        best = _best_hypotheses(decoder.with_beam(width, margin), utterances, jobs)
+        texts = [hypothesis.text for hypothesis in best]
         scored = score(references, dict(zip(log_probs, texts, strict=True)))
-        tried.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
+        trials.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
         return scored.errors
 
     margin = config.margins[-1]
@@ -337,11 +374,11 @@ def tune_beam(
     most = errors(width, margin)
     width = next((w for w in config.widths if w < width and errors(w, margin) <= most), width)
     margin = next((m for m in config.margins[:-1] if errors(width, m) <= most), margin)
-    best = next(one for one in tried if (one.width, one.margin) == (width, margin))
+    best = next(trial for trial in trials if (trial.width, trial.margin) == (width, margin))
     lines = ["width\tmargin\terrors\twords"]
-    lines += [f"{t.width}\t{t.margin:g}\t{t.errors}\t{t.words}" for t in tried]
+    lines += [f"{t.width}\t{t.margin:g}\t{t.errors}\t{t.words}" for t in trials]
     write_atomically(out / "beams.tsv", "\n".join(lines) + "\n")
-    write_atomically(stored, json.dumps(asdict(best), indent=1) + "\n")
+    write_atomically(path, json.dumps(asdict(best), indent=1) + "\n")
     return best
 
 
@@ -403,7 +440,7 @@ def decode_ctc(
     """
     rows: list[Result] = []
     scored = {split for split, data in splits.items() if can_be_scored(data.references, split)}
-    done = 0
+    num_decodes = 0
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
     _report_unwritable(dictionary.dictionary, out)
@@ -430,8 +467,8 @@ def decode_ctc(
         for split, data in splits.items():
             named = {"system": "ctc", "split": split, "lm": name, "command": command}
             rows += _row(data, search, out / name / split, jobs, named, split in scored)
-            done += 1
-            progress(done, len(searches) * len(splits))
+            num_decodes += 1
+            progress(num_decodes, len(searches) * len(splits))
     record_results(out / "rows.json", rows)
     best = [row for row in rows if row.lm == f"words+{lm}"]
     wer = {f"wer {row.split}": row.wer for row in best}
@@ -441,38 +478,38 @@ def decode_ctc(
 def _wide_enough(
     search: WordsDecoder, tuning: Mapping[str, LogProbs], widest: int, out: Path, jobs: int
 ) -> WordsDecoder:
-    """Widen a search until that hardly helps any more; `widths.json` tells what was tried."""
+    """Widen a search until that hardly helps any more; `widths.json` has what was tried."""
     stored = out / WIDTHS
     if stored.exists():
         with reading(stored, CtcDecodeError, "remove it to try again"):
-            tried = [from_plain(Widened, plain) for plain in read_json(stored, [{}])]
+            trials = [from_plain(WidthTrial, fields) for fields in read_json(stored, [{}])]
     else:
-        tried = widen(search, list(tuning.values()), jobs, widest)
-        plain = json.dumps([asdict(one) for one in tried], indent=1)
-        write_atomically(stored, plain + "\n")
-    for one in tried:
-        if not one.converged:
+        trials = widen(search, list(tuning.values()), jobs, widest)
+        content = json.dumps([asdict(trial) for trial in trials], indent=1)
+        write_atomically(stored, content + "\n")
+    for trial in trials:
+        if not trial.converged:
             logger.warning(
                 "%s: a beam of %d prefixes has not converged, with twice as many %.0f %% of the"
                 " development utterances have better texts%s",
                 out.name,
-                one.width,
-                100 * one.improved,
-                "" if one is not tried[-1] else "; raise decode.widest to use them",
+                trial.width,
+                100 * trial.improved,
+                "" if trial is not trials[-1] else "; raise decode.widest to use them",
             )
-    return search.widened(tried[-1].width)
+    return search.widened(trials[-1].width)
 
 
 def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
     """List the words that can never be recognised, and warn of them."""
-    if lost := dictionary.unwritable:
-        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in lost))
+    if unwritable := dictionary.unwritable:
+        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in unwritable))
         logger.warning(
             "%d of %d words of the dictionary cannot be written in the output units, such as %s, "
             "and can never be recognised. All are listed in %s",
-            len(lost),
-            len(lost) + len(dictionary.words),
-            ", ".join(lost[:EXAMPLES]),
+            len(unwritable),
+            len(unwritable) + len(dictionary.words),
+            ", ".join(unwritable[:EXAMPLES]),
             UNWRITABLE,
         )
 
@@ -489,15 +526,15 @@ def _row(
 
     `row.json` is written last. A split that cannot be scored has hypotheses and no results.
     """
-    if found := read_results(out / ROW):
-        return found
-    before = processor_seconds()
+    if rows := read_results(out / ROW):
+        return rows
+    start = processor_seconds()
     hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
     texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
     texts |= {utterance: "" for utterance in data.references if utterance not in texts}
     if not scored:
         write_texts(texts, out)
         return []
-    rtf = (processor_seconds() - before) / data.seconds
+    rtf = (processor_seconds() - start) / data.seconds
     row = score_split(data.references, texts, data.speakers, out, rtf=rtf, **named)
     return record_results(out / ROW, [row])
