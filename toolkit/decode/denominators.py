@@ -69,8 +69,8 @@ def make_lattices(
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
-    work = partial(_make_shard, graph, config, out)
-    shards = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
+    make_shard = partial(_make_shard, graph, config, out)
+    shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
     current = {shard_path(out, number) for number in range(len(shards))}
     for leftover in set(out.glob("lattices.*.safetensors")) - current:
         leftover.unlink()

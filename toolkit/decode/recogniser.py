@@ -361,28 +361,28 @@ class SpeakerRecogniser(Recogniser):
             return
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
-            work = Path(name)
+            folder = Path(name)
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
-            written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
-            write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
-            system = self._gmm.on(work / CEPSTRA)
+            written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
+            write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
+            system = self._gmm.on(folder / CEPSTRA)
             # Of fewer frames every estimate is the identity, whatever the first pass recognises.
             if sum(map(len, utterances)) >= MIN_FRAMES:
                 with hide_progress_bars():
-                    system = self._adapted(system, work)
-            scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
+                    system = self._adapted(system, folder)
+            scored = self._network_scores(system, folder) if self._network else _gmm_scores(system)
             factor = LOW_RATE_FACTOR if self._network else 1
             silent = silence_pdfs(self._senones)
             for name, scores in scored:
                 gate = SilenceGate(kind, silent, factor, factor // 2)
                 yield int(name), gate.gate_utterance(sounding[name], scores)
 
-    def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
+    def _adapted(self, system: GmmSystem, folder: Path) -> GmmSystem:
         """Estimate the speaker's transform from the words of a first pass."""
         first = self._settings.first_pass
         if first is None:
             return system
-        independent = self._first_gmm.on(work / CEPSTRA)
+        independent = self._first_gmm.on(folder / CEPSTRA)
         scale = first.weights.acoustic_scale
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
@@ -393,17 +393,17 @@ class SpeakerRecogniser(Recogniser):
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self.decoder.text(best or []).split()
-        out = work / "fmllr" / "transforms.safetensors"
+        out = folder / "fmllr" / "transforms.safetensors"
         adapt_speakers(system, independent, hypotheses, self._bundle, first.adaptation, out, jobs=1)
         graph = self._bundle / GMM / GRAPH if self._network else self._bundle / GRAPH
         search = LatticeSearch(graph, first.lattice_scale, beams)
         refine_on_lattices(system.adapted(load_transforms(out)), search, out, jobs=1)
         return system.adapted(load_transforms(out))
 
-    def _network_scores(self, system: GmmSystem, work: Path) -> Iterator[tuple[str, Tensor]]:
+    def _network_scores(self, system: GmmSystem, folder: Path) -> Iterator[tuple[str, Tensor]]:
         """The network's scores of each utterance."""
-        write_gmm_features(system, work / FEATURES)
-        store = FeatureStore(work / FEATURES)
+        write_gmm_features(system, folder / FEATURES)
+        store = FeatureStore(folder / FEATURES)
         for name in store.ids:
             yield name, self._network.log_likelihoods(store.load(name), store.state(name))
 

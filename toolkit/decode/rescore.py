@@ -86,8 +86,8 @@ def make_nbest_lists(
     Raises:
       NbestListError: a file of an earlier run is damaged.
     """
-    work = partial(_list_shard, decoder, penalty, count, out)
-    paths = map_scored_shards(work, scorer, jobs, "n-best")
+    list_shard = partial(_list_shard, decoder, penalty, count, out)
+    paths = map_scored_shards(list_shard, scorer, jobs, "n-best")
     return [utterance for path in paths for utterance in read_nbest_shard(path)]
 
 
@@ -270,8 +270,8 @@ class RescoredLists:
         """
         start = time.process_time()
         neural = neural_scores(model, list(lists.values()))
-        spent = search_seconds + time.process_time() - start
-        return cls(lists, neural, spent / audio_seconds if audio_seconds else float("nan"))
+        seconds = search_seconds + time.process_time() - start
+        return cls(lists, neural, seconds / audio_seconds if audio_seconds else float("nan"))
 
     def best(self, weights: RescoringWeights) -> dict[str, str]:
         """The best hypothesis of each utterance."""
@@ -306,7 +306,7 @@ def rescore_lists(
     references: Texts,
     speakers: Texts,
     tune_on: Sequence[str],
-    before: Weights,
+    first_weights: Weights,
     axes: tuple[Axis, Axis],
     keep: float | None,
     config: NeuralRescoringConfig,
@@ -321,10 +321,10 @@ def rescore_lists(
       references: transcripts of the splits.
       speakers: speaker of each utterance.
       tune_on: the splits whose word errors decide on the weights.
-      before: the weights without the neural model.
+      first_weights: the weights without the neural model.
       axes: scales and penalties to begin with.
-      keep: `before` is kept unless others make fewer errors by more than so many standard errors of
-        the difference; None: the fewest errors decide.
+      keep: `first_weights` are kept unless others make fewer errors by more than so many standard
+        errors of the difference; None: the fewest errors decide.
       config: weights of the neural model.
       out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
         and reports.
@@ -348,7 +348,7 @@ def rescore_lists(
         return totals
 
     best, tried = tune_rescoring(
-        count_errors, words_of(references, tune_on), before, axes, keep, config.weights
+        count_errors, words_of(references, tune_on), first_weights, axes, keep, config.weights
     )
     rows = (
         ((neural, *point), count, scale)
@@ -363,7 +363,7 @@ def rescore_lists(
 def tune_rescoring(
     count_errors: Callable[[float, float, Sequence[Point]], Sequence[ErrorCount]],
     words: int,
-    before: Weights,
+    first_weights: Weights,
     axes: tuple[Axis, Axis],
     keep: float | None,
     neural_weights: Sequence[float],
@@ -376,15 +376,15 @@ def tune_rescoring(
     Args:
       count_errors: takes the neural model's weight, the scale of a search and points; rescores the
         lists of that search and counts errors.
-      words: of the references; with too few the lowest weight is taken, with `before`.
-      before: the weights without the neural model.
+      words: of the references; with too few the lowest weight is taken, with `first_weights`.
+      first_weights: the weights without the neural model.
       axes, keep: see `rescore_lists`.
       neural_weights: to try, 0 to 1.
 
     Returns:
       The weights, and what was tried by weight of the neural model.
     """
-    point = before.acoustic_scale, before.word_penalty
+    point = first_weights.acoustic_scale, first_weights.word_penalty
     keep_before = None if keep is None else Keep(point, keep)
     if keep_before is not None:
         axes = axes[0].including(point[0]), axes[1].including(point[1])
@@ -397,7 +397,7 @@ def tune_rescoring(
             axes,
             partial(count_errors, weight),
             smallest_change,
-            first_search=before.acoustic_scale,
+            first_search=first_weights.acoustic_scale,
             keep=keep_before,
         )
         for weight in sorted(set(neural_weights))
@@ -469,16 +469,16 @@ def rescore_system(
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
-    before, nbest = Weights.load(tuned), nbest or {}
+    first_weights, nbest = Weights.load(tuned), nbest or {}
 
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
-        if split in nbest and scale == before.acoustic_scale:
+        if split in nbest and scale == first_weights.acoustic_scale:
             listed = read_nbest_lists(nbest[split], config.count)
         else:
             folder = out / split / "nbest" / f"{scale:g}"
             folder.mkdir(parents=True, exist_ok=True)
-            searched, penalty = decoder.at(scale), before.word_penalty
+            searched, penalty = decoder.at(scale), first_weights.word_penalty
             listed = make_nbest_lists(scorers[split], searched, penalty, config.count, folder, jobs)
         without_features = scorers[split].store.failed_cuts
         lists_of = {x.utterance: x.nbest for x in listed}
@@ -493,7 +493,7 @@ def rescore_system(
         references,
         speakers,
         tune_on,
-        before,
+        first_weights,
         first_axes(decoder.config),
         decoder.config.untuned_within,
         config,
@@ -618,11 +618,11 @@ def rescore_ctc(
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
-    before, missing = to_weights(decoder.config), missing_words(lm, decoder.dictionary.words)
+    first_weights, missing = to_weights(decoder.config), missing_words(lm, decoder.dictionary.words)
 
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
-        data, weights = splits[split], Weights(scale, before.word_penalty)
+        data, weights = splits[split], Weights(scale, first_weights.word_penalty)
         searched = decoder.configured(nbest_search_config(decoder.config, weights, config.count))
         start = processor_seconds()
         decoded = searched.decode_many(list(data.posteriors.values()), jobs)
@@ -630,18 +630,28 @@ def rescore_ctc(
             utterance: to_nbest_list(hypotheses, lm, searched.config, missing)
             for utterance, hypotheses in zip(data.posteriors, decoded, strict=True)
         }
-        without = [utterance for utterance in data.references if utterance not in lists]
-        lists |= {utterance: NbestList((), (), (), ()) for utterance in without}
-        spent = processor_seconds() - start
-        return RescoredLists.of(lists, model, data.seconds, spent)
+        without_posteriors = [utterance for utterance in data.references if utterance not in lists]
+        lists |= {utterance: NbestList((), (), (), ()) for utterance in without_posteriors}
+        seconds = processor_seconds() - start
+        return RescoredLists.of(lists, model, data.seconds, seconds)
 
     axes = weight_axes(
-        [factor * before.acoustic_scale for factor in SCALES],
-        [before.word_penalty + offset for offset in PENALTIES],
+        [factor * first_weights.acoustic_scale for factor in SCALES],
+        [first_weights.word_penalty + offset for offset in PENALTIES],
     )
     references = {split: data.references for split, data in splits.items()}
     speakers = {split: data.speakers for split, data in splits.items()}
     _, headline = rescore_lists(
-        lists, references, speakers, tune_on, before, axes, None, config, out, named, progress
+        lists,
+        references,
+        speakers,
+        tune_on,
+        first_weights,
+        axes,
+        None,
+        config,
+        out,
+        named,
+        progress,
     )
     return headline

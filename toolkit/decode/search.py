@@ -396,9 +396,9 @@ def decode_store(
     Returns:
       For each pass the utterances in the order of the store, then those without features.
     """
-    work = partial(_decode_shard, files, weights, out)
+    decode_shard = partial(_decode_shard, files, weights, out)
     decoded: list[list[DecodedPass]] = [[] for _ in range(files.passes)]
-    for shard in map_scored_shards(work, scorer, jobs, "decode", progress):
+    for shard in map_scored_shards(decode_shard, scorer, jobs, "decode", progress):
         for by_pass in shard:
             for utterances, utterance in zip(decoded, by_pass, strict=True):
                 utterances.append(utterance)

@@ -527,8 +527,8 @@ def write_word_times(
     scale, beam = decoder.config.acoustic_scale, decoder.config.beam.search
     for split, scorer in scorers.items():
         texts = read_transcripts(out / split / TEXT, "text").texts
-        work = _Shard(texts, lang, senones, scale, beam)
-        shards = map_scored_shards(work, scorer, jobs, "word times")
+        align_shard = _Shard(texts, lang, senones, scale, beam)
+        shards = map_scored_shards(align_shard, scorer, jobs, "word times")
         write_ctm((row for shard in shards for row in shard), out / split / WORDS)
 
 

@@ -384,13 +384,15 @@ def transcribe_in_processes(
         yield from transcribe(model, sources, **settings)
         return
     shares = partition_by_speaker(sources, jobs)
-    work = partial(_transcribed, model=model, **settings)
-    done: dict[int, Transcript] = {}
-    parts = map_in_processes(work, [[sources[n] for n in share] for share in shares], jobs)
+    transcribe_share = partial(_transcribed, model=model, **settings)
+    transcripts: dict[int, Transcript] = {}
+    parts = map_in_processes(
+        transcribe_share, [[sources[n] for n in share] for share in shares], jobs
+    )
     for share, part in zip(shares, parts, strict=True):
-        done.update(zip(share, part, strict=True))
+        transcripts.update(zip(share, part, strict=True))
     for number in range(len(sources)):
-        yield done[number]
+        yield transcripts[number]
 
 
 def partition_by_speaker(sources: Sequence[Source], jobs: int) -> list[list[int]]:

@@ -104,14 +104,14 @@ class ErrorCount(NamedTuple):
         """The word error rate, NaN without words."""
         return 100 * self.errors / self.words if self.words else math.nan
 
-    def significantly_below(self, other: "ErrorCount", standard_errors: float) -> bool:
+    def significantly_below(self, reference: "ErrorCount", standard_errors: float) -> bool:
         """Whether the errors are fewer than those of other weights by more than chance.
 
         Args:
-          other: the count of the same utterances.
+          reference: the count of the same utterances.
           standard_errors: of the sum of the utterances' differences; 0: any fewer errors will do.
         """
-        saved = np.subtract(other.by_utterance, self.by_utterance)
+        saved = np.subtract(reference.by_utterance, self.by_utterance)
         if len(saved) < 2:
             return saved.sum() > 0 and standard_errors == 0
         return bool(saved.sum() > standard_errors * math.sqrt(len(saved) * saved.var(ddof=1)))
@@ -268,8 +268,8 @@ def write_grid(
     """
     lines, has_scale = [], False
     for weights, count, scale in rows:
-        shown = [weight if isinstance(weight, str) else f"{weight:g}" for weight in weights]
-        fields = [*shown, f"{count.errors}", f"{count.words}", f"{count.percent:.2f}"]
+        columns_of_weights = [w if isinstance(w, str) else f"{w:g}" for w in weights]
+        fields = [*columns_of_weights, f"{count.errors}", f"{count.words}", f"{count.percent:.2f}"]
         has_scale = scale is not None
         lines.append("\t".join([*fields, f"{scale:g}"] if has_scale else fields))
     names = [*columns, "errors", "words", "wer", *(["search_scale"] if has_scale else [])]

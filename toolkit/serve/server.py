@@ -99,10 +99,10 @@ def read_page_file(path: str) -> tuple[bytes, str] | None:
 
     Files are read anew each time: they are small, and nothing but `TYPES` is looked up.
     """
-    found = TYPES.get(path.partition("?")[0])
-    if found is None:
+    file_and_type = TYPES.get(path.partition("?")[0])
+    if file_and_type is None:
         return None
-    name, kind = found
+    name, kind = file_and_type
     return (FOLDER / name).read_bytes(), f"{kind}; charset=utf-8"
 
 
@@ -204,9 +204,9 @@ class Server:
             return None
         if getattr(request, "method", "GET") != "GET":
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n")
-        if (found := read_page_file(request.path)) is None:
+        if (content_and_type := read_page_file(request.path)) is None:
             return _response(HTTPStatus.NOT_FOUND, b"no such page\n")
-        return _response(HTTPStatus.OK, *found)
+        return _response(HTTPStatus.OK, *content_and_type)
 
     async def _converse(self, connection: websockets.ServerConnection) -> None:
         """Serve one client; its faults are its own."""

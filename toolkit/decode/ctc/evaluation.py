@@ -147,12 +147,12 @@ def evaluate_run(
 def _training(run: Path) -> Path:
     """Find the training's folder, an unfinished one first."""
     for parent, pattern in ((RunDirectory(run).partials, "[0-9]*/*"), (run, "*")):
-        found = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
-        if len(found) > 1:
-            names = ", ".join(map(str, found))
+        trainings = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
+        if len(trainings) > 1:
+            names = ", ".join(map(str, trainings))
             raise TrainingError(f"{run} holds several trainings to evaluate: {names}")
-        if found:
-            return found[0]
+        if trainings:
+            return trainings[0]
     raise TrainingError(
         f"{run} holds no training with evaluation in a separate process: start one with "
         "train.machine.evaluator=elsewhere, and evaluate once its stage has begun"

@@ -109,10 +109,11 @@ class GraphDecoder(CtcDecoder):
         weights = _weights(config.lm_weight, config.word_bonus)
         if config.nbest == 1:
             path = lattice.best_path(weights)
-            found = [(path.words, path.score)]
+            paths = [(path.words, path.score)]
         else:
-            found = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
-        return [CtcHypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
+            paths = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
+        # The search ran with scores divided by the weight of the language model.
+        return [CtcHypothesis(self._text(ids), score * config.lm_weight) for ids, score in paths]
 
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1

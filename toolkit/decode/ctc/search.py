@@ -120,8 +120,8 @@ def collapse(path: list[int], blank: int) -> list[int]:
     """Return the labels of a frame-wise path: repeats merged, then blanks removed."""
     return [
         symbol
-        for symbol, before in zip(path, [-1, *path], strict=False)
-        if symbol not in (before, blank)
+        for symbol, previous in zip(path, [-1, *path], strict=False)
+        if symbol not in (previous, blank)
     ]
 
 
@@ -296,14 +296,14 @@ def space_label(units: Units) -> int:
 
 
 def read_hypotheses(
-    found: list[tuple[list[int], float]], units: Units, count: int
+    scored_labels: list[tuple[list[int], float]], units: Units, count: int
 ) -> list[CtcHypothesis]:
     """Return at most `count` hypotheses with different texts from label sequences and scores.
 
     There is at least one: an empty one with the score -inf when there are no label sequences.
     """
     texts: dict[str, float] = {}
-    for labels, score in found:
+    for labels, score in scored_labels:
         texts.setdefault(" ".join(units.decode(labels).split()), score)
     if not texts:
         return [CtcHypothesis("", -math.inf)]
