@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,12 @@ def read_nbest_shard(path: Path) -> list[ListedUtterance]:
     """
     with reading(path, NbestListError, "remove it and decode again"):
         lines = path.read_text(encoding="utf-8").splitlines()
-        return [from_plain(ListedUtterance, json.loads(line)) for line in lines]
+        return [_read_listed(json.loads(line)) for line in lines]
+
+
+def _read_listed(fields: dict[str, Any]) -> ListedUtterance:
+    words = tuple(TimedToken(*token) for token in fields.pop("words"))
+    return replace(from_plain(ListedUtterance, fields), words=words)
 
 
 def read_nbest_lists(folder: Path, count: int) -> list[ListedUtterance]:
