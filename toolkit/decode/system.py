@@ -465,13 +465,13 @@ class _Extractor:
         def extract(scored: ScoredUtterance) -> tuple[ListedUtterance, WordLattice | None]:
             return self._extract(by_id[scored.utterance], scored, aligner, words)
 
-        listed, word_lattices = zip(*map_utterances(extract, scorer, ids, threads), strict=True)
+        extracted = list(map_utterances(extract, scorer, ids, threads))
         lattices_path.parent.mkdir(exist_ok=True)
         weights = self.weights
         decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
-        lattices = dict(zip(ids, word_lattices, strict=True))
+        lattices = {listed.utterance: word_lattice for listed, word_lattice in extracted}
         write_word_lattices(lattices_path, lattices, words.symbol, decoding)
-        write_nbest_shard(path, listed)
+        write_nbest_shard(path, (listed for listed, _ in extracted))
         return path
 
     def _extract(
