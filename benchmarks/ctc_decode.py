@@ -28,7 +28,7 @@ from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.dictionary import Ngrams
 from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.environment import machine, versions
-from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.arpa import write_arpa
 from toolkit.processes.devices import one_thread
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically

@@ -8,6 +8,7 @@ from time import process_time
 import click
 
 from toolkit.config.click_types import FILE
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.processes.devices import one_thread
@@ -64,7 +65,11 @@ def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     Example:
       python -m benchmarks g2p --held-out 2000
     """
-    known = Lexicon.from_cmudict() if lexicon is None else Lexicon.read(lexicon, strip_stress=True)
+    known = (
+        Lexicon.from_cmudict()
+        if lexicon is None
+        else read_dictionary(lexicon, strip_stress=True).lexicon
+    )
     words = sorted(word for word in known if spellable(word))
     if not 0 < held_out < len(words):
         raise click.UsageError(f"--held-out has to be between 0 and the {len(words)} words")

@@ -20,9 +20,9 @@ from benchmarks.run import BenchmarkError
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.fsa.fst import Fst
 from toolkit.hmm.gmm import Gmm
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.units.units import Units
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import BackoffModel
+from toolkit.lang.units import Units
 
 if TYPE_CHECKING:
     from toolkit.align.force_align import TrainingGraph

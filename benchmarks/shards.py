@@ -17,12 +17,13 @@ from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.features.shards import field_file, write_manifest, write_shard
 from toolkit.features.tars import TarWriter
+from toolkit.pipeline.config import CacheConfig
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
+from toolkit.pipeline.shard_cache import CachedShards
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import make_cut
-from toolkit.pipeline.stored_shards import CacheConfig, StoredShards
 from toolkit.ssl.targets import KBest
 from toolkit.ssl.unlabelled import (
     SelectionConfig,
@@ -68,7 +69,7 @@ def benchmark(
         def from_store(latency: float) -> float:
 
             with tempfile.TemporaryDirectory(dir=name) as cache:
-                files = StoredShards(url, SlowStore(latency), Path(cache), CacheConfig())
+                files = CachedShards(url, SlowStore(latency), Path(cache), CacheConfig())
                 return _read(files, frames)
 
         cases = [Case(FOLDER, lambda: _read(folder, frames))]

@@ -18,12 +18,11 @@ from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Leaf, Node, Root, Split, Tree
+from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.ngram import BackoffModel, estimate
+from toolkit.lang.units import Characters
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

@@ -26,11 +26,8 @@ from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.parallel.config import ParallelConfig
-from toolkit.pipeline.far_field import ExecutorSection, TargetsSection
-from toolkit.pipeline.prepare import PrepareConfig
-from toolkit.pipeline.steps.repartition import RepartitionConfig
-from toolkit.pipeline.steps.sample import SelectConfig
-from toolkit.pipeline.stored_shards import CacheConfig
+from toolkit.pipeline.config import CacheConfig, ExecutorSection, RepartitionConfig, SelectConfig
+from toolkit.pipeline.prepare import PrepareConfig, TargetsSection
 from toolkit.ssl.recognition import RecognisedPhonesConfig, SelfTrainingConfig
 from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.teacher_evaluation import CalibrationConfig, ChoiceConfig

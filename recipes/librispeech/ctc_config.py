@@ -19,8 +19,7 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
 from toolkit.features.normalise import Scope
-from toolkit.lang.config import NgramConfig, Rules
-from toolkit.lang.units.factory import UnitsConfig
+from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.parallel.config import ParallelConfig
 from toolkit.train.ctc.readers import ReaderConfig

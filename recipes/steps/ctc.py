@@ -28,12 +28,12 @@ from toolkit.errors import ToolkitError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
+from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.lang.text import Normaliser as EnglishText
-from toolkit.lang.units.factory import load_units, make_units
+from toolkit.lang.units import load_units, make_units
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
 from toolkit.score.results import Result, read_results

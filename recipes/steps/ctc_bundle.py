@@ -32,7 +32,7 @@ from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import WEIGHTS, RescoringWeights, nbest_search_config, to_weights
 from toolkit.decode.tune import ErrorCount
 from toolkit.fsa.lattice import Weights
-from toolkit.lang.units.factory import load_units
+from toolkit.lang.units import load_units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.store import load_model
 from toolkit.score.results import Result

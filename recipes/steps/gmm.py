@@ -29,7 +29,7 @@ from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
-from toolkit.lang.pronunciation_counts import estimate_probabilities
+from toolkit.lang.probabilities import estimate_probabilities
 from toolkit.processes.workers import shared_workers
 from toolkit.score.transcripts import read_transcripts
 from toolkit.stages.run import Run

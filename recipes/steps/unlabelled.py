@@ -13,17 +13,21 @@ from typing import Any
 
 from toolkit.features.extract import FAILED
 from toolkit.features.shards import MANIFEST, SHARDS, field_file
-from toolkit.pipeline.far_field import make_features, make_training_shards, open_executor
-from toolkit.pipeline.filesystems import filesystem, is_local, local_path
-from toolkit.pipeline.lake_copy import copy_lake
-from toolkit.pipeline.markers import healing
-from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.prepare import NORMALISER, ShardSet
+from toolkit.pipeline.config import StatsConfig
+from toolkit.pipeline.lake import copy_lake
+from toolkit.pipeline.markers import rebuild_damaged
+from toolkit.pipeline.objects import ObjectStore, filesystem, is_local, local_path
+from toolkit.pipeline.prepare import (
+    NORMALISER,
+    ShardSet,
+    make_features,
+    make_training_shards,
+    open_executor,
+)
+from toolkit.pipeline.shard_cache import CachedShards
 from toolkit.pipeline.shards import SHARD_LIST, read_shards
 from toolkit.pipeline.spark import check_spark
-from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import Teacher
-from toolkit.pipeline.stored_shards import StoredShards
 from toolkit.ssl.targets import MANIFEST as TARGETS
 from toolkit.ssl.unlabelled import ShardFiles
 from toolkit.stages.run import Run
@@ -106,7 +110,7 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
             found.append(folder)
             continue
         cache = run.config.cache.folder or _user_cache()
-        found.append(StoredShards(_address(folder), _store(run), cache, run.config.cache))
+        found.append(CachedShards(_address(folder), _store(run), cache, run.config.cache))
     return found
 
 
@@ -153,7 +157,7 @@ def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:
     _name(made, store, out)
     for name in (NORMALISER, MANIFEST, FAILED):
         write_atomically(out / name, store.get(f"{made.url}/{name}"))
-    with healing(store):
+    with rebuild_damaged(store):
         for shard in read_shards(store, made.url):
             for field, ref in shard.objects.items():
                 write_atomically(out / SHARDS / field_file(field, shard.index), store.get(ref))

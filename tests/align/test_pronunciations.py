@@ -10,7 +10,7 @@ from toolkit.align.store import write_shard
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.pronunciation_counts import PronunciationCounts
+from toolkit.lang.probabilities import PronunciationCounts
 
 LEXICON = Lexicon({"A": [("a",), ("b", "b")], "AB": [("a", "b"), ("a",)], "C": [("c", "SIL")]})
 MARKED, PLAIN = Lang.of(LEXICON.with_positions()), Lang.of(LEXICON)

@@ -115,12 +115,12 @@ def test_ssl_calibration(monkeypatch):
 
 
 def test_pipeline_summary(tmp_path, monkeypatch):
-    from toolkit.pipeline import summary
+    from toolkit.pipeline import executor
 
     step = {"step": "extract", "partitions": 2, "done": 1, "kept": 0, "attempts_failed": 0}
     content = step | {"bytes": 5, "wall_seconds": 1.5}
     known = {"lake": content}
-    monkeypatch.setattr(summary, "read_summary", lambda _, out: known.get(Path(out).name))
+    monkeypatch.setattr(executor, "read_summary", lambda _, out: known.get(Path(out).name))
     found = read("pipeline", "summary", tmp_path / "lake", tmp_path / "none", status=1)
     assert found["steps"] == [{"out": str(tmp_path / "lake"), **content}]
     assert (found["total"]["steps"], found["total"]["done"]) == (1, 1)

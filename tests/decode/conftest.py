@@ -66,9 +66,9 @@ class Recogniser:
         from toolkit.decode.graph import make_decoding_graph
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology
+        from toolkit.lang.arpa import write_arpa
         from toolkit.lang.lang import Lang
         from toolkit.lang.lexicon import Lexicon
-        from toolkit.lang.ngram.arpa import write_arpa
 
         self.folder = folder
         self.lang = Lang.of(Lexicon({"YES": [("Y", "EH", "S")], "NO": [("N", "OW")]}))
@@ -83,7 +83,7 @@ class Recogniser:
         assert sizes["arcs"] > 20
 
     def model(self, text, order):
-        from toolkit.lang.ngram.kneser_ney import estimate
+        from toolkit.lang.ngram import estimate
 
         return estimate(text, self.lang.vocabulary, order, (1,))[0]
 

@@ -12,7 +12,7 @@ from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.rescore import RescoringWeights, rescore_system
 from toolkit.decode.search import DecoderFiles
 from toolkit.fsa.beam import Beam
-from toolkit.lang.ngram.binary import write_binary
+from toolkit.lang.arpa import write_binary
 from toolkit.lang.shortlist import Shortlist
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig

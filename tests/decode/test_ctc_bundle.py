@@ -31,12 +31,11 @@ from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_lis
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.binary import read_binary
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.arpa import read_binary, write_arpa
+from toolkit.lang.ngram import estimate
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.shortlist import Shortlist
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.store import save_model

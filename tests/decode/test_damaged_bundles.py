@@ -29,10 +29,10 @@ from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.transforms import MIN_FRAMES
+from toolkit.lang.arpa import write_binary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram.binary import write_binary
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram import estimate
 from toolkit.lang.shortlist import Shortlist
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.neural_lm import NeuralLm

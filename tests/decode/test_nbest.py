@@ -62,7 +62,7 @@ def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path)
     from toolkit.decode.search import DecoderFiles, remove_lattices
     from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm
     from toolkit.fsa.beam import Beam
-    from toolkit.lang.ngram.binary import write_binary
+    from toolkit.lang.arpa import write_binary
 
     config = DecodeConfig(2.0, scales=(1.0,), penalties=(-0.5,), beam=Beam(1000.0, 1000.0))
     write_binary(recogniser.model(recogniser.text, 3), tmp_path / "larger")

@@ -12,7 +12,7 @@ def decoded(recogniser, out, **changes):
     from toolkit.decode.system import Pass, decode_passes
     from toolkit.fsa.beam import Beam
     from toolkit.fsa.rescore import RescoreLimits
-    from toolkit.lang.ngram.binary import write_binary
+    from toolkit.lang.arpa import write_binary
 
     big = recogniser.model([["YES", "YES"], ["NO", "NO"]] * 50 + recogniser.text, 3)
     rescorer = recogniser.folder / "big.safetensors"

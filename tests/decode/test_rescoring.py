@@ -27,7 +27,7 @@ from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import Hypothesis
-from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.arpa import read_arpa
 from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.neural_lm import NeuralLm

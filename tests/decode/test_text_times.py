@@ -40,7 +40,7 @@ def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
 def test_times_by_a_network_of_characters(tmp_path, text):
     from toolkit.decode.system import write_ctc_word_times
     from toolkit.decode.words import CtcWordAligner
-    from toolkit.lang.units.characters import Characters
+    from toolkit.lang.units import Characters
 
     units = Characters()
     labels = units.encode(text)

@@ -13,7 +13,7 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import write_manifest, write_shard
 from toolkit.features.silence import SILENT_AFTER, SilentSpans, counted_frames, outside, spans
 from toolkit.features.store import FeatureStore, StoreError
-from toolkit.pipeline.normaliser_stats import NormaliserStats, merge
+from toolkit.pipeline.steps.stats import NormaliserStats, merge
 
 KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")
 SECOND = 16000

@@ -13,10 +13,9 @@ from tests.fsa.transducers import agree, silent, transductions
 from toolkit.fsa.fst import FINAL
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor
 from toolkit.fsa.remove_epsilon import remove_epsilon
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.ngram.renormalise import ngrams as words_of_ngrams
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate, prune_by_entropy
+from toolkit.lang.ngram import ngrams as words_of_ngrams
 from toolkit.lang.tables import SymbolTable
 
 WORDS = "<eps> 0\nA 1\nB 2\nC 3\n<UNK> 4\n#0 5\n<s> 6\n</s> 7\n"

@@ -14,10 +14,8 @@ from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import prune
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_lattice
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.backoff import BackoffModel, Level
-from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import BackoffModel, Level, estimate, prune_by_entropy
 from toolkit.lang.tables import SymbolTable
 
 WORDS = {"<eps>": 0, "AB": 1, "A": 2, "B": 3, "#0": 4, "<s>": 5, "</s>": 6}

@@ -13,8 +13,8 @@ from toolkit.fsa.lattice import ScoredLattice, Weights, best_path, prune
 from toolkit.fsa.lattice_store import ScoredLatticesError, read_scored, write_scored
 from toolkit.fsa.nbest import n_best, sampled_words
 from toolkit.fsa.search import search_lattice
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
 
 WEIGHTS = [Weights(0.5), Weights(2.0, -1.0), Weights(0.1, 3.0)]
 

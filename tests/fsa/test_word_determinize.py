@@ -13,8 +13,8 @@ from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_lattice
 from toolkit.fsa.word_lattice import word_lattice
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
 
 WORDS = "<eps> 0\nAB 1\nA 2\nB 3\n#0 4\n<s> 5\n</s> 6\n"
 TEXT = [["A", "B"], ["AB"], ["A", "B", "AB"], ["B", "B"], ["A"], ["AB", "A", "B"]]

@@ -12,16 +12,13 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.lang.arpa import read_arpa, read_binary, write_binary
 from toolkit.lang.g2p import G2p
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.ngram.binary import read_binary, write_binary
 from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
-from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.factory import load_units
-from toolkit.lang.units.pieces import train_pieces
+from toolkit.lang.units import Characters, load_units, train_pieces
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.scorer import NeuralModel, load_log_priors, save_priors

@@ -10,19 +10,27 @@ import soundfile
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.corpus.manifest import make_cut, recording_or_fault
-from toolkit.pipeline.fetch import FetchError, fetch
+from toolkit.pipeline.config import SelectConfig
+from toolkit.pipeline.executor import read_summary
 from toolkit.pipeline.lake import LAKE, Record, metadata_totals, open_lake
 from toolkit.pipeline.markers import Marker
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
-from toolkit.pipeline.sampling import RANGE
+from toolkit.pipeline.report import summary_page, summary_text
 from toolkit.pipeline.shards import SHARD_LIST, read_shards
 from toolkit.pipeline.step import Resources, StepResult
-from toolkit.pipeline.steps.group import Group, GroupConfig, plan_group
-from toolkit.pipeline.steps.sample import Sample, SampleConfig, SelectConfig, plan_sample
-from toolkit.pipeline.summary import read_summary, summary_page, summary_text
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
+from toolkit.pipeline.steps.extract import FetchError, fetch
+from toolkit.pipeline.steps.select import (
+    RANGE,
+    Group,
+    GroupConfig,
+    Sample,
+    SampleConfig,
+    plan_group,
+    plan_sample,
+)
 
 STORE = ObjectStore()
 

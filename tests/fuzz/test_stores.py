@@ -18,7 +18,7 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.features.tars import TarWriter
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.ssl.targets import MANIFEST, TargetStore, k_best
 from toolkit.train.ctc.records import RECORDS, Record, Records, record_path, write_file
 

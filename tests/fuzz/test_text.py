@@ -19,15 +19,15 @@ from toolkit.decode.sources import Inputs
 from toolkit.hmm.phone_sets import read_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_growing import read_extra_questions, read_questions
+from toolkit.lang.arpa import read_arpa
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.kaldi.lang_dir import read_lang, write_lang
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.prepare import read_words
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
-from toolkit.lang.word_list import read_words
 from toolkit.score.nist.formats import read_stm
 from toolkit.score.nist.glm import Glm
 from toolkit.score.nist.grammar import Grammar, nist_aligner
@@ -197,10 +197,11 @@ READERS = {
     ),
     "lexicon": Reader(
         text("lexicon.txt", "A AH0\nA(2) EY1\nBEE B IY1\n;;; note\n<UNK> SPN\n"),
-        lambda folder: Lexicon.read(folder / "lexicon.txt").with_positions(),
+        lambda folder: read_dictionary(folder / "lexicon.txt").lexicon.with_positions(),
     ),
     "zipped-lexicon": Reader(
-        zipped("lexicon.gz", "A AH0\nBEE B IY1\n"), lambda f: Lexicon.read(f / "lexicon.gz")
+        zipped("lexicon.gz", "A AH0\nBEE B IY1\n"),
+        lambda f: read_dictionary(f / "lexicon.gz").lexicon,
     ),
     "dictionary": Reader(
         text("d.txt", "ab\t0.99\t0.1\t2.3\t1.0\ta1 b\nab\t1\ta b\ncd 1 c d\nef 0.5 0.2 e\n"),

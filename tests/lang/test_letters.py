@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.lang.config import Rules
-from toolkit.lang.graphemes import spell
 from toolkit.lang.letters import (
     NORMALISERS,
     WHOLE_LETTERS,
@@ -16,6 +15,7 @@ from toolkit.lang.letters import (
     UnknownNormaliserError,
     normaliser,
 )
+from toolkit.lang.lexicon import spell
 from toolkit.lang.policy import AS_GIVEN
 from toolkit.lang.text import QUOTES, Normaliser
 

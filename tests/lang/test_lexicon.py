@@ -1,10 +1,13 @@
+"""Lexicons of phones and of letters."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation
+from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation, grapheme_lexicon, spell
 
 CMU = """;;; a comment
 a AH0
@@ -19,7 +22,7 @@ the(3) DH AH1
 def read(tmp_path, text, **options):
     path = tmp_path / "lexicon.txt"
     path.write_text(text)
-    return Lexicon.read(path, **options)
+    return read_dictionary(path, **options).lexicon
 
 
 def test_cmu_style_without_stress(tmp_path):
@@ -34,7 +37,9 @@ def test_words_are_spelled_as_transcripts_are(tmp_path):
     path = tmp_path / "lexicon.txt"
     path.write_text("п\u2019ятий p a\nи\u0306од j o\nm\u00fche(2) m y\nstra\u00dfe S t\n")
     spelled = LetterNormaliser().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")
-    assert list(Lexicon.read(path)) == spelled == ["П'ЯТИЙ", "ЙОД", "M\u00dcHE", "STRASSE"]
+    assert (
+        list(read_dictionary(path).lexicon) == spelled == ["П'ЯТИЙ", "ЙОД", "M\u00dcHE", "STRASSE"]
+    )
 
 
 def test_digits_of_phones_are_kept(tmp_path):
@@ -51,7 +56,7 @@ def test_digits_that_are_not_stress_stay(tmp_path, text, caplog):
 def test_lines_that_are_not_utf8_are_left_out(tmp_path, caplog):
     path = tmp_path / "lexicon.txt"
     path.write_bytes("ä A\n".encode() + b"b\xc3 B\nc C\n")
-    assert Lexicon.read(path) == {"Ä": [("A",)], "C": [("C",)]}
+    assert read_dictionary(path).lexicon == {"Ä": [("A",)], "C": [("C",)]}
     assert rf"1 of 3 lines are not UTF-8: {path}:2: `b\xc3 B`" in caplog.text
 
 
@@ -59,7 +64,7 @@ def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
     lexicon = read(tmp_path, "b B\na EY\na AH\n\n")
     lexicon.write(tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "A EY\nA AH\nB B\n"
-    assert Lexicon.read(tmp_path / "out.txt") == lexicon
+    assert read_dictionary(tmp_path / "out.txt").lexicon == lexicon
     assert lexicon.phones() == ["AH", "B", "EY"]
 
 
@@ -89,7 +94,7 @@ def test_any_bytes_give_a_lexicon_or_a_clear_error(tmp_path_factory, data):
     path.write_bytes(data)
     lexicon, message = Lexicon(), "lexicon.txt"
     try:
-        lexicon = Lexicon.read(path)
+        lexicon = read_dictionary(path).lexicon
     except ToolkitError as error:
         message = str(error)
     assert "lexicon.txt" in message
@@ -147,3 +152,17 @@ def test_phones_are_marked_with_their_place_in_the_word():
         "UM": [("SPN",)],
     }
     assert lexicon["A"] == [("AH",)]
+
+
+def test_letters_and_marks_are_phones():
+    assert spell("FÜR") == ("F", "Ü", "R")
+    assert spell("L'EAU") == ("L", "E", "A", "U")
+    assert spell("में") == ("म", "े", "ं")
+
+
+def test_what_is_not_spelled():
+    assert [spell(word) for word in ("4", "A4", "[NOISE]", "'", "")] == [()] * 5
+
+
+def test_a_lexicon_has_the_words_that_can_be_spelled():
+    assert grapheme_lexicon(["SÍ", "NO", "NO", "3"]) == {"NO": [("N", "O")], "SÍ": [("S", "Í")]}

@@ -1,15 +1,23 @@
+"""The language model stage, and lmplz."""
+
 import json
+import os
 import re
+import sys
 
 import pytest
 
+from toolkit.lang.arpa import ArpaError, read_arpa, write_arpa
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.ngram.arpa import ArpaError, read_arpa
-from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
-from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.ngram.perplexity import perplexity
+from toolkit.lang.lm import estimate_with_lmplz, prepare_lm, word_weights
+from toolkit.lang.ngram import (
+    NgramError,
+    estimate,
+    interpolate,
+    mixture_weights,
+    perplexity,
+    prune_by_entropy,
+)
 from toolkit.lang.policy import TextPolicy
 
 TEXTS = {"train": {"b": "A b", "a": "b, a c", "e": ""}, "dev": {"d": "a q"}}
@@ -111,3 +119,52 @@ def test_words_of_another_alphabet(tmp_path):
     found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, policy=letters)
     assert (found["1-grams"], found["oov_percent_dev"]) == (5, 0.0)
     assert "ДА НЕТ" in (tmp_path / "lm.arpa").read_text()
+
+
+FAKE = """#!{python}
+import shutil, sys
+arguments = sys.argv[1:]
+open({log!r}, "w").write(" ".join(arguments))
+text = open(arguments[arguments.index("--text") + 1]).read()
+assert text == "A B\\nC\\n", text
+shutil.copy({arpa!r}, arguments[arguments.index("--arpa") + 1])
+sys.exit({status})
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Put a program called lmplz on the PATH that writes a ready model."""
+
+    def install(status):
+        model = estimate([["A", "B"], ["C"]], {"A", "B"}, order=2)[0]
+        write_arpa(model, tmp_path / "ready.arpa")
+        program = tmp_path / "lmplz"
+        arpa, log = str(tmp_path / "ready.arpa"), str(tmp_path / "log")
+        program.write_text(FAKE.format(python=sys.executable, arpa=arpa, log=log, status=status))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        return model
+
+    return install
+
+
+def test_model_and_arguments(fake, tmp_path):
+    expected = fake(0)
+    model = estimate_with_lmplz([["A", "B"], ["C"]], {"A", "B"}, 3, (1, 2))
+    assert model.vocabulary == expected.vocabulary
+    arguments = (tmp_path / "log").read_text()
+    assert arguments.startswith("-o 3 --discount_fallback --limit_vocab_file")
+    assert "--prune 0 1 1 " in arguments
+
+
+def test_failure_is_passed_on(fake):
+    fake(3)
+    with pytest.raises(NgramError, match="status 3"):
+        estimate_with_lmplz([["A", "B"], ["C"]], {"A", "B"}, 3, (1,))
+
+
+def test_absence_names_the_way_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NgramError, match="set estimator to 'numpy'"):
+        estimate_with_lmplz([["A"]], {"A"}, 3, (1,))

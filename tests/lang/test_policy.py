@@ -8,17 +8,18 @@ from hypothesis import strategies as st
 
 from toolkit.align.inputs import Recording
 from toolkit.corpus.tags import is_tag, tags_in
-from toolkit.lang.config import LangConfig, NgramConfig
+from toolkit.lang.arpa import ArpaError, read_arpa
+from toolkit.lang.config import LangConfig, NgramConfig, UnitsConfig
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.kaldi.dict_dir import read_dict
 from toolkit.lang.lang import Lang
 from toolkit.lang.language import choose_policy
 from toolkit.lang.letters import UnknownNormaliserError, normaliser
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.ngram.arpa import ArpaError, read_arpa
 from toolkit.lang.policy import AS_GIVEN, TextCounts, TextPolicy
 from toolkit.lang.prepare import prepare_lang
-from toolkit.lang.units.factory import UnitsConfig, load_units, make_units
+from toolkit.lang.units import load_units, make_units
 from toolkit.score.normalise import ScoringFilter
 
 GIVEN = TextPolicy(AS_GIVEN)
@@ -171,12 +172,12 @@ def test_a_lexicon_as_given(tmp_path):
     path.write_text(
         "n N\nN M\ndr. D R\nread R D\nread(2) R M\nf(2) M\n# N M\n# a remark\na\u00a0b N\n"
     )
-    lexicon = Lexicon.read(path, policy=GIVEN)
+    lexicon = read_dictionary(path, policy=GIVEN).lexicon
     assert list(lexicon) == ["n", "N", "dr.", "read", "f(2)", "a\u00a0b", "#"]
     assert lexicon["read"] == [("R", "D"), ("R", "M")]
     lexicon.write(tmp_path / "written")
     assert Lexicon.load(tmp_path / "written") == lexicon
-    assert list(Lexicon.read(path)) == ["N", "DR.", "READ", "F", "A\u00a0B"]
+    assert list(read_dictionary(path).lexicon) == ["N", "DR.", "READ", "F", "A\u00a0B"]
 
 
 def test_a_language_as_given(tmp_path):
@@ -303,7 +304,7 @@ def test_words_to_align_as_given():
 )
 def test_the_policy_that_suits_transcripts_and_lexicon(lexicon, text, prepared, id, tmp_path):
     (tmp_path / "lexicon").write_text(lexicon)
-    words = Lexicon.read(tmp_path / "lexicon", policy=GIVEN)
+    words = read_dictionary(tmp_path / "lexicon", policy=GIVEN).lexicon
     policy, coverage, _ = choose_policy([text], words, prepared)
     assert policy.id == id
     assert {found.words for found in coverage.values()} == {len(text.split())}

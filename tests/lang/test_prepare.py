@@ -1,3 +1,6 @@
+"""The language stage, and lists of words."""
+
+import gzip
 import json
 import os
 import subprocess
@@ -8,8 +11,10 @@ import pytest
 from toolkit.lang.config import LangConfig
 from toolkit.lang.kaldi.dict_dir import write_dict
 from toolkit.lang.lang import Lang, LangError
+from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.prepare import prepare_lang
+from toolkit.lang.prepare import possible_words, prepare_lang, read_words
+from toolkit.lang.text import Normaliser
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
 TEXTS = {
@@ -215,3 +220,33 @@ def test_numbers_in_digits_are_outside_the_vocabulary(config, tmp_path):
     assert ["train", "1250", "1", "u1"] in rows(tmp_path / "o/oov.tsv")
     with pytest.raises(LangError, match=r"^16\.7% of the training words .*: 1250; see"):
         prepare_lang(config(max_unknown=0.1), texts, None, tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat\nTom's\n\n",
+        "# a comment\nCAT K AE T\ncat(2) K AA T\n;;; TOOLKIT\nTOM'S T AA M Z\n",
+        "cat\t12\ntom’s 3\n",
+        "     12 cat\n      3 tom's\n",
+    ],
+)
+def test_words_lexicons_and_counts(tmp_path, text):
+    (tmp_path / "words.txt").write_text(text)
+    assert read_words(tmp_path / "words.txt", Normaliser()) == {"CAT", "TOM'S"}
+
+
+def test_packed_words_of_another_alphabet(tmp_path):
+    (tmp_path / "words.txt.gz").write_bytes(gzip.compress("да\nнет-нет\n".encode()))
+    assert read_words(tmp_path / "words.txt.gz", LetterNormaliser()) == {"ДА", "НЕТ"}
+
+
+def test_a_file_without_words_is_an_error(tmp_path):
+    (tmp_path / "words.txt").write_text("# nothing\n42\n")
+    with pytest.raises(LangError, match=r"words\.txt has no word"):
+        read_words(tmp_path / "words.txt", Normaliser())
+
+
+def test_entries_that_no_text_has_are_no_words():
+    lexicon = Lexicon({"CAT": [("K",)], "A.M.": [("M",)], "<UNK>": [("SPN",)], "'BOUT": [("B",)]})
+    assert list(possible_words(lexicon, Normaliser())) == ["CAT", "'BOUT"]

@@ -8,17 +8,16 @@ import torch
 from toolkit.features.frontend import FrontendConfig
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.store import save_model
+from toolkit.pipeline.config import RepartitionConfig, SelectConfig, ShuffleConfig, StatsConfig
+from toolkit.pipeline.executor import outputs_digest
 from toolkit.pipeline.lake import open_lake
 from toolkit.pipeline.prepare import ShardSet, prepare_targets, repartition
 from toolkit.pipeline.shards import shards_of, write_manifests
 from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
-from toolkit.pipeline.steps.repartition import RepartitionConfig
-from toolkit.pipeline.steps.sample import SelectConfig
-from toolkit.pipeline.steps.select import select
-from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, plan_shuffle
-from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+from toolkit.pipeline.steps.select import select_records
+from toolkit.pipeline.steps.shuffle import Shuffle, plan_shuffle
+from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
-from toolkit.pipeline.summary import outputs_digest
 
 STEPS = ("sample", "group", "extract", "shuffle", "stats", "targets", "repartition")
 FRONTEND = FrontendConfig(num_mel_bins=8)
@@ -40,9 +39,9 @@ def run_all(lake, executor, store, base, hours=0.01, hours_per_file=0.003, k=3):
       hours, hours_per_file: of audio.
       k: targets per frame.
     """
-    files = select(
+    files = select_records(
         open_lake(store, lake), SelectConfig(hours, hours_per_file), executor, store, base
-    )
+    ).files
     extract, shuffle = Extract(ExtractConfig(lake, FRONTEND)), ShuffleConfig()
     extracted = executor.run(extract, plan_extract(files), f"{base}/extract")
     plan = plan_shuffle(shards_of(outputs(extracted)), shuffle)

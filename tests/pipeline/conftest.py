@@ -11,7 +11,8 @@ if HERE not in sys.path:  # workers import the steps of these tests by name
 
 from sample_steps import Reverse, ReverseConfig  # noqa: E402
 
-from toolkit.pipeline.objects import ObjectStore, StoreConfig  # noqa: E402
+from toolkit.pipeline.config import StoreConfig  # noqa: E402
+from toolkit.pipeline.objects import ObjectStore  # noqa: E402
 from toolkit.pipeline.step import Partition  # noqa: E402
 
 

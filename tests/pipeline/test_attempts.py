@@ -11,12 +11,11 @@ from functools import partialmethod
 
 from sample_steps import ReverseConfig
 
-from toolkit.pipeline.attempt_store import OBJECTS
-from toolkit.pipeline.leftovers import remove_leftovers
-from toolkit.pipeline.markers import all_finished
-from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.config import StoreConfig
+from toolkit.pipeline.local import Task, attempt
+from toolkit.pipeline.markers import OBJECTS, TaskResult, all_finished, remove_leftovers
+from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.step import Partition, StepResult
-from toolkit.pipeline.worker_process import Attempt, Job, attempt
 
 NUMERIC = {"OMP_NUM_THREADS": "1"}
 WRITES = 3  # two objects and the marker
@@ -110,7 +109,7 @@ def race(turns, job, folder, monkeypatch):
 def check(place, folder, config, schedules, monkeypatch):
     for number, (order, killed, after) in enumerate(schedules):
         out, store = f"{place}/{number}", ObjectStore(config)
-        job = Job(Unlike(), Partition("p", ()), out, config, "cpu", 1, False, NUMERIC)
+        job = Task(Unlike(), Partition("p", ()), out, config, "cpu", 1, False, NUMERIC)
         outcomes = race(Turns(order, killed, after), job, folder / str(number), monkeypatch)
         told = (order, killed, after)
         assert set(outcomes) == set("ab") - {killed}, told
@@ -119,7 +118,7 @@ def check(place, folder, config, schedules, monkeypatch):
         contents = [store.get(ref) for ref in result.outputs]  # with the digests of the marker
         assert contents in ([b"first of a", b"second of a"], [b"first of b", b"second of b"]), told
         for outcome in outcomes.values():
-            assert isinstance(outcome, Attempt)
+            assert isinstance(outcome, TaskResult)
             assert outcome.result == result, told
         remove_leftovers(store, job.step, [job.partition], out, [result], NUMERIC)
         left = [ref.path for ref in store.list(f"{out}/{OBJECTS}")]

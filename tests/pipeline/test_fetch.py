@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.pipeline import fetch as module
-from toolkit.pipeline.fetch import FetchError, fetch, plan_spans
+from toolkit.pipeline.config import StoreConfig
 from toolkit.pipeline.lake import Record
-from toolkit.pipeline.objects import ObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.objects import ObjectError, ObjectStore
+from toolkit.pipeline.steps import extract as module
+from toolkit.pipeline.steps.extract import FetchError, fetch, plan_spans
 
 CONTENT = random.Random(0).randbytes(3000)
 

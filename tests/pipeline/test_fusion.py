@@ -1,9 +1,8 @@
 import pytest
 from sample_steps import Reverse, ReverseConfig
 
-from toolkit.pipeline.fusion import FusedStep
 from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.step import Partition, output_prefix, step_digest
+from toolkit.pipeline.step import FusedStep, Partition, output_prefix, step_digest
 
 
 def contents(folder):

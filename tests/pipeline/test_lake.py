@@ -5,9 +5,9 @@ import tarfile
 import pytest
 import soundfile
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
 from toolkit.pipeline.lake import LakeError, Record, bucket_of, metadata_totals, open_lake, resolve
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
 
 RECORD = Record("u1", "sé", 1.5, 1.77e9, "en-US", "audio/a.tar", 512, 100)
 
@@ -88,7 +88,7 @@ def test_a_damaged_lake_says_so(tmp_path):
 def test_offsets_of_aggregated_audio_are_those_of_the_tar(tmp_path):
     from lhotse import MonoCut, Recording, SupervisionSegment
 
-    from toolkit.pipeline.synthetic_lake import make_lake
+    from tests.pipeline.synthetic_lake import make_lake
 
     soundfile.write(tmp_path / "a.wav", [0.1] * 1600, 16000)
     recording = Recording.from_file(tmp_path / "a.wav", recording_id="a")

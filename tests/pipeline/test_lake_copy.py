@@ -6,8 +6,7 @@ import pytest
 
 from local.farfield.lake import write_lake
 from tests.recipes.test_unlabelled import cut
-from toolkit.pipeline.lake import LakeError, open_lake
-from toolkit.pipeline.lake_copy import copy_lake
+from toolkit.pipeline.lake import LakeError, copy_lake, open_lake
 from toolkit.pipeline.objects import ObjectStore
 
 

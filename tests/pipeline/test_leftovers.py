@@ -1,9 +1,7 @@
-from toolkit.pipeline.attempt_store import OBJECTS, AttemptStore, plain_name
-from toolkit.pipeline.executor import ExecutorConfig
-from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.markers import MarkerError, marker_path
-from toolkit.pipeline.objects import ObjectStore, StoreConfig
-from toolkit.pipeline.worker_process import Job, attempt
+from toolkit.pipeline.config import ExecutorConfig, StoreConfig
+from toolkit.pipeline.local import LocalExecutor, Task, attempt
+from toolkit.pipeline.markers import OBJECTS, AttemptStore, MarkerError, marker_path, plain_name
+from toolkit.pipeline.objects import ObjectStore
 
 
 def run(step, partitions, out):
@@ -59,7 +57,7 @@ def test_names_below_a_prefix_and_elsewhere(tmp_path):
 
 def test_a_marker_that_cannot_be_read_is_no_result(tmp_path, make_step, make_partitions):
     step, (partition,), out = make_step(), make_partitions(1), str(tmp_path / "out")
-    job = Job(step, partition, out, StoreConfig(), "cpu", 1, False, {})
+    job = Task(step, partition, out, StoreConfig(), "cpu", 1, False, {})
     ObjectStore().put(marker_path(step, partition, out, {}), b"{")
     outcome = attempt(job, tmp_path / "scratch")
     assert outcome.result is None

@@ -13,13 +13,11 @@ import pytest
 from sample_steps import Breaking, Environment, Hungry
 
 from toolkit import startup
-from toolkit.pipeline.attempt_store import OBJECTS, plain_name
-from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedError
-from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.objects import StoreConfig
+from toolkit.pipeline.config import ExecutorConfig, StoreConfig
+from toolkit.pipeline.executor import ExecutorError, FailedPartitionsError, outputs_digest
+from toolkit.pipeline.local import LocalExecutor, Task, attempt, cpu_slots
+from toolkit.pipeline.markers import OBJECTS, plain_name
 from toolkit.pipeline.step import Partition
-from toolkit.pipeline.summary import outputs_digest
-from toolkit.pipeline.worker_process import Job, attempt
 from toolkit.startup import BLAS_VARIABLE
 from toolkit.storage.files import LinkError
 
@@ -103,7 +101,9 @@ def test_a_stalled_partition_is_tried_elsewhere(tmp_path, make_step, make_partit
 
 def test_a_poisoned_partition_is_set_aside_and_listed(tmp_path, make_step, make_partitions):
     step = make_step(faults={"p001": "raise", "p002": "kill"})
-    with pytest.raises(PoisonedError, match=r"2 of 4 partitions failed 2 times.*p001, p002"):
+    with pytest.raises(
+        FailedPartitionsError, match=r"2 of 4 partitions failed 2 times.*p001, p002"
+    ):
         run(step, make_partitions(4), tmp_path / "out", tries=2)
     summary = json.loads((tmp_path / "out/_summary.json").read_text())
     assert summary["done"] == 2
@@ -152,7 +152,7 @@ def test_a_flipped_byte_in_an_intermediate_is_made_again(tmp_path, make_step, ma
     expected = files_below(tmp_path / "first"), files_below(tmp_path / "second")
     shutil.rmtree(tmp_path / "second")
     flip(damaged)
-    with pytest.raises(PoisonedError, match=r"1-0\.bin.*the same command makes it again"):
+    with pytest.raises(FailedPartitionsError, match=r"1-0\.bin.*the same command makes it again"):
         both()
     both()
     assert (files_below(tmp_path / "first"), files_below(tmp_path / "second")) == expected
@@ -176,7 +176,7 @@ def test_a_damaged_input_that_no_step_has_made_is_left_alone(tmp_path, make_step
     lake = make_partitions(1)
     flip(lake[0].inputs[0].path)
     before = Path(lake[0].inputs[0].path).read_bytes()
-    with pytest.raises(PoisonedError, match="to try again"):
+    with pytest.raises(FailedPartitionsError, match="to try again"):
         run(make_step(), lake, tmp_path / "out", tries=1)
     assert Path(lake[0].inputs[0].path).read_bytes() == before
 
@@ -297,7 +297,7 @@ def test_scratch_is_made_where_it_is_missing(tmp_path, make_step, make_partition
 def test_scratch_that_cannot_be_used_is_the_reason(tmp_path, make_step, make_partitions):
     (tmp_path / "file").touch()
     (partition,) = make_partitions(1)
-    job = Job(make_step(), partition, str(tmp_path / "out"), StoreConfig(), "cpu", 1, False)
+    job = Task(make_step(), partition, str(tmp_path / "out"), StoreConfig(), "cpu", 1, False)
     assert attempt(job, tmp_path / "file").reason.startswith("NotADirectoryError")
 
 

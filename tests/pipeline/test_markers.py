@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from sample_steps import Reverse, ReverseConfig
 
-from toolkit.pipeline.markers import Marker, all_finished, finished, healing
-from toolkit.pipeline.objects import DamagedObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.config import StoreConfig
+from toolkit.pipeline.markers import Marker, all_finished, finished, rebuild_damaged
+from toolkit.pipeline.objects import DamagedObjectError, ObjectStore
 from toolkit.pipeline.step import Partition, StepResult, work_digest
 
 
@@ -73,12 +74,15 @@ def test_what_the_driver_finds_damaged_is_made_again_by_the_next_run(done, tmp_p
     store = ObjectStore()
     (output,) = result.outputs
     store.put(output.path, b"z")
-    with pytest.raises(DamagedObjectError, match=r"shards/x.*makes it again"), healing(store):
+    with (
+        pytest.raises(DamagedObjectError, match=r"shards/x.*makes it again"),
+        rebuild_damaged(store),
+    ):
         store.get(output)
     assert finished(store, step, partition, out) is None
     assert store.get(output.path) == b"z"
     ref = replace(partition.inputs[0], digest="0")
-    with pytest.raises(DamagedObjectError) as caught, healing(store):
+    with pytest.raises(DamagedObjectError) as caught, rebuild_damaged(store):
         store.get(ref)
     assert "makes it again" not in str(caught.value)
     assert pickle.loads(pickle.dumps(caught.value)).path == ref.path

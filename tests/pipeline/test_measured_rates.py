@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from toolkit.pipeline.executor import SummaryError
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.markers import Marker
-from toolkit.pipeline.measured_rates import MeasuredRatesError, rates_of_runs
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.rates import Rates
+from toolkit.pipeline.rates import MeasuredRatesError, Rates, rates_of_runs
 from toolkit.pipeline.step import StepResult
-from toolkit.pipeline.summary import SummaryError
 
 STORE = ObjectStore()
 

@@ -3,7 +3,7 @@ from itertools import permutations
 
 import pytest
 
-from toolkit.pipeline.mixing import interleaved, mixing
+from tests.pipeline.mixing import interleaved, mixing
 
 
 def test_expectation_of_a_uniform_shuffle_is_the_mean_over_all_orders():

@@ -7,7 +7,7 @@ import torch
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
 from toolkit.features.silence import counted_frames
-from toolkit.pipeline.normaliser_stats import NormaliserStats, NormaliserStatsError, merge
+from toolkit.pipeline.steps.stats import NormaliserStats, NormaliserStatsError, merge
 
 PRIOR = 30
 

@@ -5,15 +5,16 @@ import time
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from toolkit.pipeline.faults import is_transient, redact
-from toolkit.pipeline.filesystems import FilesystemError
+from toolkit.pipeline.config import StoreConfig
 from toolkit.pipeline.objects import (
     Counts,
+    FilesystemError,
     MissingObjectError,
     ObjectError,
     ObjectRef,
     ObjectStore,
-    StoreConfig,
+    is_transient,
+    redact,
 )
 from toolkit.storage.digests import digest_bytes
 

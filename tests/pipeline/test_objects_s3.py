@@ -5,10 +5,10 @@ import pytest
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-from toolkit.pipeline.executor import ExecutorConfig
+from toolkit.pipeline.config import ExecutorConfig, StoreConfig
+from toolkit.pipeline.executor import outputs_digest
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.objects import MissingObjectError, ObjectError, ObjectStore, StoreConfig
-from toolkit.pipeline.summary import outputs_digest
+from toolkit.pipeline.objects import MissingObjectError, ObjectError, ObjectStore
 
 STORM = {"error": 0.1, "reset": 0.05, "lost": 0.05, "truncate": 0.05, "corrupt": 0.05}
 

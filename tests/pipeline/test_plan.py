@@ -3,8 +3,8 @@ import math
 import pytest
 
 from toolkit.pipeline.plan import Cluster, PlanError, nodes_for, plan, planned_figures
-from toolkit.pipeline.plan_report import PlanReport, plan_page, print_plan
 from toolkit.pipeline.rates import Rates, RatesError, StepRate
+from toolkit.pipeline.report import PlanReport, plan_page, print_plan
 
 RATES = Rates(
     {

@@ -14,6 +14,7 @@ import torch
 import yaml
 from click.testing import CliRunner
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.commands.pipeline import pipeline
 from toolkit.config.settings import ConfigError
 from toolkit.corpus.manifest import make_cut, recording_or_fault
@@ -22,21 +23,20 @@ from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.store import save_model
-from toolkit.pipeline.far_field import (
-    ExecutorSection,
+from toolkit.pipeline.config import ExecutorSection, RepartitionConfig, SelectConfig
+from toolkit.pipeline.local import LocalExecutor
+from toolkit.pipeline.objects import ObjectStore
+from toolkit.pipeline.prepare import (
+    PrepareConfig,
+    RunPlanError,
     TargetsSection,
     make_features,
     make_training_shards,
     open_executor,
+    read_plan,
+    run_plan,
 )
-from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.prepare import PrepareConfig
-from toolkit.pipeline.run_plan import RunPlanError, read_plan, run_plan
-from toolkit.pipeline.steps.repartition import RepartitionConfig
-from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.targets import Teacher
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 BINS = 4
 HOURS_PER_FILE = 0.001

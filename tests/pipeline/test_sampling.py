@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.pipeline import sampling
+from toolkit.pipeline.steps import select as sampling
 
 HOUR = 3600 * sampling.MICROSECONDS
 
@@ -52,7 +52,9 @@ def test_the_threshold_reaches_the_target():
     for id, seconds in sampled.items():
         bins[sampling.bin_of(draw(id), top)] += seconds * sampling.MICROSECONDS
     half = [b // 2 for b in bins]
-    histogram = sampling.merge([half, [b - h for b, h in zip(bins, half, strict=True)]], top)
+    histogram = sampling.merge_histograms(
+        [half, [b - h for b, h in zip(bins, half, strict=True)]], top
+    )
     assert histogram.hours == pytest.approx(sum(sampled.values()) / 3600, rel=1e-12)
     wanted = 0.7 * histogram.hours
     threshold = histogram.threshold(wanted)

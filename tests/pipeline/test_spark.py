@@ -19,11 +19,11 @@ from pathlib import Path
 
 from sample_steps import ReverseConfig, Unlike
 
-from toolkit.pipeline.attempt_store import OBJECTS
-from toolkit.pipeline.executor import ExecutorConfig, PoisonedError
+from toolkit.pipeline.config import ExecutorConfig, SparkConfig
+from toolkit.pipeline.executor import FailedPartitionsError, outputs_digest
 from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.spark import SparkConfig, SparkExecutor
-from toolkit.pipeline.summary import outputs_digest
+from toolkit.pipeline.markers import OBJECTS
+from toolkit.pipeline.spark import SparkExecutor
 
 STEPS = str(Path(__file__).with_name("sample_steps.py"))
 
@@ -69,7 +69,7 @@ def test_spark_gives_the_digests_of_local_processes_through_kills_and_poison(
     stormy = executor.run(make_step(), lake, f"{s3.base}/out")
     assert outputs_digest(f"{s3.base}/out", stormy) == expected
 
-    with pytest.raises(PoisonedError, match=r"1 of 3 partitions failed 2 times.*p002"):
+    with pytest.raises(FailedPartitionsError, match=r"1 of 3 partitions failed 2 times.*p002"):
         executor.run(make_step(faults={"p002": "kill"}), partitions[:3], str(tmp_path / "poison"))
     summary = json.loads((tmp_path / "poison/_summary.json").read_text())
     assert summary["poisoned"][0]["reason"] == "the worker process died (signal 9)"

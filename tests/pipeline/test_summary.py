@@ -4,11 +4,11 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.commands.pipeline import pipeline
+from toolkit.pipeline.executor import Progress
 from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.progress import Progress
+from toolkit.pipeline.markers import TaskResult
 from toolkit.pipeline.rates import Rates, StepRate
 from toolkit.pipeline.step import Partition, StepResult
-from toolkit.pipeline.worker_process import Attempt
 
 
 def partitions(count):
@@ -21,8 +21,8 @@ def test_rate_and_time_left_count_this_run_alone():
     assert (progress.done, progress.hours, progress.left) == (2, 4.0, None)
     now[0] += 36.0
     result = StepResult((), (("utterance", "broken"),))
-    progress.record(Attempt("p2", result))
-    progress.record(Attempt("p3", None, "why"))
+    progress.record(TaskResult("p2", result))
+    progress.record(TaskResult("p3", None, "why"))
     assert progress.rate == 200.0  # 2 h in 36 s
     assert progress.left == pytest.approx(14 / 200 * 3600)
     assert (progress.done, progress.failed, progress.elements_failed) == (3, 1, 1)
@@ -36,7 +36,7 @@ def test_without_hours_partitions_count():
     now = [0.0]
     progress = Progress("s", [Partition(f"p{i}", ()) for i in range(4)], (), clock=lambda: now[0])
     now[0] = 5.0
-    progress.record(Attempt("p0", StepResult(())))
+    progress.record(TaskResult("p0", StepResult(())))
     assert progress.left == 15.0
 
 

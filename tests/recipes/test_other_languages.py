@@ -5,8 +5,8 @@ import pytest
 from recipes.librispeech.run_ctc import recipe
 from tests.recipes.small_recipe import noise
 from toolkit.corpus.manifest import iter_cuts, text_of
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units.factory import load_units
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.units import load_units
 
 GREEK = ("Το κλειδί, χθες!", "Ο γιατρός τραγούδησε.", "Έβαψε την κουζίνα;", "Είδε το άλογο.")
 

@@ -17,11 +17,11 @@ from toolkit.corpus.manifest import make_cut
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.store import save_model
+from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.lake import LakeError
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.steps.sample import SelectConfig
-from toolkit.pipeline.steps.select import select
+from toolkit.pipeline.steps.select import select_records
 from toolkit.ssl.unlabelled import TeacherShards
 from toolkit.storage.digests import Digests
 
@@ -47,24 +47,28 @@ def lake(tmp_path):
 def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
     config = SelectConfig(hours_per_file=0.05)
     no_store = None  # this process reads no metadata
-    found = select(lake, config, LocalExecutor(), no_store, str(tmp_path / "all"), up_to=True)
+    found = select_records(
+        lake, config, LocalExecutor(), no_store, str(tmp_path / "all"), up_to=True
+    ).files
     assert sum(ref.about["utterances"] for ref in found) == 100
     some = replace(config, hours=0.1)
-    found = select(lake, some, LocalExecutor(), no_store, str(tmp_path / "some"), up_to=True)
+    found = select_records(
+        lake, some, LocalExecutor(), no_store, str(tmp_path / "some"), up_to=True
+    ).files
     assert sum(ref.about["hours"] for ref in found) == pytest.approx(0.1, abs=5 / 3600)
 
 
 def test_nothing_to_choose_from_is_an_error(lake, tmp_path):
     config = SelectConfig(min_duration=400, max_duration=500)
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
-        select(lake, config, LocalExecutor(), None, str(tmp_path / "out"), up_to=True)
+        select_records(lake, config, LocalExecutor(), None, str(tmp_path / "out"), up_to=True)
 
 
 def test_hours_of_a_lake_that_are_none_are_estimated(lake, tmp_path):
     objects = tuple(replace(ref, about={**ref.about, "hours": 0.0}) for ref in lake.objects)
     config = SelectConfig(hours_per_file=0.05)
     how = (LocalExecutor(), ObjectStore(), str(tmp_path / "out"))
-    found = select(replace(lake, objects=objects), config, *how, up_to=True)
+    found = select_records(replace(lake, objects=objects), config, *how, up_to=True).files
     assert sum(ref.about["utterances"] for ref in found) == 100
 
 

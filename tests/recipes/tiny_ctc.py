@@ -11,7 +11,7 @@ from recipes.steps.ctc import train
 from toolkit.corpus.split_names import Splits
 from toolkit.decode.config import EvaluationConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.stages.recipe import Recipe
 from toolkit.train.ctc.readers import ReaderConfig

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.report.corpus import Split, Utterance
 from toolkit.report.decodes import Decode
 from toolkit.report.errors import SplitErrors
@@ -27,7 +27,7 @@ def decoded(name):
 
 def test_words_are_compared_by_their_first_pronunciations(tmp_path):
     (tmp_path / "lexicon.txt").write_text(LEXICON)
-    pairs = phone_pairs(decoded("mono"), Lexicon.read(tmp_path / "lexicon.txt"))
+    pairs = phone_pairs(decoded("mono"), read_dictionary(tmp_path / "lexicon.txt").lexicon)
     assert pairs[0] == [
         *[("AH", "AH"), ("K", "HH"), ("AE", "AE"), ("T", "T")],
         *[("S", "S"), ("AE", "AE"), ("T", "T"), (None, "AH")],

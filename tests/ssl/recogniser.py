@@ -8,9 +8,9 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.senones import Senones
+from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram import estimate
 from toolkit.models.lstm import LstmConfig
 from toolkit.ssl.recognition import recognise_and_align, recognise_phones
 from toolkit.train.config import ChunkConfig

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.decode.ctc.search import GreedyDecoder
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.wer import error_rates

@@ -103,7 +103,7 @@ def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path)
     from toolkit.decode.bundle import MODEL, NORMALISER
     from toolkit.decode.ctc.recogniser import CtcScorer
     from toolkit.features.normalise import GlobalStats, Normaliser
-    from toolkit.lang.units.characters import Characters
+    from toolkit.lang.units import Characters
 
     torch.manual_seed(0)
     config = conv.ConvCtcConfig(input_dim=4, output_dim=30, hidden=8, layers=1)

@@ -16,9 +16,9 @@ from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.search import WordsDecoder
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
 from toolkit.tta.runs import BenchRunError
 from toolkit.tta.sweep import Task, stored_sweep
 

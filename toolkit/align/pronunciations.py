@@ -10,8 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Pronunciation
-from toolkit.lang.probabilities import Entry
-from toolkit.lang.pronunciation_counts import PronunciationCounts
+from toolkit.lang.probabilities import Entry, PronunciationCounts
 from toolkit.lang.tables import SILENCE, UNKNOWN
 
 

@@ -19,8 +19,8 @@ from toolkit.config.click_types import (
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
+    from toolkit.pipeline.executor import Progress
     from toolkit.pipeline.objects import ObjectStore
-    from toolkit.pipeline.progress import Progress
 
 ENDPOINT = click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
 
@@ -142,10 +142,10 @@ def plan(
     Example:
       toolkit pipeline plan --hours 7000 --nodes 8 --gpu-speed 400 --rates rates.json
     """
-    from toolkit.pipeline.plan import FUSIBLE, Cluster
+    from toolkit.pipeline.plan import Cluster
     from toolkit.pipeline.plan import plan as make_plan
-    from toolkit.pipeline.plan_report import PlanReport, plan_page, print_plan, write_plan
-    from toolkit.pipeline.rates import Rates
+    from toolkit.pipeline.rates import FUSIBLE, Rates
+    from toolkit.pipeline.report import PlanReport, plan_page, print_plan, write_plan
     from toolkit.storage.files import write_atomically
 
     if rates_file is None:
@@ -220,7 +220,7 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
     Example:
       toolkit pipeline rates work/features work/targets --out rates.json
     """
-    from toolkit.pipeline.measured_rates import rates_of_runs
+    from toolkit.pipeline.rates import rates_of_runs
 
     rates = rates_of_runs(_store(endpoint), outputs)
     rates.save(out)
@@ -247,15 +247,10 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
     Example:
       toolkit pipeline run plan.yaml --page summary.html
     """
+    from toolkit.pipeline.executor import read_summary
     from toolkit.pipeline.objects import ObjectStore
-    from toolkit.pipeline.run_plan import read_plan, run_plan
-    from toolkit.pipeline.summary import (
-        read_summary,
-        run_totals,
-        summary_page,
-        summary_text,
-        totals_text,
-    )
+    from toolkit.pipeline.prepare import read_plan, run_plan
+    from toolkit.pipeline.report import run_totals, summary_page, summary_text, totals_text
     from toolkit.storage.files import write_atomically
 
     plan = read_plan(plan_file)
@@ -320,7 +315,8 @@ def summary(
     Example:
       toolkit pipeline summary lake/selected lake/features --page summary.html
     """
-    from toolkit.pipeline.summary import read_summary, run_totals, summary_page, summary_text
+    from toolkit.pipeline.executor import read_summary
+    from toolkit.pipeline.report import run_totals, summary_page, summary_text
     from toolkit.storage.files import write_atomically
 
     store = _store(endpoint)
@@ -342,6 +338,7 @@ def summary(
 
 def _store(endpoint: str | None) -> "ObjectStore":
     """Return the store with the outputs of a run."""
-    from toolkit.pipeline.objects import ObjectStore, StoreConfig
+    from toolkit.pipeline.config import StoreConfig
+    from toolkit.pipeline.objects import ObjectStore
 
     return ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))

@@ -23,10 +23,9 @@ from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.rescore import RescoreLimits
 from toolkit.hmm.senones import Senones
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.ngram.binary import write_binary
+from toolkit.lang.arpa import read_arpa, write_binary
 from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Units
 from toolkit.storage.files import write_atomically
 from toolkit.storage.paths import path_below
 from toolkit.storage.reading import read_json, reading

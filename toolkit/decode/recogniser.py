@@ -60,7 +60,7 @@ from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.transforms import MIN_FRAMES
-from toolkit.lang.ngram.binary import read_binary
+from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralModel, NeuralScorer
 from toolkit.processes.bars import hide_progress_bars

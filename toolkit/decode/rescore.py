@@ -62,7 +62,7 @@ from toolkit.decode.tune import (
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import n_best
-from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.ngram import BackoffModel
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import processor_seconds
 from toolkit.score.alignment import align

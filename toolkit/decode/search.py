@@ -24,7 +24,7 @@ from toolkit.fsa.nbest import n_best
 from toolkit.fsa.online_search import OnlineSearch
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
-from toolkit.lang.ngram.binary import read_binary
+from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class DecoderFiles:
     """The search."""
     rescorer: Path | None = None
     """The language model that rescores the lattices in a second pass, as written by
-    `toolkit.lang.ngram.binary`; None for a single pass."""
+    `toolkit.lang.arpa`; None for a single pass."""
 
     def at(self, acoustic_scale: float) -> "DecoderFiles":
         """The same, searching at another acoustic scale."""

@@ -56,7 +56,7 @@ from toolkit.fsa.nbest import n_best
 from toolkit.fsa.word_lattice import WordLattice, word_lattice
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
-from toolkit.lang.units.units import UnitsError
+from toolkit.lang.units import UnitsError
 from toolkit.score.alignment import align
 from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
 from toolkit.score.transcripts import read_transcripts

@@ -29,7 +29,7 @@ from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Units
 from toolkit.score.alignment import align
 from toolkit.storage.files import write_atomically
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import EPSILON, FINAL, Fst, connect
-from toolkit.lang.ngram.arpa import ArpaError, read_arpa
-from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.arpa import ArpaError, read_arpa
+from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable
 
 

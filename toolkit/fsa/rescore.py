@@ -8,7 +8,7 @@ import numpy as np
 from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import LatticeTraversal, backward_scores, prune
-from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.tables import END, SymbolTable
 
 _LN10 = math.log(10.0)

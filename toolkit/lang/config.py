@@ -1,4 +1,4 @@
-"""Settings of the lexicon, of the vocabulary and of the language model."""
+"""Settings of the lexicon, the vocabulary, the language model and the units of CTC models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,3 +129,26 @@ class NgramConfig:
             raise ValueError(f"min_counts is {counts}, must start with 1 and not decrease")
         if self.estimator not in ("numpy", "lmplz"):
             raise ValueError(f"estimator is {self.estimator!r}, must be 'numpy' or 'lmplz'")
+
+
+@dataclass(frozen=True)
+class UnitsConfig:
+    """The output units of a CTC model."""
+
+    kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
+    """`characters` (A16: 30 with the separator and blank; of a language with other letters those of
+    the training transcripts), or word pieces that sentencepiece learns from these: `bpe` (byte-pair
+    encoding) or `unigram`; or those of `model`."""
+    pieces: int = 500
+    """Number of word pieces to learn, without blank; for `bpe` and `unigram`."""
+    model: Path | None = None
+    """The sentencepiece model of the kind `sentencepiece`, from elsewhere, used as it is."""
+
+    def __post_init__(self) -> None:
+        kinds = ("characters", "bpe", "unigram", "sentencepiece")
+        if self.kind not in kinds:
+            raise ValueError(f"kind is {self.kind!r}, not one of {', '.join(kinds)}")
+        if (self.kind == "sentencepiece") != (self.model is not None):
+            raise ValueError("the kind sentencepiece needs a model, and other kinds take none")
+        if self.pieces < 1:
+            raise ValueError(f"pieces is {self.pieces}, needs to be at least 1")

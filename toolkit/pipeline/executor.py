@@ -7,57 +7,151 @@ is set aside, and when all others are done the run ends with an error that lists
 object of an earlier step is the reason, the next run makes that object again.
 """
 
+import json
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.attempt_store import OBJECTS
-from toolkit.pipeline.filesystems import is_local, local_path
-from toolkit.pipeline.leftovers import remove_leftovers
-from toolkit.pipeline.markers import FOLDER, HEALS, all_finished, invalidate
-from toolkit.pipeline.objects import ObjectError, ObjectRef, ObjectStore, StoreConfig
-from toolkit.pipeline.progress import Progress
-from toolkit.pipeline.step import Partition, Step, StepResult
-from toolkit.pipeline.summary import SUMMARY, write_summary
-from toolkit.pipeline.worker_process import Attempt, numeric_variables
+from toolkit.pipeline.config import ExecutorConfig, StoreConfig
+from toolkit.pipeline.markers import (
+    FOLDER,
+    OBJECTS,
+    REBUILD_HINT,
+    TaskResult,
+    all_finished,
+    numeric_variables,
+    plain_name,
+    remove_leftovers,
+    remove_markers_of,
+)
+from toolkit.pipeline.objects import (
+    Counts,
+    MissingObjectError,
+    ObjectError,
+    ObjectRef,
+    ObjectStore,
+    is_local,
+    local_path,
+)
+from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
+from toolkit.stages.log import duration
+from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import refuse_links, remove_temporaries
+from toolkit.storage.reading import NATURAL, reading, validated
+
+if TYPE_CHECKING:
+    from toolkit.pipeline.markers import TaskResult
+    from toolkit.pipeline.step import Partition
+
+
+class Progress:
+    """Progress of one run of a step; shows a line on standard error where that is a terminal.
+
+    Args:
+      name: name of the step.
+      partitions: all of them; `about["hours"]` is used where it is given.
+      done: ids of the partitions that were done before.
+      report: called after every attempt.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        partitions: Sequence["Partition"],
+        done: Container[str],
+        report: Callable[["Progress"], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._hours = {p.id: float(p.about.get("hours", 0.0)) for p in partitions}
+        self.total = len(partitions)
+        """Number of partitions."""
+        kept = [p.id for p in partitions if p.id in done]
+        self.kept = len(kept)
+        """Partitions done by an earlier run."""
+        self.done = len(kept)
+        """Partitions done so far, earlier runs included."""
+        self.failed = 0
+        """Failed attempts."""
+        self.elements_failed = 0
+        """Elements, such as utterances, left out in this run."""
+        self.hours_total = sum(self._hours.values())
+        self.hours_kept = sum(self._hours[name] for name in kept)
+        self.hours = self.hours_kept
+        """Hours of audio done so far."""
+        self._report, self._clock, self._start = report, clock, clock()
+        self._bar = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since this run began."""
+        return self._clock() - self._start
+
+    @property
+    def rate(self) -> float:
+        """Hours of audio processed per hour in this run."""
+        return 3600 * (self.hours - self.hours_kept) / max(self.seconds, 1e-9)
+
+    @property
+    def left(self) -> float | None:
+        """Estimated seconds left; None until a partition is done in this run."""
+        if self.done == self.kept:
+            return None
+        if self.hours > self.hours_kept:
+            return 3600 * (self.hours_total - self.hours) / self.rate
+        return self.seconds * (self.total - self.done) / (self.done - self.kept)
+
+    def record(self, attempt: "TaskResult") -> None:
+        """Count an attempt."""
+        if attempt.result is None:
+            self.failed += 1
+        else:
+            self.done += 1
+            self.hours += self._hours[attempt.partition]
+            self.elements_failed += len(attempt.result.failures)
+        if self._bar is not None:
+            self._bar.set_description_str(self.line(), refresh=False)
+            self._bar.update(attempt.result is not None)
+        if self._report is not None:
+            self._report(self)
+
+    def line(self) -> str:
+        """Format the progress as one line."""
+        parts = [f"{self.name}: {self.done} of {self.total} partitions"]
+        if self.hours_total:
+            parts.append(f"{self.hours:.1f} of {self.hours_total:.1f} h at {self.rate:,.0f} h/h")
+        if self.left is not None:
+            parts.append(f"{duration(self.left)} left")
+        if self.failed or self.elements_failed:
+            parts.append(f"{self.failed} attempts and {self.elements_failed} elements failed")
+        return ", ".join(parts)
+
+    def __enter__(self) -> "Progress":
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=self.total, initial=self.kept, desc=self.line(), bar_format="{desc}", disable=None
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
 
 logger = logging.getLogger(__name__)
 
 
-class PoisonedError(ToolkitError):
+class FailedPartitionsError(ToolkitError):
     """Some partitions failed at every attempt."""
 
 
 class ExecutorError(ToolkitError):
     """The executor cannot run the step at all."""
-
-
-@dataclass(frozen=True)
-class ExecutorConfig:
-    """Settings of all executors."""
-
-    store: StoreConfig = field(default_factory=StoreConfig)
-    """How objects are read and written."""
-    tries: int = 3
-    """Attempts at a partition before it is set aside."""
-    timeout: float | None = None
-    """Seconds that one attempt may take before it is given up and tried elsewhere; files are of
-    nearly the same length (C22), so a few times the usual time is enough. None: no limit."""
-    threads: int = 1
-    """Threads per worker for computing; results may depend on it in the last bits."""
-    scratch: Path | None = None
-    """Local folder for scratch; None: the system's temporary folder."""
-
-    def __post_init__(self) -> None:
-        if self.tries < 1 or self.threads < 1:
-            raise ValueError("tries and threads must be at least 1")
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError("timeout must be positive")
 
 
 class Executor(ABC):
@@ -66,14 +160,12 @@ class Executor(ABC):
     def __init__(self, config: ExecutorConfig | None = None) -> None:
         self.config = config or ExecutorConfig()
         self.numeric = numeric_variables(self.config.threads)
+        self.report: Callable[[Progress], None] | None = None
+        """Called after every attempt."""
+        self.outputs: list[str] = []
+        """Prefixes of the output of the steps that have begun, in order."""
 
-    def run(
-        self,
-        step: Step,
-        partitions: Sequence[Partition],
-        out: str,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> list[StepResult]:
+    def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
         """Run a step over its partitions; results of those that are done already are kept.
 
         Below `out`, besides the step's objects in `_objects/`: `_done/` (a marker per partition,
@@ -83,15 +175,16 @@ class Executor(ABC):
           step: the step.
           partitions: with unique ids.
           out: prefix of all output: a local path or a URL.
-          progress: called after every attempt.
 
         Returns:
           The results in the partitions' order.
 
         Raises:
-          PoisonedError: partitions that failed `tries` times; all others are done.
+          FailedPartitionsError: partitions that failed `tries` times; all others are done.
           LinkError: `_objects/` or `_done/` is a link; what it leads to is not ours to tidy up.
         """
+        if out not in self.outputs:
+            self.outputs.append(out)
         out = _absolute(out.rstrip("/"))
         if is_local(out):
             for name in (OBJECTS, FOLDER):
@@ -102,8 +195,8 @@ class Executor(ABC):
         markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}
-        with Progress(step.name, partitions, results, progress) as tracker:
-            poisoned = self._finish(step, partitions, out, results, runs, tracker)
+        with Progress(step.name, partitions, results, self.report) as tracker:
+            failed_partitions = self._finish(step, partitions, out, results, runs, tracker)
         if is_local(out) and local_path(out).is_dir():
             remove_temporaries(local_path(out))
         if len(results) == len(partitions) > tracker.kept:
@@ -115,18 +208,27 @@ class Executor(ABC):
                 logger.warning("%s: leftovers of attempts stay in %s: %s", step.name, out, error)
             calls += store.counts
         write_summary(
-            self.config.store, step, partitions, out, results, runs, poisoned, tracker, calls
+            self.config.store,
+            step,
+            partitions,
+            out,
+            results,
+            runs,
+            failed_partitions,
+            tracker,
+            calls,
         )
-        if poisoned:
-            first = next(iter(poisoned.values()))
+        if failed_partitions:
+            first = next(iter(failed_partitions.values()))
             store = ObjectStore(self.config.store)
-            damaged = {attempt.damaged for attempt in poisoned.values() if attempt.damaged}
-            heals = [invalidate(store, path) for path in sorted(damaged)]
-            way_out = HEALS if heals and all(heals) else "run the same command to try again"
-            raise PoisonedError(
-                f"{step.name}: {len(poisoned)} of {len(partitions)} partitions failed "
-                f"{self.config.tries} times and are set aside: {', '.join(sorted(poisoned))}; "
-                f"first: {first.reason}; all: {out}/{SUMMARY}; {way_out}"
+            damaged = {attempt.damaged for attempt in failed_partitions.values() if attempt.damaged}
+            rebuilt = [remove_markers_of(store, path) for path in sorted(damaged)]
+            hint = REBUILD_HINT if rebuilt and all(rebuilt) else "run the same command to try again"
+            raise FailedPartitionsError(
+                f"{step.name}: {len(failed_partitions)} of {len(partitions)} partitions failed "
+                f"{self.config.tries} times and are set aside: "
+                f"{', '.join(sorted(failed_partitions))}; "
+                f"first: {first.reason}; all: {out}/{SUMMARY}; {hint}"
             )
         return [results[partition.id] for partition in partitions]
 
@@ -138,12 +240,14 @@ class Executor(ABC):
         results: dict[str, StepResult],
         runs: dict[str, object],
         tracker: Progress,
-    ) -> dict[str, Attempt]:
+    ) -> dict[str, TaskResult]:
         """Run the missing partitions in rounds: a failed one waits for the next round."""
         failures: dict[str, int] = {}
-        poisoned: dict[str, Attempt] = {}
+        failed_partitions: dict[str, TaskResult] = {}
         round_number = 0
-        while pending := [p for p in partitions if p.id not in results and p.id not in poisoned]:
+        while pending := [
+            p for p in partitions if p.id not in results and p.id not in failed_partitions
+        ]:
             progressed = False
             for attempt in self._attempts(step, pending, out, repeated=round_number > 0):
                 if attempt.partition in results:
@@ -156,18 +260,18 @@ class Executor(ABC):
                     failures[attempt.partition] = failures.get(attempt.partition, 0) + 1
                     progressed = True
                     if failures[attempt.partition] >= self.config.tries:
-                        poisoned[attempt.partition] = attempt
+                        failed_partitions[attempt.partition] = attempt
                 tracker.record(attempt)
             if not progressed:
                 raise ExecutorError(f"{step.name}: no partition could be attempted")
             round_number += 1
-        return poisoned
+        return failed_partitions
 
     @abstractmethod
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
-    ) -> Iterator[Attempt]:
-        """Attempt every partition once, in any order, and yield each outcome as it arrives."""
+    ) -> Iterator[TaskResult]:
+        """TaskResult every partition once, in any order, and yield each outcome as it arrives."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the executor's resources."""
@@ -189,3 +293,108 @@ def _located(partition: Partition) -> Partition:
         replace(ref, path=_absolute(ref.path)) for ref in partition.inputs
     )
     return replace(partition, inputs=inputs)
+
+
+SUMMARY = "_summary.json"
+FAILURES = "_failures.tsv"
+_FORM = {
+    **dict.fromkeys(("partitions", "done", "kept", "attempts_failed", "peak_bytes"), NATURAL),
+    **dict.fromkeys(("elements_failed", "objects", "bytes"), NATURAL),
+    **{"step": str, "hours": float, "wall_seconds": float, "output_digest": str},
+    "calls": dict.fromkeys(("get", "put", "head", "list", "repeated"), NATURAL),
+    "poisoned": [{"partition": str, "reason": str, "trace": str}],
+}
+
+
+class SummaryError(ToolkitError):
+    """A summary cannot be read."""
+
+
+def write_summary(
+    config: StoreConfig,
+    step: Step,
+    partitions: Sequence[Partition],
+    out: str,
+    results: Mapping[str, StepResult],
+    runs: Mapping[str, Mapping[str, Any]],
+    failed_partitions: Mapping[str, TaskResult],
+    tracker: Progress,
+    planning: Counts,
+) -> None:
+    """Write `_failures.tsv` and `_summary.json` below `out`."""
+    store = ObjectStore(config)
+    done = [results[p.id] for p in partitions if p.id in results]
+    counts = sum((_counts(runs[p.id]) for p in partitions if p.id in runs), planning)
+    summary = {
+        **config_plain(step),
+        "digest": step_digest(step),
+        "partitions": len(partitions),
+        "done": len(done),
+        "kept": tracker.kept,
+        "hours": tracker.hours,
+        "wall_seconds": round(tracker.seconds, 3),
+        "worker_seconds": sum(run.get("seconds", 0.0) for run in runs.values()),
+        "peak_bytes": max((run.get("peak_bytes", 0) for run in runs.values()), default=0),
+        "attempts_failed": tracker.failed,
+        "elements_failed": sum(len(result.failures) for result in done),
+        "objects": sum(len(result.outputs) for result in done),
+        "bytes": sum(ref.size for result in done for ref in result.outputs),
+        "output_digest": outputs_digest(out, done),
+        "about": _totals(done),
+        "calls": counts.to_dict(),
+        "poisoned": [
+            {"partition": name, "reason": attempt.reason, "trace": attempt.trace}
+            for name, attempt in sorted(failed_partitions.items())
+        ],
+    }
+    lines = [
+        f"{p.id}\t{element}\t{' '.join(reason.split())}\n"
+        for p in partitions
+        if p.id in results
+        for element, reason in results[p.id].failures
+    ]
+    store.put(f"{out}/{FAILURES}", "".join(lines).encode())
+    store.put(f"{out}/{SUMMARY}", (json.dumps(summary, indent=1) + "\n").encode())
+
+
+def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
+    """Read the summary that `write_summary` wrote; None when the step has not run.
+
+    Raises:
+      SummaryError: the summary is damaged.
+    """
+    path = f"{out.rstrip('/')}/{SUMMARY}"
+    try:
+        content = store.get(path)
+    except MissingObjectError:
+        return None
+    with reading(path, SummaryError, "run the step again", "damaged"):
+        return validated(json.loads(content), _FORM)
+
+
+def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
+    """Return one digest of the names that a step gave below `out` and the contents of all outputs.
+
+    It does not depend on `out` itself, nor on the order of the results.
+    """
+    lines = sorted(
+        f"{plain_name(ref.path, out)}\0{ref.size}\0{ref.digest}\n"
+        for result in results
+        for ref in result.outputs
+    )
+    return digest_bytes("".join(lines).encode())
+
+
+def _counts(run: Mapping[str, Any]) -> Counts:
+    calls = {**run, "seconds": run.get("store_seconds", 0.0)}
+    return Counts(**{name: calls[name] for name in Counts().to_dict() if name in calls})
+
+
+def _totals(results: Sequence[StepResult]) -> dict[str, float]:
+    """Add up the numbers that the results have in `about`."""
+    totals: dict[str, float] = {}
+    for result in results:
+        for name, value in result.about.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                totals[name] = totals.get(name, 0) + value
+    return totals

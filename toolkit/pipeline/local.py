@@ -1,14 +1,205 @@
-"""The local executor: worker processes on one machine, without Java."""
+"""The local executor: worker processes on one machine, without Java.
 
+Both executors run every partition in such a process: a crash in native code, memory that runs out
+or a computation that never ends costs that process alone, and is reported as a failed attempt.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
 import time
+import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
 
-from toolkit.pipeline.executor import Executor, ExecutorConfig
-from toolkit.pipeline.step import Partition, Step
-from toolkit.pipeline.worker_process import Attempt, Job, WorkerProcess
+from toolkit.environment import peak_bytes, reset_peak
+from toolkit.pipeline.config import ExecutorConfig, StoreConfig
+from toolkit.pipeline.executor import Executor
+from toolkit.pipeline.markers import AttemptStore, Marker, TaskResult, finished
+from toolkit.pipeline.objects import DamagedObjectError, redact
+from toolkit.pipeline.step import Partition, Resources, Step, work_digest
+from toolkit.processes.workers import block_sigint
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at one partition."""
+
+    step: Step
+    partition: Partition
+    out: str
+    store: StoreConfig
+    device: str
+    threads: int
+    repeated: bool
+    """Whether an earlier attempt may have finished without its result arriving: then its marker is
+    looked for first."""
+    numeric: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables of the worker, see `numeric_variables`."""
+
+
+class WorkerProcess:
+    """Handle of a worker process, held by the process that started it.
+
+    Args:
+      threads: number of threads for computing in it.
+      numeric: environment variables, `numeric_variables` of the driver.
+      scratch: folder in which its scratch folder is made, made too where it is missing; None: the
+        system's.
+    """
+
+    def __init__(
+        self, threads: int, numeric: Mapping[str, str], scratch: Path | None = None
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, child_end = context.Pipe()
+        if scratch is not None:
+            os.makedirs(scratch, exist_ok=True)
+        self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
+        arguments = (child_end, self._scratch, threads)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        before = {name: os.environ.get(name) for name in numeric}
+        os.environ.update(numeric)
+        try:
+            with block_sigint():
+                self._process.start()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        child_end.close()
+        self._job: Task | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    def start(self, job: Task) -> None:
+        """Start a job; `connection` becomes readable when it is over."""
+        self._job = job
+        # A worker that has died is reported by `finish`.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(pickle.dumps(job))
+
+    def finish(self) -> TaskResult:
+        """Wait for the job and return its outcome.
+
+        A worker that died must be replaced (`alive`). So must one whose job failed, which ends: it
+        may be the process that is broken, as by an error of CUDA, and the next attempt fail too.
+        """
+        try:
+            answer = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self._process.join(5)
+            code = self._process.exitcode
+            how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+            answer = f"the worker process died ({how})"
+        if isinstance(answer, str):
+            answer = TaskResult(self._job.partition.id, None, answer)
+        if answer.result is None:
+            self.close()
+        return answer
+
+    def run(self, job: Task, timeout: float | None) -> TaskResult:
+        """Run one job; one that takes longer than `timeout` seconds fails and ends the worker."""
+        self.start(job)
+        if self.connection.poll(timeout):
+            return self.finish()
+        return self.time_out(timeout)
+
+    def time_out(self, timeout: float | None) -> TaskResult:
+        """End the worker and report its job as failed."""
+        self.close()
+        return TaskResult(self._job.partition.id, None, f"not done after {timeout:g} s")
+
+    @property
+    def alive(self) -> bool:
+        """Whether another job can be started."""
+        return self._process.is_alive() and not self.connection.closed
+
+    def close(self) -> None:
+        """Kill the process, whatever it does, and remove its scratch folder."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _serve(connection: Connection, scratch: Path, threads: int) -> None:
+    threading.Thread(target=_exit_with_parent, args=(scratch,), daemon=True).start()
+    while True:
+        try:
+            data = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            job = pickle.loads(data)
+        except Exception as error:  # the step's module cannot be imported here
+            answer = redact(f"the step cannot be loaded: {error!r}")
+        else:
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(threads)
+            answer = attempt(job, scratch)
+        connection.send_bytes(pickle.dumps(answer))
+
+
+def _exit_with_parent(scratch: Path) -> None:
+    multiprocessing.parent_process().join()
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
+
+
+def attempt(job: Task, scratch: Path) -> TaskResult:
+    """Run one partition and create its marker, or take over what another attempt has committed."""
+    reset_peak()
+    start, folder = time.perf_counter(), scratch / "work"
+    cpu_start = time.process_time()
+    store = AttemptStore(job.store, job.out, folder)
+    partition = job.partition
+
+    def statistics() -> dict[str, Any]:
+        calls = store.counts.to_dict()
+        return {
+            "hours": partition.about.get("hours"),
+            "seconds": round(time.perf_counter() - start, 3),
+            "cpu_seconds": round(time.process_time() - cpu_start, 3),
+            "store_seconds": round(calls.pop("seconds"), 3),
+            "peak_bytes": peak_bytes(),
+            "device": job.device,
+            **calls,
+        }
+
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        done = (store, job.step, partition, job.out, job.numeric)
+        marker = finished(*done) if job.repeated else None
+        if marker is not None:
+            return TaskResult(partition.id, marker.result, run=marker.run)
+        resources = Resources(job.device, job.threads, folder)
+        result = job.step.run(partition, store, job.out, resources)
+        work = work_digest(job.step, partition)
+        mine = Marker(work, result, statistics(), job.numeric)
+        marker = mine.commit(store, job.out, partition.id)
+    except Exception as error:
+        reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
+        trace = redact(traceback.format_exc())
+        damaged = error.path if isinstance(error, DamagedObjectError) else None
+        return TaskResult(partition.id, None, reason, trace, statistics(), damaged=damaged)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    run = statistics() if marker is mine else marker.run
+    return TaskResult(partition.id, marker.result, run=run)
 
 
 def cpu_slots(workers: int) -> tuple[str, ...]:
@@ -43,7 +234,7 @@ class LocalExecutor(Executor):
 
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
-    ) -> Iterator[Attempt]:
+    ) -> Iterator[TaskResult]:
         queue = deque(partitions)
         free = deque(self.slots[: len(partitions)])
         busy: dict[WorkerProcess, tuple[str, float]] = {}
@@ -55,7 +246,7 @@ class LocalExecutor(Executor):
                     worker = self._worker(device)
                     partition = queue.popleft()
                     how = (config.store, device, config.threads, repeated, self.numeric)
-                    worker.start(Job(step, partition, out, *how))
+                    worker.start(Task(step, partition, out, *how))
                     limit = time.monotonic() + (config.timeout or float("inf"))
                     busy[worker] = device, limit
                 for worker in self._finished(busy):

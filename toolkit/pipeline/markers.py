@@ -5,31 +5,72 @@ creates it, and the other takes over its result. What belongs to a partition is 
 names, not what a listing shows. A marker of another configuration or of other inputs, or one whose
 outputs are gone, is ignored. A reader that finds an output damaged has the marker removed, so that
 its partition is done again.
+
+Objects are named after their content, so that two attempts never share a name: they may run at the
+same time, and on processors of different kinds their last bits may differ. An object that a step
+writes as `<out>/<folder>/<name>` is stored as `<out>/_objects/<folder>/<digest>/<name>`.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.pipeline.config import StoreConfig
 from toolkit.pipeline.objects import (
     Counts,
     DamagedObjectError,
     MissingObjectError,
     ObjectRef,
     ObjectStore,
-    StoreConfig,
+    is_local,
+    local_path,
 )
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
+from toolkit.startup import BLAS_VARIABLE, THREAD_VARIABLES, blas_setting
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, validated
 
+OBJECTS = "_objects"
+
+
+class AttemptStore(ObjectStore):
+    """The store of one attempt at a partition.
+
+    Args:
+      config: of the store.
+      out: prefix of the step's output; what is written elsewhere keeps its name.
+      scratch: the attempt's own folder, which may lie below `out`.
+    """
+
+    def __init__(self, config: StoreConfig, out: str, scratch: Path) -> None:
+        super().__init__(config)
+        self._out, self._scratch = f"{out}/", f"{scratch}/"
+
+    def _name(self, path: str, digest: str) -> str:
+        if not path.startswith(self._out) or path.startswith(self._scratch):
+            return path
+        folder, slash, name = path.removeprefix(self._out).rpartition("/")
+        return f"{self._out}{OBJECTS}/{folder}{slash}{digest}/{name}"
+
+
+def plain_name(path: str, out: str) -> str:
+    """Return the name below `out` that the step has given to an object."""
+    name = path.removeprefix(f"{out.rstrip('/')}/")
+    if not name.startswith(f"{OBJECTS}/"):
+        return name
+    *folder, _digest, last = name.removeprefix(f"{OBJECTS}/").split("/")
+    return "/".join((*folder, last))
+
+
 FOLDER = "_done"
-HEALS = "the same command makes it again, and goes on"
+REBUILD_HINT = "the same command makes it again, and goes on"
 _REF = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
 _FORM = {
     "work": str,
@@ -171,7 +212,7 @@ def all_finished(
     return markers, sum((s.counts for s in stores), Counts())
 
 
-def invalidate(store: ObjectStore, path: str) -> bool:
+def remove_markers_of(store: ObjectStore, path: str) -> bool:
     """Remove the markers that name a damaged object, so that its partition is done again.
 
     The object stays: only what a marker names is known to be a pipeline's, and not a user's.
@@ -192,12 +233,12 @@ def invalidate(store: ObjectStore, path: str) -> bool:
 
 
 @contextmanager
-def healing(store: ObjectStore, way_out: str = HEALS) -> Iterator[None]:
+def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[None]:
     """Have made again, by the next run of its step, an output that is found damaged inside.
 
     Args:
       store: that holds it.
-      way_out: what to do, for the message.
+      hint: what to do, for the message.
 
     Raises:
       DamagedObjectError: after the marker of the damaged output was removed.
@@ -205,9 +246,9 @@ def healing(store: ObjectStore, way_out: str = HEALS) -> Iterator[None]:
     try:
         yield
     except DamagedObjectError as error:
-        if not invalidate(store, error.path):
+        if not remove_markers_of(store, error.path):
             raise
-        raise DamagedObjectError(f"{error}; {way_out}", error.path) from None
+        raise DamagedObjectError(f"{error}; {hint}", error.path) from None
 
 
 def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None) -> str:
@@ -229,3 +270,93 @@ def _move(ref: ObjectRef, old: str, new: str) -> ObjectRef:
 
 def _is_absolute(path: str) -> bool:
     return path.startswith("/") or "://" in path
+
+
+def remove_leftovers(
+    store: ObjectStore,
+    step: Step,
+    partitions: Sequence[Partition],
+    out: str,
+    results: Sequence[StepResult],
+    numeric: Mapping[str, str] | None = None,
+) -> None:
+    """Remove leftovers below `out`, once every partition is done; readers never see them.
+
+    A marker of a partition with other settings goes when there is one with these. One with the
+    same settings but another numeric environment stays, with its objects: they may be those of a
+    run that is still going on. An attempt that is still going on may leave objects afterwards; they
+    are removed after the next run that has something to do.
+
+    Args:
+      store, step, partitions, out, numeric: as for `toolkit.pipeline.markers.finished`.
+      results: of all partitions.
+    """
+    valid = {p.id: marker_path(step, p, out, numeric) for p in partitions}
+    listed = [ref.path for ref in store.list(f"{out}/{FOLDER}")]
+    found, others = set(listed), []
+    works = {p.id: work_digest(step, p) for p in partitions}
+    for path in listed:
+        partition = partition_of(path)
+        own = valid.get(partition)
+        if path == own:
+            continue
+        if own is None or own not in found:
+            others.append(path)
+            continue
+        marker = Marker.read(store, path)
+        same = marker is not None and marker.work == works[partition]
+        if same and marker.numeric != numeric:
+            others.append(path)
+        else:
+            store.remove(path)
+    kept = {ref.path for result in results for ref in result.outputs}
+    orphans = {ref.path for ref in store.list(f"{out}/{OBJECTS}")} - kept
+    for path in others if orphans else ():
+        marker = Marker.read(store, path)
+        orphans -= {ref.path for ref in marker.result.outputs} if marker else set()
+    for path in sorted(orphans):
+        store.remove(path)
+        if is_local(path):
+            with contextlib.suppress(OSError):  # another attempt writes there
+                local_path(path).parent.rmdir()
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The outcome of a job."""
+
+    partition: str
+    result: StepResult | None
+    """None after a failure."""
+    reason: str = ""
+    """Why it failed, in one line."""
+    trace: str = ""
+    """Traceback of the failure."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """`hours` of the partition, where it says so; `seconds`, `cpu_seconds`, and of the former
+    `store_seconds` in calls of the store; `peak_bytes` (the process's peak memory),
+    `device`, and the store's calls and bytes."""
+    counted: bool = True
+    """Whether a failure counts towards the partition's number of tries."""
+    damaged: str | None = None
+    """Path of the object, if it failed because that is damaged."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        result = None if self.result is None else self.result.to_dict()
+        return {**vars(self), "result": result, "run": dict(self.run)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "TaskResult":
+        """Restore the object from `to_dict`."""
+        result = plain["result"]
+        return cls(**{**plain, "result": None if result is None else StepResult.from_dict(result)})
+
+
+def numeric_variables(threads: int) -> dict[str, str]:
+    """Return the environment variables on which the last bits of a worker's results depend.
+
+    They are set before its interpreter starts, since libraries read them when they are loaded; so
+    it does not matter what the process that starts it has loaded or set.
+    """
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), BLAS_VARIABLE: blas_setting()}

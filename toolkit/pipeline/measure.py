@@ -1,5 +1,7 @@
 """Speed of the data pipeline's steps on one core, and their calls and bytes per hour."""
 
+import io
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,21 +9,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from toolkit.environment import machine
 from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
 
 if TYPE_CHECKING:
-    from lhotse.cut import MonoCut
-
+    from toolkit.pipeline.executor import Executor
     from toolkit.pipeline.lake import Lake
     from toolkit.pipeline.step import Partition, Step, StepResult
 
 RATE = 16000
 SECONDS = (2.0, 3.0, 4.0, 5.4)  # 3.6 s on average, as 1e9 utterances in a million hours (C35)
 SPEAKERS = 8
+FIRST_DAY = 1_767_225_600.0  # 2026-01-01
 LATENCY, BANDWIDTH = 0.2, 50e6  # C24
 FRONTEND = "front end, samples to features"
 
@@ -126,25 +128,23 @@ class _NoiseLake:
         self.store = ObjectStore()
         self.calls: dict[str, Counts] = {}
         self.lakes: dict[str, Lake] = {}
-        self.cuts = _noise(folder / "audio", minutes)
-        self.hours = sum(cut.duration for cut in self.cuts) / 3600
+        self.utterances = _noise(minutes)
+        self.hours = sum(utterance.seconds for utterance in self.utterances) / 3600
         self.work = self._prepare()
 
     def _lake(self, layout: str, base: str) -> "Lake":
-        from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
-
         if base not in self.lakes:
-            config = SyntheticLakeConfig(layout=layout, interval_days=90, buckets=1)
-            self.lakes[base] = make_lake(self.cuts, self.store, f"{base}/lake", config)
+            self.lakes[base] = write_lake(self.utterances, self.store, f"{base}/lake", layout)
         return self.lakes[base]
 
     def _files(self, layout: str, base: str) -> list[ObjectRef]:
-        from toolkit.pipeline.steps.sample import SelectConfig
-        from toolkit.pipeline.steps.select import select
+        from toolkit.pipeline.config import SelectConfig
+        from toolkit.pipeline.steps.select import select_records
 
         config = SelectConfig(hours=0.98 * self.hours, hours_per_file=self.hours)
         lake = self._lake(layout, base)
-        return select(lake, config, _InProcess(self), self.store, f"{base}/selected")
+        executor = cast("Executor", _InProcess(self))
+        return select_records(lake, config, executor, self.store, f"{base}/selected").files
 
     def _extract(self, layout: str, base: str) -> _StepRun:
         from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
@@ -155,14 +155,15 @@ class _NoiseLake:
         return _StepRun(step, plan_extract(files), 3600 * hours)
 
     def _prepare(self) -> dict[str, _StepRun]:
+        from toolkit.pipeline.config import RepartitionConfig, ShuffleConfig, StatsConfig
         from toolkit.pipeline.shards import shards_of
-        from toolkit.pipeline.steps.repartition import (
+        from toolkit.pipeline.steps.shuffle import (
             Repartition,
-            RepartitionConfig,
+            Shuffle,
             plan_repartition,
+            plan_shuffle,
         )
-        from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, plan_shuffle
-        from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+        from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
         from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher
 
         work = {"extract": self._extract("aggregated", str(self.folder))}
@@ -205,11 +206,11 @@ class _NoiseLake:
 
     def cases(self) -> dict[str, Callable[[], float]]:
         """Return the bare front end and every step; each returns the seconds of its audio."""
-        from toolkit.features.cut_audio import load_cut_audio
+        from toolkit.features.audio import decode_audio
         from toolkit.features.frontend import Frontend, FrontendConfig
 
         frontend = Frontend(FrontendConfig())
-        samples = [load_cut_audio(cut) for cut in self.cuts]
+        samples = [decode_audio(u.wav, u.id, RATE).samples for u in self.utterances]
 
         def features() -> float:
             for x in samples:
@@ -270,8 +271,8 @@ def fetch_ratio() -> float:
 
     Both times are for one connection and the calls that extraction plans.
     """
-    from toolkit.pipeline.fetch import plan_spans
     from toolkit.pipeline.lake import Record
+    from toolkit.pipeline.steps.extract import plan_spans
 
     audio, count = int(Rates({}).audio_bytes), round(3600 / 3.6)
     size = audio // count
@@ -310,20 +311,70 @@ def write_teacher(folder: Path) -> Path:
     return folder
 
 
-def _noise(folder: Path, minutes: float) -> "list[MonoCut]":
+@dataclass(frozen=True)
+class _Utterance:
+    """An utterance of noise."""
+
+    id: str
+    speaker: str
+    seconds: float
+    wav: bytes
+    """The content of its WAV file, 16 bit at 16 kHz (256 kbps: C35)."""
+
+
+def _noise(minutes: float) -> list[_Utterance]:
     import numpy as np
-    import soundfile
 
-    from toolkit.corpus.manifest import make_cut, recording_or_fault
+    from toolkit.corpus.audio_file import encode_audio
 
-    folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    cuts: list[MonoCut] = []
-    while sum(cut.duration for cut in cuts) < 60 * minutes:
-        name = f"utterance-{len(cuts):05d}"
-        seconds = SECONDS[len(cuts) % len(SECONDS)]
+    utterances: list[_Utterance] = []
+    while sum(utterance.seconds for utterance in utterances) < 60 * minutes:
+        number = len(utterances)
+        seconds = SECONDS[number % len(SECONDS)]
         noise = (rng.standard_normal(round(seconds * RATE)) * 3000).astype(np.int16)
-        soundfile.write(folder / f"{name}.wav", noise, RATE)
-        recording, _ = recording_or_fault(folder / f"{name}.wav", name)
-        cuts.append(make_cut(name, recording, "", f"speaker-{len(cuts) % SPEAKERS}"))
-    return cuts
+        wav = encode_audio(noise, RATE, "WAV")
+        name, speaker = f"utterance-{number:05d}", f"speaker-{number % SPEAKERS}"
+        utterances.append(_Utterance(name, speaker, seconds, wav))
+    return utterances
+
+
+def write_lake(
+    utterances: Sequence[_Utterance], store: ObjectStore, url: str, layout: str
+) -> "Lake":
+    """Write a lake of one metadata object.
+
+    Args:
+      utterances: in any order; the lake has them by speaker.
+      store: writes the objects.
+      url: prefix of the lake.
+      layout: the audio is one tar of all utterances (`aggregated`), or an object for each
+        (`single`).
+    """
+    from toolkit.pipeline.lake import Lake, Record, metadata_path
+
+    utterances = sorted(utterances, key=lambda utterance: (utterance.speaker, utterance.id))
+    records = [
+        Record(u.id, u.speaker, u.seconds, FIRST_DAY + row, "en-US", f"audio/{u.id}.wav")
+        for row, u in enumerate(utterances)
+    ]
+    if layout == "aggregated":
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as tar:
+            for row, u in enumerate(utterances):
+                header = tarfile.TarInfo(f"{u.id}.wav")
+                header.size = len(u.wav)
+                offset = tar.offset + tarfile.BLOCKSIZE  # behind the member's header
+                tar.addfile(header, io.BytesIO(u.wav))
+                records[row] = replace(
+                    records[row], audio="audio/all.tar", offset=offset, size=header.size
+                )
+        store.put(f"{url}/audio/all.tar", stream.getvalue())
+    else:
+        for u in utterances:
+            store.put(f"{url}/audio/{u.id}.wav", u.wav)
+    about = {"hours": sum(u.seconds for u in utterances) / 3600, "utterances": len(utterances)}
+    lines = b"".join(record.to_line() for record in records)
+    lake = Lake(url, (store.put(metadata_path(url, "2026-01-01", 0), lines, about),), 1)
+    lake.save(store)
+    return lake

@@ -7,20 +7,22 @@ wait; size and digest are checked on every read. The store's library finds the c
 """
 
 import contextlib
+import errno
+import json
 import random
+import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from errno import EINVAL
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.faults import is_transient, redact
-from toolkit.pipeline.filesystems import filesystem, find, is_local, local_path
+from toolkit.pipeline.config import StoreConfig
 from toolkit.storage.digests import CHUNK, digest_bytes, file_digest
 from toolkit.storage.files import (
     create_atomically,
@@ -29,8 +31,135 @@ from toolkit.storage.files import (
     write_atomically,
 )
 
+_VERSIONS = ("ETag", "etag", "mtime", "LastModified", "created")
+
+
+class FilesystemError(ToolkitError):
+    """There is no such kind of store, or its library is not installed."""
+
+
+def is_local(path: str) -> bool:
+    """Tell whether a path or URL is on a local disk."""
+    return "://" not in path or path.startswith(("file://", "local://"))
+
+
+def local_path(path: str) -> Path:
+    """Return the path of a local path or URL."""
+    return Path(path.split("://", 1)[-1])
+
+
+def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
+    """Return fsspec's file system for a path.
+
+    Raises:
+      FilesystemError: its library is missing, or fsspec knows no such store.
+    """
+    protocol = "file" if is_local(path) else path.split("://", 1)[0]
+    return _filesystem(protocol, json.dumps(dict(options), sort_keys=True), timeout)
+
+
+def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
+    """Find the objects below a prefix, but for those that are being written.
+
+    Args:
+      path: the prefix, without a slash at its end.
+      files: its file system.
+
+    Yields:
+      The path below the prefix, the size in bytes, and what tells the object from others written
+      there: its ETag, or the time when it was written. Sorted by path.
+    """
+    where = str(local_path(path)) if is_local(path) else path
+    root = files._strip_protocol(where).rstrip("/") + "/"
+    for name, entry in sorted(files.find(where, detail=True).items()):
+        if name.startswith(root) and not name.endswith(".tmp"):
+            version = next((str(entry[key]) for key in _VERSIONS if key in entry), "")
+            yield name.removeprefix(root), entry["size"], version
+
+
+@lru_cache(maxsize=8)
+def _filesystem(protocol: str, options: str, timeout: float) -> Any:
+    import fsspec
+
+    if protocol not in fsspec.available_protocols():
+        raise FilesystemError(f"{protocol}:// is no kind of store that fsspec knows, as s3:// is")
+    chosen = json.loads(options) if protocol not in ("file", "memory") else {}
+    try:
+        if protocol in ("s3", "s3a"):
+            return _s3(chosen, timeout)
+        return fsspec.filesystem(protocol, **{"use_listings_cache": False, **chosen})
+    except ImportError as error:
+        raise FilesystemError(
+            f"{protocol}:// needs a library that is not installed ({error}); for s3:// install "
+            "this package with the extra `s3`"
+        ) from error
+
+
+def _s3(options: dict[str, Any], timeout: float) -> Any:
+    """Set up s3fs so that one read is one GET, and no call is repeated without being counted."""
+    import fsspec
+
+    config = {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": timeout,
+        "read_timeout": timeout,
+        "max_pool_connections": 32,
+    }
+    files = fsspec.filesystem(
+        "s3",
+        use_listings_cache=False,
+        max_concurrency=1,  # with more s3fs sends a HEAD before each GET
+        skip_instance_cache=True,
+        **{"config_kwargs": config, **options},
+    )
+    files.retries = 1
+    return files
+
+
+PERMANENT_ERRORS = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    TypeError,
+    ImportError,
+)
+PERMANENT_NAMES = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "ParamValidationError",
+    "NoRegionError",
+}
+PERMANENT_ERRNOS = {errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
+
+SECRET = re.compile(
+    r"(?P<user>(?<=://)[^/@\s'\"]+(?=@))"
+    r"|(?P<field>\b(?:X-Amz-[A-Za-z-]+|AWSAccessKeyId|Signature|sig|[\w-]*(?:secret|token|password|"
+    r"credential|authorization|access_?key)[\w-]*)[\"']?\s*[=:]\s*)(?P<value>[\"']?[^&\s,'\"]+)"
+    r"|(?P<id>\b(?:AKIA|ASIA)[0-9A-Z]{12,}\b)",
+    re.IGNORECASE,
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether a store's failure is transient, so that another try may succeed.
+
+    Server errors, time-outs, resets and truncated bodies are raised as a dozen classes of several
+    libraries, so every error is transient unless it is known to be permanent.
+    """
+    if isinstance(error, PERMANENT_ERRORS) or type(error).__name__ in PERMANENT_NAMES:
+        return False
+    return not (isinstance(error, OSError) and error.errno in PERMANENT_ERRNOS)
+
+
+def redact(text: str) -> str:
+    """Mask user names, keys, tokens and signatures in a message or URL."""
+    return SECRET.sub(lambda match: (match["field"] or "") + "***", text)
+
+
 Value = TypeVar("Value")
-SECRETS = ("key", "secret", "token", "password", "credential")
 
 
 class ObjectError(ToolkitError):
@@ -87,40 +216,6 @@ class ObjectRef:
     def from_dict(cls, plain: Mapping[str, Any]) -> "ObjectRef":
         """Restore the object from `to_dict`."""
         return cls(plain["path"], plain["size"], plain["digest"], plain["about"])
-
-
-@dataclass(frozen=True)
-class StoreConfig:
-    """Settings of access to objects."""
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
-    credentials."""
-    tries: int = 8
-    """Tries of a call before it counts as failed."""
-    first_wait: float = 0.2
-    """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
-    uniform from 0 to it, so that workers do not come back together."""
-    longest_wait: float = 20.0
-    """Seconds: no wait is longer."""
-    timeout: float = 60.0
-    """Seconds without an answer after which a call is given up and repeated."""
-    part_bytes: int = 64 << 20
-    """Objects of at least twice this size are sent to S3 in parts of it."""
-
-    def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ValueError("tries must be at least 1")
-        if min(self.first_wait, self.longest_wait, self.timeout) < 0:
-            raise ValueError("first_wait, longest_wait and timeout must not be negative")
-        if self.part_bytes < 5 << 20:
-            raise ValueError("part_bytes must be at least 5 MiB, S3's smallest part")
-        for name in self.options:
-            if any(secret in name.lower() for secret in SECRETS):
-                raise ValueError(
-                    f"the option {name!r} is a credential: set it in the environment or in the "
-                    "profile of the store's own tools"
-                )
 
 
 @dataclass

@@ -9,16 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.rates import Rates, StepRate
+from toolkit.pipeline.rates import FEATURES, FUSED, FUSIBLE, Rates, StepRate
 
 TASK_SECONDS = 0.1
 """Time to schedule one task: measured with Spark and empty tasks; the local executor needs less."""
 SPAN_BYTES = 32e6
 """Audio in aggregated objects is fetched in spans of about this size."""
-FUSIBLE = ("extract", "shuffle", "stats")
-FUSED = "+".join(FUSIBLE)
-FEATURES = ("select", *FUSIBLE, FUSED)
-"""Steps that make the features; the others make targets and training shards of them."""
 
 
 class PlanError(ToolkitError):

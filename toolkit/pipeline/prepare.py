@@ -1,36 +1,63 @@
-"""The whole pipeline: from a data lake to shuffled features, their normaliser and training shards.
+"""The far-field pipeline: from a data lake to features, their normaliser and training shards.
 
+The recipe's stages and `toolkit pipeline run` both call these functions, with any executor.
 Reading the lake is the expensive part, so extraction, shuffling and statistics are one pass over it
 (C22): shuffling needs only each file's new number, which is drawn beforehand, and statistics are
 accumulated while the shard is still on the worker's disk.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
+from toolkit.config.settings import load_yaml
+from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
-from toolkit.pipeline.fusion import FusedStep
-from toolkit.pipeline.lake import Lake
-from toolkit.pipeline.markers import healing
-from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.output_paths import output_path
-from toolkit.pipeline.shards import Shard, link_fields, with_fields, write_manifests
-from toolkit.pipeline.step import StepResult
-from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
-from toolkit.pipeline.steps.repartition import (
-    Repartition,
+from toolkit.pipeline.config import (
+    ExecutorSection,
     RepartitionConfig,
-    plan_repartition,
+    SelectConfig,
+    ShuffleConfig,
+    StatsConfig,
 )
-from toolkit.pipeline.steps.select import Executor, SelectConfig, make_selection
-from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, file_order
-from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
-from toolkit.pipeline.steps.targets import Targets, TargetsConfig
+from toolkit.pipeline.executor import Executor, Progress
+from toolkit.pipeline.lake import Lake, open_lake
+from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.markers import rebuild_damaged
+from toolkit.pipeline.objects import ObjectRef, ObjectStore, is_local
+from toolkit.pipeline.shards import Shard, link_fields, with_fields, write_manifests
+from toolkit.pipeline.spark import SparkExecutor
+from toolkit.pipeline.step import FusedStep, StepResult, output_path
+from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
+from toolkit.pipeline.steps.select import select_records
+from toolkit.pipeline.steps.shuffle import Repartition, Shuffle, file_order, plan_repartition
+from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
+from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher
 from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST
 
-NORMALISER = "normaliser.json"
+
+@dataclass(frozen=True)
+class TargetsSection:
+    """The part of a teacher's posteriors that is kept."""
+
+    k: int = 20
+    """Number of the highest logits kept per frame (C11: 20)."""
+    offsets: tuple[int, ...] = (0,)
+    """Frame offsets of the subsampling, 0, 1 or 2, used in turn by successive passes over the data.
+    A single pass (C12) needs one."""
+
+    def __post_init__(self) -> None:
+        if not self.offsets or len(set(self.offsets)) < len(self.offsets):
+            raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
+        if not all(0 <= offset < LOW_RATE_FACTOR for offset in self.offsets):
+            raise ValueError(f"offsets are {self.offsets}, need to be 0 to {LOW_RATE_FACTOR - 1}")
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -47,6 +74,70 @@ class PrepareConfig:
     """Statistics for the normaliser (C19)."""
 
 
+DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run of the far-field pipeline; relative paths are relative to the plan's file."""
+
+    lake: str = ""
+    """Prefix of the lake: a folder, or a URL such as `s3://bucket/lake`."""
+    out: str = ""
+    """Prefix of all that is written: a folder or a URL."""
+    steps: tuple[Literal["features", "targets"], ...] = ("features", "targets")
+    """`features`: select, extract, shuffle and estimate statistics; `targets`: the teacher's
+    targets and shards for training."""
+    jobs: int = 1
+    """Processes of the local executor."""
+    device: str = "cpu"
+    """Device of the local executor for the targets: `cpu`, `cuda` for every GPU, or one of them,
+    such as `cuda:1`."""
+    executor: ExecutorSection = field(default_factory=ExecutorSection)
+    """Local processes or a Spark cluster, and the store's settings."""
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    """Settings of `features`."""
+    teacher: Path | None = None
+    """Folder of the trained teacher, for `targets`."""
+    normaliser: Path | None = None
+    """Normaliser of the features that the teacher was trained on, for `targets`."""
+    targets: TargetsSection = TargetsSection()
+    """The part of the teacher's posteriors that is kept."""
+    repartition: RepartitionConfig = RepartitionConfig()
+    """Shards for training."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError("jobs must be at least 1")
+        if not DEVICE.fullmatch(self.device):
+            raise ValueError(f"device is {self.device!r}, needs to be cpu, cuda or such as cuda:1")
+        if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
+            raise ValueError(
+                f"steps are {list(self.steps)}, need features, or features and targets"
+            )
+
+
+def open_executor(section: ExecutorSection, jobs: int, device: str = "cpu") -> Executor:
+    """Return the executor of the pipeline's steps, for a `with` statement.
+
+    Args:
+      section: its settings.
+      jobs: processes of the local executor.
+      device: where steps compute; with `cuda` every GPU of this machine is a worker (C20), with
+        `cuda:1` that one alone.
+    """
+    if section.kind == "spark":
+        return SparkExecutor(section.settings, section.spark)
+    if device.startswith("cuda:"):
+        return LocalExecutor(section.settings, (device,))
+    if device == "cuda":
+        import torch
+
+        slots = tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+        return LocalExecutor(section.settings, slots)
+    return LocalExecutor(section.settings, cpu_slots(jobs))
+
+
 @dataclass(frozen=True)
 class ShardSet:
     """A complete set of shards."""
@@ -57,6 +148,62 @@ class ShardSet:
     """The shards, ordered by index."""
     failures: Sequence[tuple[str, str]]
     """(utterance, reason) of the utterances that were left out."""
+
+
+def make_features(
+    lake: str, config: PrepareConfig, executor: Executor, store: ObjectStore, base: str
+) -> tuple[ShardSet, Normaliser]:
+    """Select records of a lake and write their features, shuffled, with a normaliser (C16-C19).
+
+    If fewer hours are eligible than are configured, all but a thousandth are selected.
+
+    Args:
+      lake: prefix of the lake.
+      config: settings of the steps.
+      executor: runs the steps.
+      store: reads and writes manifests.
+      base: prefix below which each step writes.
+
+    Raises:
+      LakeError: no utterance is eligible.
+    """
+    return prepare_features(open_lake(store, lake), config, executor, store, base, up_to=True)
+
+
+def make_training_shards(
+    features: ShardSet,
+    teacher: Teacher,
+    kept: TargetsSection,
+    parts: RepartitionConfig,
+    frontend: FrontendConfig,
+    executor: Executor,
+    store: ObjectStore,
+    base: str,
+) -> Iterator[tuple[int, ShardSet]]:
+    """Compute a teacher's targets of all features, and shards for training (C11, C20, C21).
+
+    Args:
+      features: of `make_features`.
+      teacher: the trained model.
+      kept: the part of its posteriors to store.
+      parts: the length of the shards.
+      frontend: front end of the features.
+      executor, store, base: as in `make_features`.
+
+    Yields:
+      Each offset with its shards.
+    """
+    for offset in kept.offsets:
+        place = f"{base}/{offset}"
+        config = TargetsConfig(teacher, kept.k, offset)
+        labelled = prepare_targets(features, config, executor, store, place)
+        made = repartition(
+            labelled.shards, parts, frontend, executor, store, place, targets=labelled.url
+        )
+        yield offset, made
+
+
+NORMALISER = "normaliser.json"
 
 
 def prepare_features(
@@ -70,10 +217,10 @@ def prepare_features(
     """Select records and write their features, shuffled, with a normaliser (C16-C19).
 
     The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
-    `toolkit.pipeline.shards` describes, and `normaliser.json`. See `make_selection`
+    `toolkit.pipeline.shards` describes, and `normaliser.json`. See `select_records`
     for `up_to` and the errors.
     """
-    files, failures = make_selection(lake, config.select, executor, store, base, up_to)
+    files, failures = select_records(lake, config.select, executor, store, base, up_to)
     return extract_features(files, lake.url, config, executor, store, base, failures)
 
 
@@ -103,7 +250,7 @@ def extract_features(
     results = [StepResult((), tuple(lost)), *executor.run(step, partitions, out)]
     url = f"{out}/shuffle"
     shards = write_manifests(store, url, results, config.frontend)
-    with healing(store):
+    with rebuild_damaged(store):
         normaliser = merge_stats((ref for result in results for ref in result.outputs), store)
     store.put(f"{url}/{NORMALISER}", normaliser.to_json().encode())
     return ShardSet(url, shards, _failures(results)), normaliser
@@ -169,3 +316,84 @@ def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> s
 
 def _failures(results: Sequence[StepResult]) -> list[tuple[str, str]]:
     return [failure for result in results for failure in result.failures]
+
+
+class RunPlanError(ToolkitError):
+    """A plan of a run lacks something, or this machine does."""
+
+
+def read_plan(path: Path) -> RunPlan:
+    """Read a plan from YAML.
+
+    Raises:
+      ConfigError: a setting is unknown or not valid; names the file and the key.
+      RunPlanError: a setting is missing.
+    """
+    plan = load_yaml(RunPlan(), path, option="")
+    needed = ["lake", "out"]
+    if "targets" in plan.steps:
+        needed += ["teacher", "normaliser"]
+    if missing := [name for name in needed if not getattr(plan, name)]:
+        raise RunPlanError(f"{path}: {' and '.join(missing)} must be set")
+    base = Path(path).absolute().parent
+    places = {name: _beside(getattr(plan, name), base) for name in ("lake", "out")}
+    return replace(plan, **places)
+
+
+def run_plan(
+    plan: RunPlan, outputs: list[str], report: Callable[[Progress], None] | None = None
+) -> None:
+    """Run the steps of a plan; what is done already is kept.
+
+    Args:
+      plan: the settings.
+      outputs: gets the prefix of each step as it begins.
+      report: called after every attempt at a partition.
+
+    Raises:
+      RunPlanError: there is no such GPU.
+      StepError: there is no such teacher.
+      FailedPartitionsError: partitions of a step failed at every attempt; all its others are done.
+    """
+    store = ObjectStore(plan.executor.settings.store)
+    if "targets" in plan.steps:  # hours may pass until they begin
+        _check_device(plan)
+        url = None if plan.executor.kind == "local" else f"{plan.out}/teacher"
+        teacher = Teacher.at(store, plan.teacher, plan.normaliser, url)
+    with open_executor(plan.executor, plan.jobs) as executor:
+        executor.outputs, executor.report = outputs, report
+        features, _ = make_features(
+            plan.lake, plan.prepare, executor, store, f"{plan.out}/features"
+        )
+    if "targets" in plan.steps:
+        with open_executor(plan.executor, plan.jobs, plan.device) as executor:
+            executor.outputs, executor.report = outputs, report
+            offsets = make_training_shards(
+                features,
+                teacher,
+                plan.targets,
+                plan.repartition,
+                plan.prepare.frontend,
+                executor,
+                store,
+                f"{plan.out}/targets",
+            )
+            for _ in offsets:  # each is written as it is drawn
+                pass
+
+
+def _check_device(plan: RunPlan) -> None:
+    if plan.device == "cpu" or plan.executor.kind != "local":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if int(plan.device.partition(":")[2] or 0) >= found:
+        raise RunPlanError(
+            f"device is {plan.device}, but torch finds {found} GPUs on this machine: set another, "
+            "such as cpu"
+        )
+
+
+def _beside(path: str, base: Path) -> str:
+    return str(base / path) if is_local(path) and "://" not in path else path

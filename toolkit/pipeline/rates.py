@@ -1,15 +1,28 @@
-"""Measured speeds and bytes of the pipeline's steps, the input of `toolkit pipeline plan`."""
+"""Speeds and bytes of the pipeline's steps: as a file, and as finished runs have recorded them."""
 
 import json
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from scipy import special
+
 from toolkit.config.fields import from_plain
+from toolkit.environment import machine
 from toolkit.errors import ToolkitError
+from toolkit.pipeline.executor import SUMMARY, SummaryError, read_summary
+from toolkit.pipeline.markers import FOLDER, Marker
+from toolkit.pipeline.objects import ObjectStore
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
+
+FUSIBLE = ("extract", "shuffle", "stats")
+FUSED = "+".join(FUSIBLE)
+FEATURES = ("select", *FUSIBLE, FUSED)
+"""Steps that make the features; the others make targets and training shards of them."""
 
 
 class RatesError(ToolkitError):
@@ -81,3 +94,139 @@ class Rates:
             plain = read_json(path, {"steps": {str: {str: Any}}})
             steps = {name: from_plain(StepRate, rate) for name, rate in plain["steps"].items()}
             return replace(from_plain(cls, {**plain, "steps": {}}), steps=steps)
+
+
+SELECT = ("sample", "group")
+"""The steps of the selection, which a plan counts as one."""
+ORDER = {name: number for number, name in enumerate((*FEATURES, "targets", "repartition"))}
+
+
+class MeasuredRatesError(ToolkitError):
+    """No rates follow from what is there."""
+
+
+@dataclass(frozen=True)
+class PartitionRun:
+    """What one partition took."""
+
+    hours: float
+    """Hours of audio."""
+    seconds: float
+    """Seconds of the processor, or with a device seconds without the calls of the store."""
+    read: int
+    """Bytes read."""
+    written: int
+    """Bytes written."""
+    device: bool
+    """Whether it ran on a GPU."""
+
+    @classmethod
+    def of(cls, marker: Marker) -> "PartitionRun":
+        """Read a marker."""
+        run: Mapping[str, Any] = marker.run
+        device = str(run.get("device", "cpu")) != "cpu"
+        seconds = run["seconds"] - run["store_seconds"] if device else run["cpu_seconds"]
+        hours = run["hours"]  # None: known only after the step, as of a sample of the lake
+        return cls(
+            float(marker.result.about.get("hours", 0.0) if hours is None else hours),
+            float(seconds),
+            int(run["bytes_read"]),
+            int(run["bytes_written"]),
+            device,
+        )
+
+
+def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
+    """Compute the rates of all steps that have finished below some prefixes.
+
+    A rate is the hours of all partitions divided by their seconds. Its 95 % interval is that of a
+    ratio of means over partitions; with a single partition there is none.
+
+    Args:
+      store: reads summaries and markers.
+      prefixes: folders or URLs below which the steps have written.
+
+    Raises:
+      MeasuredRatesError: no step has finished there, one has finished twice, or the markers are of
+        a version that did not record what is needed.
+    """
+    runs: dict[str, list[PartitionRun]] = {}
+    places: dict[str, str] = {}
+    for out, name in _finished(store, prefixes):
+        if name in places and name not in SELECT:  # a sample that was too small is drawn again
+            raise MeasuredRatesError(
+                f"the step {name} has finished twice, in {places[name]} and in {out}: name the"
+                " folders of the one that counts"
+            )
+        places[name] = out
+        runs.setdefault(name, []).extend(_partitions(store, out))
+    if not runs:
+        raise MeasuredRatesError(f"no step has finished below {', '.join(prefixes)}")
+    steps = {}
+    if all(name in runs for name in SELECT):
+        steps["select"] = _select_rate(*(runs.pop(name) for name in SELECT))
+    others = sorted(runs.keys() - set(SELECT), key=lambda name: (ORDER.get(name, len(ORDER)), name))
+    steps |= {name: _rate(runs[name]) for name in others}
+    about = {"cpu": str(machine()["cpu"]), "date": time.strftime("%Y-%m-%d")}
+    return Rates(steps, measured=about)
+
+
+def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Yield prefix and name of every step with a summary."""
+    found = {ref.path for prefix in prefixes for ref in store.list(prefix.rstrip("/"))}
+    for path in sorted(path for path in found if path.endswith(f"/{SUMMARY}")):
+        out = path.removesuffix(f"/{SUMMARY}")
+        summary = read_summary(store, out)
+        if summary is None or summary["done"] < summary["partitions"]:
+            raise SummaryError(f"{out}: partitions are missing; run the step to its end")
+        yield out, summary["step"]
+
+
+def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
+    for ref in store.list(f"{out}/{FOLDER}"):
+        marker = Marker.read(store, ref.path)
+        if marker is None:
+            continue
+        try:
+            yield PartitionRun.of(marker)
+        except KeyError as error:
+            raise MeasuredRatesError(
+                f"{ref.path}: does not record {error}; run the step again elsewhere"
+            ) from error
+
+
+def _rate(runs: Sequence[PartitionRun]) -> StepRate:
+    hours, seconds = sum(run.hours for run in runs), sum(run.seconds for run in runs)
+    if not hours or not seconds:
+        raise MeasuredRatesError("a step has no hours of audio, or took no time")
+    ratio = seconds / hours
+    low = high = None
+    if len(runs) > 1:
+        squares = math.fsum((run.seconds - ratio * run.hours) ** 2 for run in runs)
+        deviations = float(special.stdtrit(len(runs) - 1, 0.975))  # Student's t
+        margin = deviations * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
+        low = 3600 / (ratio + margin)
+        high = 3600 / (ratio - margin) if margin < ratio else None
+    return StepRate(
+        3600 / ratio,
+        sum(run.read for run in runs) / hours,
+        sum(run.written for run in runs) / hours,
+        device=any(run.device for run in runs),
+        low=low,
+        high=high,
+        measured_on=f"{hours:,.4g} h in {len(runs):,} partitions",
+    )
+
+
+def _select_rate(sampled: Sequence[PartitionRun], grouped: Sequence[PartitionRun]) -> StepRate:
+    """Count the selection by the hours selected, whatever the lake has besides."""
+    hours = sum(run.hours for run in grouped)
+    parts = [*sampled, *grouped]
+    if not hours:
+        raise MeasuredRatesError("the selection has no hours of audio")
+    return StepRate(
+        3600 * hours / max(sum(run.seconds for run in parts), 1e-3),
+        sum(run.read for run in parts) / hours,
+        sum(run.written for run in parts) / hours,
+        measured_on=f"{hours:,.4g} h selected of {sum(run.hours for run in sampled):,.4g} h",
+    )

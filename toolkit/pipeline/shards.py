@@ -1,29 +1,33 @@
-"""Shards as objects in a store, and the manifests of a whole set of shards.
+"""Shards as objects in a store, the manifests of a set of shards, and the rows of a shard.
 
 <out>/shards.jsonl    per shard: hours, utterances, frames, path, size and digest of each object
 <out>/shards/cuts.NNNNNN.jsonl, features.NNNNNN.tar, targets.NNNNNN.tar   lhotse's Shar layout
 <out>/features.json   what `FeatureStore` needs to open `<out>`
 <out>/failed.tsv      utterances that were left out, with the reason
 
-Attempts at a partition write objects of their own (`toolkit.pipeline.attempt_store`). The manifests
+Attempts at a partition write objects of their own (`toolkit.pipeline.markers`). The manifests
 name those that count. On a disk, the files in `shards/` are links to them, for readers of the
 layout; in a store there is no `shards/`, and `shards.jsonl` names the objects themselves.
+
+A row is an utterance's cut and its bytes in the tar of every field. Shuffling and repartitioning
+move whole rows. The two tar members of an utterance (array and manifest) do not depend on their
+neighbours, so a row is copied as one range of bytes, undecoded.
 """
 
 import json
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.features.extract import FAILED
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.shards import CUTS, MANIFEST, SHARDS, field_file, manifest_text
-from toolkit.pipeline.filesystems import is_local, local_path
-from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.rows import ShardRows
+from toolkit.features.tars import BLOCK, TarWriter, read_members
+from toolkit.pipeline.objects import ObjectRef, ObjectStore, is_local, local_path
 from toolkit.pipeline.step import StepError, StepResult
-from toolkit.storage.files import link_atomically
+from toolkit.storage.files import link_atomically, open_atomically
 from toolkit.storage.reading import NATURAL, reading, validated
 
 SHARD_LIST = "shards.jsonl"
@@ -89,6 +93,53 @@ def single_shard(refs: Iterable[ObjectRef]) -> Shard:
     if len(found) != 1:
         raise StepError(f"{len(found)} shards in a partition that must have exactly one")
     return found[0]
+
+
+def tar_rows(path: Path) -> list[tuple[int, int]]:
+    """Find the byte range [start, end) of every row in a shard's tar."""
+    with reading(path, StepError, "write the shard again", "damaged"), open(path, "rb") as file:
+        members = list(read_members(file))
+    if len(members) % MEMBERS_PER_ROW:
+        raise StepError(f"{path.name}: an array has no manifest")
+    starts = [start for _, start, _, _ in members[::MEMBERS_PER_ROW]]
+    ends = [content + size + -size % BLOCK for _, _, content, size in members[1::MEMBERS_PER_ROW]]
+    return list(zip(starts, ends, strict=True))
+
+
+class ShardRows:
+    """The rows of a local shard, in any order.
+
+    Args:
+      files: files by field, with the same utterances in the same order.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self.lines = files[CUTS].read_bytes().splitlines(keepends=True)
+        """The cuts as stored, one line of JSON each."""
+        self.fields = tuple(sorted(field for field in files if field != CUTS))
+        self._ranges = {field: tar_rows(files[field]) for field in self.fields}
+        self._files = {field: files[field] for field in self.fields}
+        for field, ranges in self._ranges.items():
+            if len(ranges) != len(self.lines):
+                raise StepError(
+                    f"{files[field].name}: {len(ranges)} utterances, but "
+                    f"{files[CUTS].name} has {len(self.lines)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def read(self, order: Iterable[int]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+        """Yield the rows in `order`: the cut and each field's bytes."""
+        with ExitStack() as stack:
+            files = {f: stack.enter_context(open(p, "rb")) for f, p in self._files.items()}
+            for row in order:
+                content = {}
+                for field, file in files.items():
+                    start, end = self._ranges[field][row]
+                    file.seek(start)
+                    content[field] = file.read(end - start)
+                yield self.lines[row], content
 
 
 def open_rows(shard: Shard, store: ObjectStore, scratch: Path) -> ShardRows:
@@ -201,3 +252,30 @@ def _relative(path: str, out: str) -> str:
 def _resolved(name: str, out: str) -> str:
     scheme, separator, where = out.rpartition("://")
     return f"{scheme}{separator}{posixpath.normpath(f'{where}/{name}')}"
+
+
+MEMBERS_PER_ROW = 2
+
+
+def write_rows(
+    folder: Path,
+    index: int,
+    fields: Iterable[str],
+    rows: Iterable[tuple[bytes, Mapping[str, bytes]]],
+) -> dict[str, Path]:
+    """Write a shard of the given rows, byte for byte as if it had been extracted like this.
+
+    Returns:
+      The files by field, cuts first.
+    """
+    paths = {field: folder / field_file(field, index) for field in (CUTS, *fields)}
+    with ExitStack() as stack:
+        files = {f: stack.enter_context(open_atomically(p, "wb")) for f, p in paths.items()}
+        tars = {field: TarWriter(file) for field, file in files.items() if field != CUTS}
+        for line, content in rows:
+            files[CUTS].write(line)
+            for field, members in content.items():
+                tars[field].write(members)
+        for tar in tars.values():
+            tar.close()
+    return paths

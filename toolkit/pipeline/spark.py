@@ -15,18 +15,19 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import toolkit
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.executor import Executor, ExecutorConfig
-from toolkit.pipeline.faults import redact
+from toolkit.pipeline.config import ExecutorConfig, SparkConfig
+from toolkit.pipeline.executor import Executor
+from toolkit.pipeline.local import Task, WorkerProcess
+from toolkit.pipeline.markers import TaskResult
+from toolkit.pipeline.objects import redact
 from toolkit.pipeline.step import Partition, Step
-from toolkit.pipeline.worker_process import Attempt, Job, WorkerProcess
 
 ARCHIVE = "toolkit_project"
 POLL_SECONDS = 0.2
@@ -35,34 +36,6 @@ CULPRIT = re.compile(r"Task (\d+) in stage [\d.]+ failed (\d+) times")
 
 class SparkError(ToolkitError):
     """Spark is not installed or cannot be reached."""
-
-
-@dataclass(frozen=True)
-class SparkConfig:
-    """The cluster and the resources of each executor (C23)."""
-
-    master: str = "local-cluster[2,1,1024]"
-    """URL of the cluster; `local-cluster[workers,cores,MB]` starts real executors on this
-    machine."""
-    executor_cores: int | None = None
-    """Cores per executor; None: all cores of its node."""
-    executor_memory: str = "1g"
-    """Heap of an executor's JVM, which only passes on lists; Python workers' memory is extra."""
-    task_cpus: int = 1
-    """Cores per task: the number of threads with which a step computes."""
-    gpus_per_executor: int = 0
-    """GPUs that an executor requests from its node."""
-    gpus_per_task: float = 1.0
-    """GPUs of a task, where executors have any (C20); with 0.5 two tasks share one."""
-    gpu_discovery: str | None = None
-    """Spark's GPU discovery script, which prints a node's GPUs; see Spark's documentation."""
-    python: str | None = None
-    """Python interpreter of the executors; None: the path of the running one."""
-    packages: tuple[str, ...] = ()
-    """Archives with the executors' environment (conda-pack, venv-pack), as `path#folder`, or
-    further Python files to ship."""
-    conf: Mapping[str, str] = field(default_factory=dict)
-    """Further properties of Spark."""
 
 
 def check_spark() -> None:
@@ -151,7 +124,7 @@ class SparkExecutor(Executor):
 
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
-    ) -> Iterator[Attempt]:
+    ) -> Iterator[TaskResult]:
         from pyspark.accumulators import AddingAccumulatorParam
 
         context = self._context
@@ -165,7 +138,7 @@ class SparkExecutor(Executor):
             while job.is_alive() or read < len(arrived.value):
                 job.join(POLL_SECONDS)
                 while read < len(arrived.value):
-                    attempt = Attempt.from_dict(json.loads(arrived.value[read]))
+                    attempt = TaskResult.from_dict(json.loads(arrived.value[read]))
                     read += 1
                     if attempt.partition not in seen:
                         seen.add(attempt.partition)
@@ -178,7 +151,7 @@ class SparkExecutor(Executor):
             yield from _culprit(job.error, partitions)
             return
         for row in job.rows:  # results whose accumulator update never arrived
-            attempt = Attempt.from_dict(json.loads(row))
+            attempt = TaskResult.from_dict(json.loads(row))
             if attempt.partition not in seen:
                 yield attempt
 
@@ -205,7 +178,7 @@ class _Collection(threading.Thread):
             self.error = error
 
 
-def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[Attempt]:
+def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[TaskResult]:
     """Yield a failed attempt of the partition for which Spark gave up, and none of the others."""
     message = redact(str(error))
     found = CULPRIT.search(message)
@@ -213,7 +186,7 @@ def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[Atte
         raise SparkError(f"Spark gave up: {message[:1000]}") from error
     partition = partitions[int(found[1])]
     reason = f"its executor was lost {found[2]} times"
-    yield Attempt(partition.id, None, reason, message)
+    yield TaskResult(partition.id, None, reason, message)
 
 
 def _task(contents: tuple[Any, ...], arrived: Any) -> Any:
@@ -259,7 +232,7 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
       attempt: Spark's attempt number; from 1 on, markers of earlier attempts are looked for.
 
     Yields:
-      `Attempt`s as JSON.
+      `TaskResult`s as JSON.
     """
     step, out, config, numeric, repeated = pickle.loads(base64.b64decode(payload))
     key = tuple(sorted(numeric.items()))
@@ -270,7 +243,7 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
             worker = _workers[key] = WorkerProcess(config.threads, numeric, scratch)
         partition = Partition.from_dict(json.loads(row))
         how = (config.store, device, config.threads, repeated or attempt > 0, numeric)
-        job = Job(step, partition, out, *how)
+        job = Task(step, partition, out, *how)
         outcome = worker.run(job, config.timeout)
         if not worker.alive:
             worker.close()

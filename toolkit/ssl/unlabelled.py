@@ -3,7 +3,7 @@
 A folder of shards is written by the data pipeline's repartition: `features.json`, `targets.json`
 and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.tar`. Opening it
 reads only the two manifests, so that half a million shards are opened at once. Shards in an object
-store are opened by `toolkit.pipeline.stored_shards`.
+store are opened by `toolkit.pipeline.shard_cache`.
 
 The number of batches of an epoch must be known before it is read. For labelled data it follows
 from the lengths of the utterances; of a million hours only the shards' totals are known. So these
@@ -71,7 +71,7 @@ class ShardFiles(Protocol):
     def open(self, field: str, shard: int) -> BinaryIO:
         """Open a file of a shard, of `cuts`, `features` or `targets`."""
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def prefetch(self, shards: Sequence[int]) -> None:
         """These shards will be opened soon."""
 
 
@@ -93,7 +93,7 @@ class FolderFiles:
         """See `ShardFiles`."""
         return open(self._folder / SHARDS / field_file(field, shard), "rb")
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def prefetch(self, shards: Sequence[int]) -> None:
         """See `ShardFiles`: they are here."""
 
 
@@ -138,9 +138,9 @@ class TeacherShards:
                 f"{self.name}: not a folder of features with targets ({error!r})"
             ) from error
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def prefetch(self, shards: Sequence[int]) -> None:
         """Begin to fetch shards that will be read soon, where they are not on this machine."""
-        self._files.expect(shards)
+        self._files.prefetch(shards)
 
     def read(self, shard: int, rank: int = 0, world_size: int = 1) -> Iterator[Example]:
         """Read the utterances of a shard that are a rank's: number rank, rank + world_size, ...
@@ -264,7 +264,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
         return Selection(config, -np.inf, shards.frames, shards.utterances)
     rows = []
     for shard in range(len(shards.frames)):
-        shards.expect(range(shard, min(shard + AHEAD, len(shards.frames))))
+        shards.prefetch(range(shard, min(shard + AHEAD, len(shards.frames))))
         rows += [(shard, config.score(e), len(e.features)) for e in shards.read(shard)]
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
@@ -521,5 +521,5 @@ class TeacherBatches:
         """Load sets of shards in turn; the shards of the next one are fetched meanwhile."""
         for number, shard_set in enumerate(shard_sets):
             for expected in shard_sets[number : number + 2]:
-                expected.source.shards.expect(expected.shards)
+                expected.source.shards.prefetch(expected.shards)
             yield self._data.load(shard_set, rank, world_size)

@@ -15,7 +15,7 @@ import numpy as np
 
 from toolkit.environment import git_commit, machine, peak_bytes, versions
 from toolkit.errors import ToolkitError
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.processes.devices import torch_threads
 from toolkit.processes.memory import is_fork_server
 from toolkit.storage.files import write_atomically

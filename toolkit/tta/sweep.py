@@ -16,8 +16,8 @@ from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.decode.ctc.system import Posteriors
 from toolkit.environment import machine, versions
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units.factory import load_units
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.units import load_units
 from toolkit.score.wer import error_rates
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading

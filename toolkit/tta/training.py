@@ -14,7 +14,7 @@ from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.features.normalise import Normaliser
-from toolkit.lang.units.factory import load_units
+from toolkit.lang.units import load_units
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.processes import ranks

@@ -4,7 +4,7 @@ import pytest
 
 from tests.decode.ctc.toy_units import Toy
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 
 
 def test_dictionary_keeps_one_of_words_written_alike_and_says_what_it_cannot_write():

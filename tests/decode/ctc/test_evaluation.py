@@ -7,9 +7,9 @@ import torch
 from toolkit.decode.config import EvaluationConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.evaluation import SearchFiles, make_recognition
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.score.wer import error_rates
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, sentences

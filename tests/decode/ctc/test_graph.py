@@ -11,9 +11,9 @@ from toolkit.decode.config import GraphConfig
 from toolkit.decode.ctc.graph import GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import collapse
 from toolkit.fsa.beam import Beam
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
 
 WORDS = ("A", "AB", "BA", "ALL")
 WIDE = Beam(search=200.0, output=100.0, max_active=10_000)

@@ -8,7 +8,7 @@ import pytest
 from toolkit.decode.ctc import kernels
 from toolkit.decode.ctc.dictionary import Dictionary, Ngrams
 from toolkit.decode.ctc.kernels import ROOT, SEARCH, SYMBOL, search
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 
 UNITS = Characters()
 WORDS = ["A", "AN", "AND", "BALL", "BELL", "COOL", "CAT", "CATS", "DOG", "TAN", "THE", "THEN"]

@@ -7,8 +7,7 @@ import pytest
 
 from toolkit.decode.ctc.dictionary import IMPOSSIBLE, Ngrams
 from toolkit.decode.ctc.kernels import mass, step
-from toolkit.lang.ngram.backoff import BackoffModel, Level
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram import BackoffModel, Level, estimate
 
 LN10 = math.log(10.0)
 WORDS = ["D", "A", "C", "B", "E"]  # in an order of their own; E is unknown to the model

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.decode.config import PrefixConfig
 from toolkit.decode.ctc.search import GreedyDecoder, PrefixDecoder, collapse
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 
 UNITS = Characters()
 

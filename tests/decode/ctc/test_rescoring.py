@@ -24,8 +24,8 @@ from toolkit.decode.rescore import (
     to_weights,
 )
 from toolkit.fsa.lattice import Weights
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
 
 UNITS = Characters()
 WORDS = ("BALL", "BIG", "CALL", "CAT", "SAT", "THE")

@@ -12,9 +12,9 @@ from benchmarks.synthetic import Emissions
 from recipes.steps import ctc as steps
 from toolkit.decode.config import CtcDecodeConfig, PrefixConfig, TuneConfig, WordsConfig
 from toolkit.decode.ctc.system import SplitData, decode_ctc
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
 
 TEXTS = {
     "dev": {"u1": "A BIG BALL", "u2": "THE CAT SAT"},

@@ -9,7 +9,7 @@ from toolkit.decode.config import BeamTuneConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.decode.ctc.system import TunedBeam, tune_beam, widen
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.score.wer import score
 
 UNITS = Characters()

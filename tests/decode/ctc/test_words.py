@@ -14,8 +14,8 @@ from tests.decode.ctc.toy_units import Toy
 from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import WordsDecoder
-from toolkit.lang.ngram.backoff import BackoffModel, Level
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.ngram import BackoffModel, Level
+from toolkit.lang.units import Characters
 
 LN10 = math.log(10.0)
 EXACT = {"width": 4000, "margin": math.inf, "nbest": 4000}

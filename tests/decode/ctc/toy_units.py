@@ -1,6 +1,6 @@
 """Units of a few letters."""
 
-from toolkit.lang.units.units import UnitsError
+from toolkit.lang.units import UnitsError
 
 
 class Toy:

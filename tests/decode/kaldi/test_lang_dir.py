@@ -14,12 +14,12 @@ from toolkit.decode.kaldi.lang_dir import write_lang_dir
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.hmm.phone_sets import default_roots, read_roots
 from toolkit.hmm.topology import Topology
+from toolkit.lang.arpa import write_arpa
 from toolkit.lang.kaldi.dict_dir import KaldiDictError
 from toolkit.lang.kaldi.lang_dir import read_lang
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram import estimate
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 
 LEXICON = Lexicon(

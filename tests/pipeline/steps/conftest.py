@@ -10,6 +10,7 @@ import soundfile
 import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.corpus import manifest
 from toolkit.features.audio import Decoded
 from toolkit.features.frontend import FrontendConfig
@@ -20,7 +21,6 @@ from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import Resources, StepResult
 from toolkit.pipeline.steps.extract import make_cut
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 RATE = 16000
 FRONTEND = FrontendConfig(num_mel_bins=4)

@@ -19,9 +19,10 @@ from all_steps import make_teacher
 from killed_steps import LoggedStep
 
 from toolkit.features.frontend import FrontendConfig
+from toolkit.pipeline.config import SparkConfig, StatsConfig
 from toolkit.pipeline.prepare import ShardSet, prepare_targets
-from toolkit.pipeline.spark import SparkConfig, SparkExecutor
-from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+from toolkit.pipeline.spark import SparkExecutor
+from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import TargetsConfig
 from toolkit.ssl.targets import TargetStore
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from lhotse.serialization import deserialize_item
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.corpus.manifest import speaker_of
 from toolkit.features.audio import decode_audio, load_audio
 from toolkit.features.cmn_state import CmnState
@@ -23,7 +24,6 @@ from toolkit.pipeline.steps.extract import (
     make_cut,
     plan_extract,
 )
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 FRONTEND = FrontendConfig(num_mel_bins=8)
 

@@ -96,7 +96,8 @@ def test_a_spark_executor_killed_in_every_step(lake, expected, ledger, store, tm
     pytest.importorskip("pyspark")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
-    from toolkit.pipeline.spark import SparkConfig, SparkExecutor
+    from toolkit.pipeline.config import SparkConfig
+    from toolkit.pipeline.spark import SparkExecutor
 
     shipped = tuple(str(HERE / name) for name in ("sample_steps.py", "killed_steps.py"))
     config = SparkConfig(executor_memory="512m", packages=shipped)

@@ -11,18 +11,12 @@ import time
 import pytest
 from all_steps import make_teacher, outputs_digest
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.features.frontend import FrontendConfig
+from toolkit.pipeline.config import RepartitionConfig, SelectConfig
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.prepare import (
-    PrepareConfig,
-    prepare_features,
-    prepare_targets,
-    repartition,
-)
-from toolkit.pipeline.steps.repartition import RepartitionConfig
-from toolkit.pipeline.steps.sample import SelectConfig
+from toolkit.pipeline.prepare import PrepareConfig, prepare_features, prepare_targets, repartition
 from toolkit.pipeline.steps.targets import TargetsConfig
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 HOURS = float(os.environ.get("LAKE_HOURS", "20"))
 LIMIT = 1e9  # bytes per worker

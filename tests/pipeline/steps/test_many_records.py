@@ -10,10 +10,10 @@ import time
 
 import pytest
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
+from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.steps.sample import SelectConfig
-from toolkit.pipeline.steps.select import select
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
+from toolkit.pipeline.steps.select import select_records
 
 RECORDS = int(os.environ.get("RECORDS", "100_000_000"))
 PER_SPEAKER = 1000
@@ -56,7 +56,9 @@ def selected(records, store, base):
     )
     with LocalExecutor(slots=cpu_slots(2)) as executor:
         timed = Timed(executor, store)
-        files = select(lake, SelectConfig(hours=hours / 2), timed, store, f"{base}/out")
+        files = select_records(
+            lake, SelectConfig(hours=hours / 2), timed, store, f"{base}/out"
+        ).files
     found = math.fsum(ref.about["hours"] for ref in files)
     print(f"{len(files)} files, {found:,.1f} h of the {hours / 2:,.1f} h asked for")
     assert found == pytest.approx(hours / 2, rel=1e-3)

@@ -8,16 +8,16 @@ from toolkit.features.extract import FAILED
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore, StoreError
-from toolkit.pipeline.attempt_store import plain_name
+from toolkit.pipeline.config import SelectConfig, ShuffleConfig
 from toolkit.pipeline.lake import Lake, Record, open_lake, resolve
 from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.normaliser_stats import NormaliserStatsError
+from toolkit.pipeline.markers import plain_name
 from toolkit.pipeline.prepare import PrepareConfig, prepare_features
 from toolkit.pipeline.shards import shards_of, write_manifests
 from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
-from toolkit.pipeline.steps.sample import SelectConfig
-from toolkit.pipeline.steps.select import select
-from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, plan_shuffle
+from toolkit.pipeline.steps.select import select_records
+from toolkit.pipeline.steps.shuffle import Shuffle, plan_shuffle
+from toolkit.pipeline.steps.stats import NormaliserStatsError
 
 CONFIG = PrepareConfig(
     SelectConfig(hours=0.01, hours_per_file=0.003), FrontendConfig(num_mel_bins=8)
@@ -103,7 +103,7 @@ def test_an_id_of_several_speakers_is_named_when_features_are_read(cuts, here, s
 def test_fused_steps_write_what_single_steps_write(lake, here, store, tmp_path, contents):
     base = str(tmp_path / "out")
     made, _ = prepare_features(lake, CONFIG, here, store, base)
-    files = select(lake, CONFIG.select, here, store, base)
+    files = select_records(lake, CONFIG.select, here, store, base).files
     extract = Extract(ExtractConfig(lake.url, CONFIG.frontend))
     results = here.run(extract, plan_extract(files), f"{base}/single")
     plan = plan_shuffle(shards_of(ref for r in results for ref in r.outputs), ShuffleConfig())

@@ -4,14 +4,10 @@ from hypothesis import strategies as st
 
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.store import FeatureStore
+from toolkit.pipeline.config import RepartitionConfig
 from toolkit.pipeline.objects import ObjectRef
 from toolkit.pipeline.shards import Shard, write_manifests
-from toolkit.pipeline.steps.repartition import (
-    Repartition,
-    RepartitionConfig,
-    equal_parts,
-    plan_repartition,
-)
+from toolkit.pipeline.steps.shuffle import Repartition, equal_parts, plan_repartition
 
 FRONTEND = FrontendConfig(num_mel_bins=4)  # as in conftest
 

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.pipeline import sampling
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
+from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.lake import LakeError, Record, open_lake
 from toolkit.pipeline.local import LocalExecutor
-from toolkit.pipeline.steps import sample as sample_module
-from toolkit.pipeline.steps.sample import SelectConfig, plan_sample
-from toolkit.pipeline.steps.select import choose_buckets, estimate_hours, select
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
+from toolkit.pipeline.steps import select as module
+from toolkit.pipeline.steps.select import (
+    choose_buckets,
+    estimate_hours,
+    plan_sample,
+    select_records,
+)
 
 CONFIG = SelectConfig(hours=2.0, hours_per_file=0.1)
 
@@ -35,8 +39,8 @@ def records_of(refs, store):
 
 def chosen_by_hand(lake, store, config):
     """Sort by random number and take what fits: the choice in one process and by definition."""
-    draw = sampling.random_numbers(config.seed)
-    records = [r for r in records_of(lake.objects, store) if config.takes(r)]
+    draw = module.random_numbers(config.seed)
+    records = [r for r in records_of(lake.objects, store) if module.is_eligible(r, config)]
     records.sort(key=lambda record: draw(record.id))
     total, chosen = 0.0, []
     for record in records:
@@ -48,7 +52,7 @@ def chosen_by_hand(lake, store, config):
 
 
 def test_takes_the_records_of_the_smallest_numbers(big, here, store, tmp_path):
-    files = select(big, CONFIG, here, store, str(tmp_path / "out"))
+    files = select_records(big, CONFIG, here, store, str(tmp_path / "out")).files
     found = records_of(files, store)
     expected = chosen_by_hand(big, store, CONFIG)
     ids = [record.id for record in found]
@@ -59,7 +63,7 @@ def test_takes_the_records_of_the_smallest_numbers(big, here, store, tmp_path):
 
 
 def test_files_hold_whole_speakers_in_time_order_and_are_near_equal(big, here, store, tmp_path):
-    files = select(big, CONFIG, here, store, str(tmp_path / "out"))
+    files = select_records(big, CONFIG, here, store, str(tmp_path / "out")).files
     owner = {}
     for ref in files:
         records = records_of([ref], store)
@@ -78,21 +82,25 @@ def test_files_hold_whole_speakers_in_time_order_and_are_near_equal(big, here, s
 def test_the_choice_depends_neither_on_partitions_nor_buckets(
     big, here, store, tmp_path, monkeypatch, contents
 ):
-    files = select(big, CONFIG, here, store, str(tmp_path / "one"))
+    files = select_records(big, CONFIG, here, store, str(tmp_path / "one")).files
     ids = sorted(record.id for record in records_of(files, store))
-    monkeypatch.setattr(sample_module, "PARTITION_BYTES", 50_000)
-    monkeypatch.setattr(sample_module, "BUFFER_BYTES", 1_000)
+    monkeypatch.setattr(module, "PARTITION_BYTES", 50_000)
+    monkeypatch.setattr(module, "BUFFER_BYTES", 1_000)
     assert len(plan_sample(big)) > 10
-    again = select(big, CONFIG, here, store, str(tmp_path / "two"))
+    again = select_records(big, CONFIG, here, store, str(tmp_path / "two")).files
     assert [store.get(ref) for ref in again] == [store.get(ref) for ref in files]
     unknown = replace(big, buckets=None)
-    other = select(unknown, replace(CONFIG, hours_per_file=0.05), here, store, str(tmp_path / "3"))
+    other = select_records(
+        unknown, replace(CONFIG, hours_per_file=0.05), here, store, str(tmp_path / "3")
+    ).files
     assert sorted(record.id for record in records_of(other, store)) == ids
 
 
 def test_a_smaller_selection_is_part_of_a_larger_one_and_seeds_differ(big, here, store, tmp_path):
     def ids(**change):
-        files = select(big, replace(CONFIG, **change), here, store, str(tmp_path / "out"))
+        files = select_records(
+            big, replace(CONFIG, **change), here, store, str(tmp_path / "out")
+        ).files
         return {record.id for record in records_of(files, store)}
 
     assert ids(hours=1.0) < ids()
@@ -104,17 +112,17 @@ def test_limits_hold_and_do_not_cost_hours(big, here, store, tmp_path):
     times = sorted(record.time for record in records_of(big.objects, store))
     middle = times[len(times) // 2]
     config = replace(CONFIG, hours=1.5, until=middle, min_duration=1.0, max_duration=10.0)
-    found = records_of(select(big, config, here, store, str(tmp_path / "out")), store)
+    found = records_of(select_records(big, config, here, store, str(tmp_path / "out")).files, store)
     assert all(r.time < middle and 1.0 <= r.duration <= 10.0 for r in found)
     assert sum(record.duration for record in found) / 3600 == pytest.approx(1.5, rel=0.01)
     with pytest.raises(LakeError, match="fewer than"):
-        select(big, replace(config, hours=4.0), here, store, str(tmp_path / "out"))
+        select_records(big, replace(config, hours=4.0), here, store, str(tmp_path / "out"))
     with pytest.raises(LakeError, match=r"0\.00 h"):
-        select(big, replace(config, locale="de-DE"), here, store, str(tmp_path / "out"))
+        select_records(big, replace(config, locale="de-DE"), here, store, str(tmp_path / "out"))
 
 
 def test_selection_is_uniform_over_time(big, here, store, tmp_path):
-    found = records_of(select(big, CONFIG, here, store, str(tmp_path / "out")), store)
+    found = records_of(select_records(big, CONFIG, here, store, str(tmp_path / "out")).files, store)
     every = sorted(record.time for record in records_of(big.objects, store))
     share = len(found) / len(every)
     for quarter in range(4):
@@ -141,7 +149,7 @@ def test_bad_lines_and_second_ids_are_listed(store, here, tmp_path):
 
     executor = Listing()
     config = SelectConfig(hours=0.011, hours_per_file=1.0)
-    files = select(lake, config, executor, store, str(tmp_path / "out"))
+    files = select_records(lake, config, executor, store, str(tmp_path / "out")).files
     assert sorted(record.id for record in records_of(files, store)) == [f"u{n}" for n in range(10)]
     reasons = dict(executor.failures)
     assert set(reasons) == {"2026/speakers.0000.jsonl:4", "2026/speakers.0000.jsonl:5", "u0"}
@@ -154,7 +162,9 @@ def test_the_last_line_of_an_object_needs_no_end(store, here, tmp_path):
         content = b"".join(record.to_line() for record in own)[:-1]
         store.put(str(tmp_path / f"lake/metadata/{part}/speakers.0000.jsonl"), content)
     lake = open_lake(store, str(tmp_path / "lake"))
-    files = select(lake, SelectConfig(0.0055, hours_per_file=1.0), here, store, str(tmp_path / "o"))
+    files = select_records(
+        lake, SelectConfig(0.0055, hours_per_file=1.0), here, store, str(tmp_path / "o")
+    ).files
     assert len(records_of(files, store)) == 6
 
 
@@ -164,7 +174,9 @@ def test_an_empty_first_object_does_not_matter(store, here, tmp_path):
         store.put(str(tmp_path / f"lake/metadata/{part}/speakers.0000.jsonl"), content)
     lake = open_lake(store, str(tmp_path / "lake"))
     assert estimate_hours(lake.objects, store) > 0
-    files = select(lake, SelectConfig(0.009, hours_per_file=1.0), here, store, str(tmp_path / "o"))
+    files = select_records(
+        lake, SelectConfig(0.009, hours_per_file=1.0), here, store, str(tmp_path / "o")
+    ).files
     assert [record.id for record in records_of(files, store)] == ["u"]
     with pytest.raises(LakeError, match="hold no metadata records"):
         estimate_hours(lake.objects[:2], store)
@@ -178,7 +190,7 @@ def test_a_listed_object_that_is_written_again_is_another(store, here, tmp_path)
         os.utime(path, (second, second))  # as if written a second later, in as many bytes
         lake = open_lake(store, str(tmp_path / "lake"))
         config = SelectConfig(0.01, hours_per_file=1.0)
-        files = select(lake, config, LocalExecutor(), store, str(tmp_path / "o"))
+        files = select_records(lake, config, LocalExecutor(), store, str(tmp_path / "o")).files
         assert {record.duration for record in records_of(files, store)} == {seconds}
 
 
@@ -188,7 +200,9 @@ def test_a_carriage_return_within_a_record_is_space(store, here, tmp_path):
     lines[1] = lines[1].replace(b", ", b",\r")
     store.put(str(tmp_path / "lake/metadata/2026/speakers.0000.jsonl"), b"".join(lines))
     lake = open_lake(store, str(tmp_path / "lake"))
-    files = select(lake, SelectConfig(0.003, hours_per_file=1.0), here, store, str(tmp_path / "o"))
+    files = select_records(
+        lake, SelectConfig(0.003, hours_per_file=1.0), here, store, str(tmp_path / "o")
+    ).files
     assert b"".join(store.get(ref) for ref in files) == b"".join(lines)
 
 
@@ -201,7 +215,7 @@ def test_number_of_buckets(lake, hours, expected):
 
 
 def test_pieces_are_few_where_no_list_tells_the_buckets(big, here, store, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_module, "PARTITION_BYTES", 50_000)
+    monkeypatch.setattr(module, "PARTITION_BYTES", 50_000)
     Path(big.url, "lake.json").unlink()
     found = open_lake(store, big.url)
     assert found.buckets == big.buckets == 4
@@ -214,7 +228,7 @@ def test_pieces_are_few_where_no_list_tells_the_buckets(big, here, store, tmp_pa
             return results
 
     many = replace(CONFIG, hours=1e6, hours_per_file=0.01)
-    select(found, many, Listing(), store, str(tmp_path / "out"), up_to=True)
+    select_records(found, many, Listing(), store, str(tmp_path / "out"), up_to=True)
     pieces, _ = outputs
     # Hours of the lake, not those that were asked for, decide: each of its buckets in three parts.
     assert len(pieces) <= 3 * (len(plan_sample(found)) + 4)

@@ -5,14 +5,20 @@ import numpy as np
 import pytest
 
 from toolkit.features.store import FeatureStore
-from toolkit.pipeline.attempt_store import AttemptStore
-from toolkit.pipeline.objects import ObjectRef, StoreConfig
-from toolkit.pipeline.output_paths import output_path
-from toolkit.pipeline.rows import ShardRows, tar_rows, write_rows
-from toolkit.pipeline.shards import Shard, read_shards, shards_of, write_manifests
-from toolkit.pipeline.step import StepError, StepResult
-from toolkit.pipeline.steps.repartition import Repartition, RepartitionConfig, plan_repartition
-from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig
+from toolkit.pipeline.config import RepartitionConfig, ShuffleConfig, StoreConfig
+from toolkit.pipeline.markers import AttemptStore
+from toolkit.pipeline.objects import ObjectRef
+from toolkit.pipeline.shards import (
+    Shard,
+    ShardRows,
+    read_shards,
+    shards_of,
+    tar_rows,
+    write_manifests,
+    write_rows,
+)
+from toolkit.pipeline.step import StepError, StepResult, output_path
+from toolkit.pipeline.steps.shuffle import Repartition, Shuffle, plan_repartition
 from toolkit.pipeline.steps.stats import plan_shards
 
 

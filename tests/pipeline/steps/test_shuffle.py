@@ -1,11 +1,12 @@
 import numpy as np
 import torch
 
+from tests.pipeline.mixing import mixing
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.store import FeatureStore
-from toolkit.pipeline.mixing import mixing
+from toolkit.pipeline.config import ShuffleConfig
 from toolkit.pipeline.shards import write_manifests
-from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, file_order, plan_shuffle
+from toolkit.pipeline.steps.shuffle import Shuffle, file_order, plan_shuffle
 
 FRONTEND = FrontendConfig(num_mel_bins=4)  # as in conftest
 FILES = 12

@@ -18,8 +18,8 @@ import pytest
 from all_steps import STEPS, digests, run_all
 from killed_steps import KILLED, NAMED, KillingExecutor, attempts
 
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 HERE = Path(__file__).parents[1]
 HOURS = float(os.environ.get("LAKE_HOURS", "20"))

@@ -2,7 +2,8 @@ import torch
 
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+from toolkit.pipeline.config import StatsConfig
+from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 
 
 def test_statistics_are_those_of_the_recipe(shards, here, store, tmp_path):

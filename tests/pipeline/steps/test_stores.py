@@ -9,10 +9,11 @@ import pytest
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-from toolkit.pipeline.fetch import fetch, plan_spans
+from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
+from toolkit.pipeline.config import StoreConfig
 from toolkit.pipeline.lake import Record, resolve
-from toolkit.pipeline.objects import ObjectStore, StoreConfig
-from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
+from toolkit.pipeline.objects import ObjectStore
+from toolkit.pipeline.steps.extract import fetch, plan_spans
 
 LATENCY = 0.2  # seconds per call
 FAULTS = {"error": 0.05, "reset": 0.03, "lost": 0.03, "truncate": 0.05}

@@ -12,9 +12,9 @@ from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import save_model
+from toolkit.pipeline.config import RepartitionConfig, StatsConfig
 from toolkit.pipeline.prepare import ShardSet, prepare_targets, repartition
-from toolkit.pipeline.steps.repartition import RepartitionConfig
-from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher, batches
 from toolkit.ssl.targets import TargetStore
 

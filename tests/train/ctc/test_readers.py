@@ -9,7 +9,7 @@ import torch
 
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.processes.workers import WorkerError
 from toolkit.train.ctc import readers as module
 from toolkit.train.ctc.readers import BatchReader, ReaderConfig, RecordSource

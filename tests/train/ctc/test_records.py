@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from toolkit.features.store import FeatureStore
-from toolkit.lang.units.characters import Characters
+from toolkit.lang.units import Characters
 from toolkit.train.ctc import records as module
 from toolkit.train.ctc.records import (
     RecordConfig,

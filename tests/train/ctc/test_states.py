@@ -11,8 +11,8 @@ import torch
 from tests.train.conftest import Spelling
 from toolkit.decode.config import EvaluationConfig
 from toolkit.decode.ctc.evaluation import SearchFiles, make_recognition
-from toolkit.lang.ngram.arpa import write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
 from toolkit.train.ctc import states
 from toolkit.train.ctc.evaluation import EvaluationFolder, evaluate_elsewhere
 from toolkit.train.ctc.states import Machine, State

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.ngram.perplexity import perplexity
+from toolkit.lang.ngram import estimate, perplexity
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train import language_model

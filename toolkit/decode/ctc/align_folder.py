@@ -14,8 +14,7 @@ from toolkit.features.stream import extract_file
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.text import Normaliser
-from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Characters, Units
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 

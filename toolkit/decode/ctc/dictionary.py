@@ -9,9 +9,9 @@ from numba import njit
 
 from toolkit.decode.ctc.kernels import CONTEXT, NGRAM, NODE, WORD
 from toolkit.errors import ToolkitError
-from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel
+from toolkit.lang.ngram import LOG_ZERO, BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Units
 
 
 class CtcDecodeError(ToolkitError):

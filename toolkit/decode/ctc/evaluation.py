@@ -12,9 +12,8 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import GreedyDecoder, PrefixDecoder, WordsDecoder
 from toolkit.environment import usable_cpus
 from toolkit.features.normalise import Normaliser
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units.factory import load_units
-from toolkit.lang.units.units import Units
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.units import Units, load_units
 from toolkit.score.wer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading

@@ -20,7 +20,7 @@ from toolkit.fsa.nbest import n_best
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.lexicon import add_disambiguation
 from toolkit.lang.tables import SymbolTable, word_table
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Units
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 

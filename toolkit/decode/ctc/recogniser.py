@@ -33,10 +33,9 @@ from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
 from toolkit.features.normalise import Normaliser
 from toolkit.features.silence import counted_frames
-from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.ngram.binary import read_binary
-from toolkit.lang.units.characters import SPACE
-from toolkit.lang.units.factory import load_units
+from toolkit.lang.arpa import read_binary
+from toolkit.lang.ngram import BackoffModel
+from toolkit.lang.units import SPACE, load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
 from toolkit.models.store import load_model, quantize_int8
 from toolkit.processes.devices import full_float32

@@ -12,9 +12,8 @@ from torch import Tensor
 from toolkit.decode.config import SYMBOLS, PrefixConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary, Ngrams, Tree
 from toolkit.decode.ctc.kernels import FORECAST, NGRAMS, NO_LM, ROOT, SEARCH, SearchState, search
-from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.units.characters import SPACE
-from toolkit.lang.units.units import Units
+from toolkit.lang.ngram import BackoffModel
+from toolkit.lang.units import SPACE, Units
 
 LogProbs = Tensor | np.ndarray
 """[T, C] log-probabilities of one utterance, blank included."""

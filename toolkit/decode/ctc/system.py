@@ -41,8 +41,8 @@ from toolkit.decode.tune import (
 )
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units.units import Units
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.units import Units
 from toolkit.models.ctc import CtcModel, ctc_log_probs
 from toolkit.models.store import load_model
 from toolkit.processes.workers import processor_seconds

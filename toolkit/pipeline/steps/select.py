@@ -1,35 +1,325 @@
 """Selection: a uniform sample of the lake's records, grouped by speaker (C16).
 
-`Sample` streams the metadata and keeps the lines whose random number is below a threshold, in
-buckets by a hash of the speaker. `Group` reads one bucket and writes files of whole speakers, each
-speaker's utterances in time order; these files are the partitions of all later steps. Only sampled
-lines are moved, and where the lake is partitioned by speaker, each partition of `Sample` writes
-into few buckets.
+Every record has a random number, a hash of the seed and its id, and is chosen if that is below a
+threshold. So the choice of a record does not depend on the order, the partition or the other
+records, and a smaller sample is a subset of a larger one. As in the paper, slightly too much is
+sampled at first, by an estimate of the average length; then the threshold is lowered to where a
+histogram of the sampled hours reaches the target.
+
+`Sample` streams the metadata in constant memory and keeps the lines whose random number is below
+the threshold, in buckets by a hash of the speaker. `Group` reads one bucket and writes files of
+whole speakers, of nearly equal length (C22) and each speaker's utterances in time order; these
+files are the partitions of all later steps. Only sampled lines are moved, and where the lake is
+partitioned by speaker, each partition of `Sample` writes into few buckets.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple
 
-from toolkit.pipeline import sampling
-from toolkit.pipeline.lake import Lake, LakeError, metadata_totals, readable
+from toolkit.features.packing import balanced_parts
+from toolkit.pipeline.config import SelectConfig
+from toolkit.pipeline.executor import Executor
+from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of, metadata_totals, readable
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.output_paths import output_path
-from toolkit.pipeline.step import Partition, Step, StepResult
-from toolkit.pipeline.steps.group import FILES_PER_BUCKET, Group, GroupConfig, plan_group
-from toolkit.pipeline.steps.sample import Sample, SampleConfig, SelectConfig, plan_sample
+from toolkit.pipeline.step import Partition, Resources, StepResult, output_path
+from toolkit.storage.reading import reason, validated
+
+RANGE = 1 << 64
+"""Random numbers are from 0 to RANGE - 1."""
+BINS = 1024
+MICROSECONDS = 1_000_000
+ID_FIRST = b'{"id": "'
+
+
+def random_numbers(seed: int) -> Callable[[str], int]:
+    """Return the function that computes a record's random number from its id."""
+    keyed = hashlib.blake2b(digest_size=8, key=str(seed).encode())
+
+    def number(id: str) -> int:
+        hasher = keyed.copy()
+        hasher.update(id.encode())
+        return int.from_bytes(hasher.digest(), "big")
+
+    return number
+
+
+def id_of(line: bytes) -> str:
+    """Read a record's id, without parsing the rest of the line if the id is its first field.
+
+    Raises:
+      ValueError, RecursionError: the line is no record.
+    """
+    if line.startswith(ID_FIRST):
+        end = line.index(b'"', len(ID_FIRST))
+        name = line[len(ID_FIRST) : end]
+        if b"\\" not in name:
+            return name.decode()
+    return validated(json.loads(line), {"id": str}, "the line")["id"]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Duration of the sampled audio by random number; as integers, histograms merge exactly."""
+
+    top: int
+    """The sampling threshold; the bins divide 0 to `top` equally."""
+    microseconds: tuple[int, ...]
+    """[BINS] duration of the audio in each bin."""
+
+    @property
+    def hours(self) -> float:
+        """Hours of all sampled audio."""
+        return sum(self.microseconds) / (3600 * MICROSECONDS)
+
+    def threshold(self, hours: float) -> int | None:
+        """Find the threshold below which `hours` were sampled; None: fewer were sampled.
+
+        It is interpolated within a bin: for 1 M hours the error is about one hour.
+        """
+        target = hours * 3600 * MICROSECONDS
+        below = 0
+        for number, amount in enumerate(self.microseconds):
+            if amount and below + amount >= target:
+                return round(self.top * (number + (target - below) / amount) / BINS)
+            below += amount
+        return None
+
+
+def bin_of(number: int, top: int) -> int:
+    """Return the bin of a random number below `top`."""
+    return number * BINS // top
+
+
+def merge_histograms(histograms: Iterable[Sequence[int]], top: int) -> Histogram:
+    """Add up the bins of several partitions."""
+    sums = [0] * BINS
+    for bins in histograms:
+        sums = [a + b for a, b in zip(sums, bins, strict=True)]
+    return Histogram(top, tuple(sums))
+
+
+def first_threshold(hours: float, lake_hours: float, oversampling: float) -> int:
+    """Return the first sampling threshold, given the (estimated) hours of the lake."""
+    return min(RANGE, round(RANGE * min(1.0, oversampling * hours / lake_hours)))
+
+
+PARTITION_BYTES = 128 << 20
+"""Metadata per partition: some seconds of work."""
+BUFFER_BYTES = 4 << 20
+"""Lines kept in memory before they are written to disk."""
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """Settings of `Sample`."""
+
+    select: SelectConfig
+    """Which records are eligible."""
+    threshold: int
+    """Records whose random number is below this are chosen."""
+    buckets: int
+    """Number of speaker buckets into which the chosen records are written."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Keep the records of some metadata objects whose random number is below the threshold.
+
+    `about` has the `utterances` and `hours` kept, the number of lines `read`, and `bins`
+    (microseconds of audio by random number).
+    """
+
+    config: SampleConfig
+    name = "sample"
+
+    def run(
+        self, partition: Partition, store: ObjectStore, out: str, resources: Resources
+    ) -> StepResult:
+        """Sample some metadata objects, as described at `Step.run`."""
+        config, select = self.config, self.config.select
+        number_of = random_numbers(select.seed)
+        buckets = _BucketFiles(resources.scratch / "pieces")
+        bins = [0] * BINS
+        failures, read, kept = [], 0, 0
+        for ref in partition.inputs:
+            name = ref.path.rsplit("/", 2)
+            with open(store.local(ref, resources.scratch), "rb") as file:
+                for row, line in enumerate(file, start=1):
+                    read += 1
+                    try:
+                        number = number_of(id_of(line))
+                        if number >= config.threshold:
+                            continue
+                        record = Record.from_line(line)
+                    except (LakeError, ValueError, RecursionError) as error:
+                        where = f"{'/'.join(name[1:])}:{row}"
+                        failures.append((where, f"no metadata record: {reason(error)}"))
+                        continue
+                    if is_eligible(record, select):
+                        bin = bin_of(number, config.threshold)
+                        bins[bin] += round(record.duration * MICROSECONDS)
+                        kept += 1
+                        ended = line if line.endswith(b"\n") else line + b"\n"  # the last one
+                        buckets.add(bucket_of(record.speaker, config.buckets), ended)
+        outputs = tuple(
+            store.put_file(path, f"{out}/{bucket:05d}/{partition.id}.jsonl", {"bucket": bucket})
+            for bucket, path in buckets.close()
+        )
+        hours = sum(bins) / (3600 * MICROSECONDS)
+        about = {"utterances": kept, "hours": hours, "read": read, "bins": bins}
+        return StepResult(outputs, tuple(failures), about)
+
+
+def plan_sample(lake: Lake) -> list[Partition]:
+    """Group metadata objects, bucket by bucket, into partitions of some seconds of work."""
+    partitions: list[Partition] = []
+    batch: list[ObjectRef] = []
+
+    def close() -> None:
+        if batch:
+            hours = sum(ref.about.get("hours", 0.0) for ref in batch)
+            partitions.append(Partition(f"{len(partitions):06d}", tuple(batch), {"hours": hours}))
+            batch.clear()
+
+    for ref in sorted(lake.objects, key=lambda ref: (ref.path.rsplit("/", 1)[-1], ref.path)):
+        if sum(r.size for r in batch) + ref.size > PARTITION_BYTES:
+            close()
+        batch.append(ref)
+    close()
+    return partitions
+
+
+def is_eligible(record: Record, config: SelectConfig) -> bool:
+    """Whether a record's length, time and locale are within the limits of `config`."""
+    return (
+        config.min_duration <= record.duration <= config.max_duration
+        and (config.since is None or record.time >= config.since)
+        and (config.until is None or record.time < config.until)
+        and (config.locale is None or record.locale == config.locale)
+    )
+
+
+class _BucketFiles:
+    """Lines by bucket, buffered in a few megabytes of memory and appended to files."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lines: dict[int, list[bytes]] = defaultdict(list)
+        self._held = 0
+        self._buckets: set[int] = set()
+
+    def add(self, bucket: int, line: bytes) -> None:
+        self._lines[bucket].append(line)
+        self._held += len(line)
+        if self._held > BUFFER_BYTES:
+            self._flush()
+
+    def close(self) -> list[tuple[int, Path]]:
+        self._flush()
+        return [(bucket, self._path(bucket)) for bucket in sorted(self._buckets)]
+
+    def _flush(self) -> None:
+        for bucket, lines in self._lines.items():
+            with open(self._path(bucket), "ab") as file:
+                file.writelines(lines)
+        self._buckets.update(self._lines)
+        self._lines.clear()
+        self._held = 0
+
+    def _path(self, bucket: int) -> Path:
+        return self._folder / f"{bucket:05d}.jsonl"
+
+
+FILES_PER_BUCKET = 50
+"""Files per bucket, which is held in memory: the records of 250 h at 5 h per file."""
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """Settings of `Group`."""
+
+    hours_per_file: float
+    """Audio per file in hours."""
+    seed: int
+    """The seed of the sample."""
+    threshold: int
+    """Records whose random number is below this are kept; at most the sample's threshold."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Group one bucket's records by speaker into files of nearly equal length.
+
+    Each output's `about` has `hours`, `utterances` and `speakers`.
+    """
+
+    config: GroupConfig
+    name = "group"
+
+    def run(
+        self, partition: Partition, store: ObjectStore, out: str, resources: Resources
+    ) -> StepResult:
+        """Group the records of one bucket, as described at `Step.run`."""
+        number_of = random_numbers(self.config.seed)
+        speakers: dict[str, list[tuple[float, str, float, bytes]]] = defaultdict(list)
+        seen, failures = set(), []
+        for ref in partition.inputs:
+            for line in BytesIO(store.get(ref)):  # not by `splitlines`, which ends them at \r too
+                plain = json.loads(line)
+                id = plain["id"]
+                if number_of(id) >= self.config.threshold:
+                    continue
+                if id in seen:
+                    failures.append((id, "another record has this id"))
+                    continue
+                seen.add(id)
+                entry = (float(plain["time"]), id, float(plain["duration"]), line)
+                speakers[plain["speaker"]].append(entry)
+        outputs = []
+        for number, names in enumerate(pack(speakers, self.config.hours_per_file)):
+            entries = [entry for name in names for entry in sorted(speakers[name])]
+            about = {
+                "hours": math.fsum(entry[2] for entry in entries) / 3600,
+                "utterances": len(entries),
+                "speakers": len(names),
+            }
+            path = f"{out}/files/{partition.id}-{number:04d}.jsonl"
+            outputs.append(store.put(path, b"".join(entry[3] for entry in entries), about))
+        about = {
+            "hours": math.fsum(ref.about["hours"] for ref in outputs),
+            "utterances": sum(ref.about["utterances"] for ref in outputs),
+        }
+        return StepResult(tuple(outputs), tuple(failures), about)
+
+
+def pack(speakers: dict[str, list[tuple]], hours_per_file: float) -> list[list[str]]:
+    """Distribute speakers over files; an entry's third field is its duration in seconds."""
+    seconds = {s: math.fsum(entry[2] for entry in own) for s, own in speakers.items()}
+    return balanced_parts(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
+
+
+def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:
+    """Make a partition of each bucket's parts, which `Sample` has written."""
+    parts: dict[int, list[ObjectRef]] = defaultdict(list)
+    for result in sampled:
+        for ref in result.outputs:
+            parts[ref.about["bucket"]].append(ref)
+    return [
+        Partition(f"{bucket:05d}", tuple(sorted(refs, key=lambda ref: ref.path.rsplit("/", 1)[-1])))
+        for bucket, refs in sorted(parts.items())
+    ]
+
 
 ALMOST_ALL = 0.999
 """Largest share of what is eligible that is selected: the threshold needs a small margin."""
-
-
-class Executor(Protocol):
-    """Interface of the executors: runs a step and returns the results in the partitions' order."""
-
-    def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
-        """Run the step, as described at `toolkit.pipeline.executor.Executor.run`."""
 
 
 class Selection(NamedTuple):
@@ -41,19 +331,7 @@ class Selection(NamedTuple):
     """(utterance or line of metadata, reason) of the records that cannot be taken."""
 
 
-def select(
-    lake: Lake,
-    config: SelectConfig,
-    executor: Executor,
-    store: ObjectStore,
-    base: str,
-    up_to: bool = False,
-) -> list[ObjectRef]:
-    """Return the files of `make_selection`, which has the same arguments and errors."""
-    return make_selection(lake, config, executor, store, base, up_to).files
-
-
-def make_selection(
+def select_records(
     lake: Lake,
     config: SelectConfig,
     executor: Executor,
@@ -85,19 +363,19 @@ def make_selection(
     # There can be less eligible audio than estimated, by limits or shorter utterances. A sample
     # that is too small gives a better estimate for the next; the last sample takes everything.
     for last in (False, False, True):
-        top = sampling.first_threshold(config.hours, lake_hours, config.oversampling)
-        top = sampling.RANGE if last else top
+        top = first_threshold(config.hours, lake_hours, config.oversampling)
+        top = RANGE if last else top
         sample = Sample(SampleConfig(config, top, buckets))
         sampled = executor.run(sample, partitions, output_path(sample, partitions, base))
-        histogram = sampling.merge((result.about["bins"] for result in sampled), top)
-        whole = top == sampling.RANGE
+        histogram = merge_histograms((result.about["bins"] for result in sampled), top)
+        whole = top == RANGE
         hours = config.hours
         if up_to and whole:
             hours = min(hours, ALMOST_ALL * histogram.hours)
         threshold = histogram.threshold(hours)
         if threshold is not None or whole:
             break
-        lake_hours = max(histogram.hours * sampling.RANGE / top, 1e-9)
+        lake_hours = max(histogram.hours * RANGE / top, 1e-9)
     if threshold is None and up_to:
         raise LakeError(
             f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"

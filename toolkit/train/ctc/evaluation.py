@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from toolkit.lang.units.units import Units
+from toolkit.lang.units import Units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.store import CONFIG, load_model, save_model
 from toolkit.processes.workers import block_sigint, start_worker, worker_context

@@ -31,7 +31,7 @@ from toolkit.features.augment import original_id
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.shards import MANIFEST
 from toolkit.features.store import FeatureStore
-from toolkit.lang.units.units import Units, UnitsError
+from toolkit.lang.units import Units, UnitsError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, read_json, reading, validated

@@ -13,13 +13,12 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit.pipeline.filesystems import is_local, local_path
-from toolkit.pipeline.markers import healing
-from toolkit.pipeline.objects import ObjectRef, ObjectStore
+from toolkit.pipeline.config import CacheConfig
+from toolkit.pipeline.markers import rebuild_damaged
+from toolkit.pipeline.objects import ObjectRef, ObjectStore, is_local, local_path
 from toolkit.pipeline.shards import read_shards
 from toolkit.pipeline.step import StepError
 
@@ -29,23 +28,7 @@ LOCK = ".lock"
 FORCE = "--force the stage that made the shards, which makes this one alone again"
 
 
-@dataclass(frozen=True)
-class CacheConfig:
-    """Local copies of objects."""
-
-    folder: Path | None = None
-    """Where they lie, best on a fast disk; None: in the user's cache."""
-    gigabytes: float = 50.0
-    """Disk that they may take. Two windows of shards (`chunks.window`) should fit."""
-    threads: int = 12
-    """Objects that are fetched at a time."""
-
-    def __post_init__(self) -> None:
-        if self.gigabytes <= 0 or self.threads < 1:
-            raise ValueError("gigabytes must be above 0, threads at least 1")
-
-
-class StoredShards:
+class CachedShards:
     """The files of a set of shards in a store, see `toolkit.ssl.unlabelled.ShardFiles`.
 
     Args:
@@ -86,7 +69,7 @@ class StoredShards:
             raise ValueError(f"no {field} are listed for it")
         return self._opened(self._objects[shard][field])
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def prefetch(self, shards: Sequence[int]) -> None:
         """See `ShardFiles`: fetches in other threads; failures come up when files are opened."""
         for shard in shards:
             for ref in self._objects.get(shard, {}).values():
@@ -113,15 +96,15 @@ class StoredShards:
             return open(local_path(ref.path), "rb")
         path = self._copy(ref)
         with suppress(FileNotFoundError):
-            return _touched(path)
+            return _open_copy(path)
         with open(self._folder / f"{ref.digest}{LOCK}", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
-                return _touched(path)
+                return _open_copy(path)
             folder = tempfile.TemporaryDirectory(dir=self._folder)
-            with folder as beside, healing(self._store, FORCE):
+            with folder as beside, rebuild_damaged(self._store, FORCE):
                 fetched = self._store.local(ref, Path(beside))
-                opened = _touched(fetched)  # in its place, others may remove it to make room
+                opened = _open_copy(fetched)  # in its place, others may remove it to make room
                 os.replace(fetched, path)
             Path(lock.name).unlink(missing_ok=True)
         self._make_room(path)
@@ -144,7 +127,7 @@ class StoredShards:
                     os.unlink(path)
 
 
-def _touched(path: Path) -> BinaryIO:
+def _open_copy(path: Path) -> BinaryIO:
     """Open a copy and note when."""
     file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     os.utime(file.fileno())

@@ -1,19 +1,21 @@
-"""ARPA files: read (Kaldi's, SRILM's and KenLM's dialects), written in one sorted form."""
+"""Files of n-gram models: ARPA (Kaldi's, SRILM's and KenLM's dialects), and safetensors."""
 
 import gzip
+import json
 import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel, Level
+from toolkit.lang.ngram import LOG_ZERO, BackoffModel, Level, check_levels
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.storage.files import open_atomically
+from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.lines import read_lines
-from toolkit.storage.reading import quoted
+from toolkit.storage.reading import quoted, read_tensors, reading, validated
 from toolkit.storage.words import WHITE_SPACE, split_words
 
 
@@ -199,3 +201,37 @@ class _Reader:
             ngram = " ".join(self.vocabulary[i] for i in ids[row])
             raise self._fault(f"the {n}-gram {quoted(ngram)} is listed twice", numbers[row])
         self.levels.append(Level(context[order], ids[order, -1], logprob[order], backoff[order]))
+
+
+_LEVEL_FIELDS = ("context", "word", "logprob", "backoff")
+_LEVEL_TYPES = {"context": np.int64, "word": np.int64, "logprob": np.float32, "backoff": np.float32}
+
+
+def write_binary(model: BackoffModel, path: Path) -> None:
+    """Write `model` as a safetensors file."""
+    tensors = {
+        f"{order}.{field}": getattr(level, field).astype(_LEVEL_TYPES[field])
+        for order, level in enumerate(model.levels, 1)
+        for field in _LEVEL_FIELDS
+    }
+    words = {"vocabulary": json.dumps(model.vocabulary)}
+    write_atomically(path, save(tensors, metadata=words))
+
+
+def read_binary(path: Path) -> BackoffModel:
+    """Read a file that `write_binary` made.
+
+    Raises:
+      ArpaError: the file is not such a model.
+    """
+    what = "not a language model that write_binary made"
+    with reading(path, ArpaError, "make it again from the ARPA file", what):
+        tensors, about = read_tensors(path, {}, "np")
+        vocabulary = validated(json.loads(about["vocabulary"]), [str])
+        orders = range(1, len(tensors) // len(_LEVEL_FIELDS) + 1)
+        levels = [
+            Level(**{field: tensors[f"{order}.{field}"] for field in _LEVEL_FIELDS})
+            for order in orders
+        ]
+        check_levels(vocabulary, levels)
+        return BackoffModel(vocabulary, levels)

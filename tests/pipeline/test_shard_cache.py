@@ -14,12 +14,12 @@ from tests.ssl.synthetic import write_synthetic
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.pipeline.attempt_store import OBJECTS
-from toolkit.pipeline.markers import FOLDER, Marker
-from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.config import CacheConfig, StoreConfig
+from toolkit.pipeline.markers import FOLDER, OBJECTS, Marker
+from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStore
+from toolkit.pipeline.shard_cache import FORCE, CachedShards
 from toolkit.pipeline.shards import put_shard, read_shards, write_manifests
 from toolkit.pipeline.step import StepError, StepResult
-from toolkit.pipeline.stored_shards import FORCE, CacheConfig, StoredShards
 from toolkit.ssl.unlabelled import (
     SelectionConfig,
     Source,
@@ -89,7 +89,7 @@ def plain(example):
 
 def test_a_store_gives_what_the_folder_gives(local, url, tmp_path):
     here = TeacherShards(local[0].folder)
-    stored = StoredShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
+    stored = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
     there = TeacherShards(stored)
     assert (there.num_senones, there.offset, there.dimension) == (6, 1, 5)
     assert np.array_equal(there.frames, here.frames)
@@ -101,7 +101,7 @@ def test_a_store_gives_what_the_folder_gives(local, url, tmp_path):
 
 def test_a_training_reads_the_same_batches(local, url, tmp_path):
     made, normaliser = local
-    stored = StoredShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
+    stored = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
     found = []
     for files in (made.folder, stored):
         shards = TeacherShards(files)
@@ -118,7 +118,7 @@ def test_a_training_reads_the_same_batches(local, url, tmp_path):
 def test_what_is_cached_is_not_fetched_again_and_trainings_share_it(url, tmp_path):
     store, folder = ObjectStore(), tmp_path / "cache"
     for _ in range(2):
-        shards = TeacherShards(StoredShards(url, store, folder, CacheConfig()))
+        shards = TeacherShards(CachedShards(url, store, folder, CacheConfig()))
         before = store.counts.get
         for _ in range(2):
             assert len(list(shards.read(0))) == 5
@@ -128,7 +128,7 @@ def test_what_is_cached_is_not_fetched_again_and_trainings_share_it(url, tmp_pat
 
 def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url, tmp_path):
     folder = tmp_path / "cache"
-    whole = StoredShards(url, ObjectStore(), folder, CacheConfig())
+    whole = CachedShards(url, ObjectStore(), folder, CacheConfig())
     sizes = []
     for shard in range(2):
         for field in FIELDS:
@@ -136,7 +136,7 @@ def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url
                 sizes.append(len(file.read()))
     for path in folder.iterdir():
         path.unlink()
-    small = StoredShards(url, ObjectStore(), folder, CacheConfig(gigabytes=1.2 * sum(sizes) / 1e9))
+    small = CachedShards(url, ObjectStore(), folder, CacheConfig(gigabytes=1.2 * sum(sizes) / 1e9))
     for shard in (0, 1, 0, 2):
         for field in FIELDS:
             small.open(field, shard).close()
@@ -150,7 +150,7 @@ def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url
 
 
 def test_an_open_file_stays_readable_when_its_copy_is_removed(url, tmp_path):
-    tiny = StoredShards(url, ObjectStore(), tmp_path / "cache", CacheConfig(gigabytes=1e-9))
+    tiny = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig(gigabytes=1e-9))
     shards = TeacherShards(tiny)
     reading = shards.read(0)
     first = next(reading)
@@ -161,9 +161,9 @@ def test_an_open_file_stays_readable_when_its_copy_is_removed(url, tmp_path):
 
 def test_what_is_expected_comes_in_parallel_before_it_is_read(url, tmp_path):
     store = SlowStore(0.2)
-    stored = StoredShards(url, store, tmp_path / "cache", CacheConfig(threads=9))
-    stored.expect(range(3))
-    stored.expect(range(3))
+    stored = CachedShards(url, store, tmp_path / "cache", CacheConfig(threads=9))
+    stored.prefetch(range(3))
+    stored.prefetch(range(3))
     end = time.monotonic() + 20
     while len([p for p in (tmp_path / "cache").iterdir() if len(p.name) == 32]) < 9:
         assert time.monotonic() < end
@@ -176,7 +176,7 @@ def test_what_is_expected_comes_in_parallel_before_it_is_read(url, tmp_path):
 
 def test_several_that_want_an_object_fetch_it_once(url, tmp_path):
     stores = [SlowStore(0.1) for _ in range(6)]
-    opened = [StoredShards(url, store, tmp_path / "cache", CacheConfig()) for store in stores]
+    opened = [CachedShards(url, store, tmp_path / "cache", CacheConfig()) for store in stores]
     before = sum(store.counts.get for store in stores)
     threads = [threading.Thread(target=lambda s=s: s.open("cuts", 0).close()) for s in opened]
     for thread in threads:
@@ -189,7 +189,7 @@ def test_several_that_want_an_object_fetch_it_once(url, tmp_path):
 def test_a_cache_that_is_far_too_small_costs_time_alone(url, tmp_path):
     """Copies go, and locks too, while others wait for them."""
     store = ObjectStore()  # tries again: threads that read one object in memory share its position
-    files = StoredShards(url, store, tmp_path, CacheConfig(gigabytes=1e-9))
+    files = CachedShards(url, store, tmp_path, CacheConfig(gigabytes=1e-9))
     whole = {(f, i): len(files.open(f, i).read()) for f in FIELDS for i in range(SHARDS)}
     with ThreadPoolExecutor(12) as threads:
         found = threads.map(lambda which: len(files.open(*which).read()), list(whole) * 40)
@@ -197,10 +197,10 @@ def test_a_cache_that_is_far_too_small_costs_time_alone(url, tmp_path):
 
 
 def test_damage_and_absence_name_the_object(url, tmp_path):
-    stored = StoredShards(url, ObjectStore(StoreConfig(tries=1)), tmp_path, CacheConfig())
+    stored = CachedShards(url, ObjectStore(StoreConfig(tries=1)), tmp_path, CacheConfig())
     ref = read_shards(ObjectStore(), url)[1].objects["targets"]
     ObjectStore().put(ref.path, b"x" * ref.size)
-    stored.expect([1])
+    stored.prefetch([1])
     with pytest.raises(ObjectError, match=r"targets.000001.tar: .*digest"):
         list(TeacherShards(stored).read(1))
     with pytest.raises(ValueError, match="no lattices are listed"):
@@ -220,7 +220,7 @@ def test_a_damaged_shard_can_be_made_again(url, tmp_path):
     shards[0]["objects"]["targets"] = damaged
     store.put(f"{url}/shards.jsonl", "".join(json.dumps(x) + "\n" for x in shards).encode())
     store.put(ref.path, b"xyz")
-    stored = StoredShards(url, store, tmp_path, CacheConfig())
+    stored = CachedShards(url, store, tmp_path, CacheConfig())
     with pytest.raises(DamagedObjectError, match=FORCE):
         stored.open("targets", 0)
     assert not list(store.list(f"{out}/{FOLDER}"))
@@ -232,7 +232,7 @@ def test_a_digest_that_is_none_leads_nowhere(url, tmp_path):
     digest = read_shards(store, url)[0].objects["cuts"].digest
     store.put(f"{url}/shards.jsonl", listed.replace(str(digest), "../../x").encode())
     with pytest.raises(StepError, match=r"shard 0 has '\.\./\.\./x' for a digest"):
-        StoredShards(url, store, tmp_path / "cache", CacheConfig())
+        CachedShards(url, store, tmp_path / "cache", CacheConfig())
 
 
 @pytest.mark.parametrize("settings", [{"gigabytes": 0}, {"threads": 0}])

@@ -1,11 +1,12 @@
-"""Plans of pipeline runs as printed tables, as JSON and as a page."""
+"""Summaries of runs and plans of runs: as text, as JSON and as HTML pages."""
 
 import html
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from toolkit.pipeline.page import html_page, html_table
 from toolkit.pipeline.plan import (
     PAPER,
     PAPER_PIPELINE_DAYS,
@@ -18,6 +19,107 @@ from toolkit.pipeline.plan import (
 from toolkit.pipeline.rates import Rates
 from toolkit.stages.log import duration
 from toolkit.storage.files import write_atomically
+
+STYLE = (
+    "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
+    "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #ccc}"
+    "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1em}"
+)
+
+
+def html_page(title: str, body: str) -> str:
+    """Return a whole page; `body` is HTML."""
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        f"<title>{html.escape(title)}</title>"
+        f"<style>{STYLE}</style></head>\n<body>{body}</body></html>\n"
+    )
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of plain texts."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
+
+
+def run_totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Add up the steps of a run: steps, partitions, done, kept, retries, bytes and seconds."""
+    names = {"retries": "attempts_failed", "seconds": "wall_seconds"}
+    names |= {name: name for name in ("partitions", "done", "kept", "bytes")}
+    totals = {total: sum(s[name] for s in summaries) for total, name in names.items()}
+    return {"steps": len(summaries), **totals}
+
+
+def totals_text(totals: Mapping[str, float]) -> str:
+    """Format `run_totals` as a line of plain text."""
+    return (
+        f"{totals['steps']:,} steps, {totals['done']:,} of {totals['partitions']:,} partitions "
+        f"({totals['kept']:,} of them kept), {totals['retries']:,} retries, "
+        f"{totals['bytes'] / 1e9:,.3f} GB in {duration(totals['seconds'])}"
+    )
+
+
+def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Render summaries of steps, in the order of the pipeline, as an HTML page."""
+    columns = (
+        "step", "partitions", "hours", "wall", "hours/hour", "objects", "GB", "GET", "PUT", "HEAD",
+        "LIST", "repeated", "failed elements", "set aside", "peak memory",
+    )  # fmt: skip
+    table = html_table(columns, map(_row, summaries))
+    lists = "".join(map(_poisoned, summaries))
+    return html_page("Data pipeline", f"<h1>Data pipeline</h1>\n{table}{lists}")
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Format a summary as a few lines of plain text."""
+    calls = summary["calls"]
+    lines = [
+        f"{summary['step']}: {summary['done']:,} of {summary['partitions']:,} partitions, "
+        f"{summary['hours']:,.2f} h of audio in {duration(summary['wall_seconds'])}",
+        f"  {summary['objects']:,} objects of {summary['bytes'] / 1e9:,.3f} GB; "
+        f"{calls['get']:,} GET, {calls['put']:,} PUT, {calls['head']:,} HEAD, "
+        f"{calls['list']:,} LIST, {calls['repeated']:,} of them repeated",
+        f"  {summary['elements_failed']:,} elements left out, {summary['attempts_failed']:,} "
+        f"attempts failed; digest {summary['output_digest']}",
+    ]
+    lines += [f"  set aside: {p['partition']}: {p['reason']}" for p in summary["poisoned"]]
+    return "\n".join(lines)
+
+
+def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    wall = max(summary["wall_seconds"], 1e-9)
+    calls = summary["calls"]
+    kept = f" ({summary['kept']} kept)" if summary["kept"] else ""
+    rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
+    return (
+        summary["step"],
+        f"{summary['done']:,} of {summary['partitions']:,}{kept}",
+        f"{summary['hours']:,.2f}",
+        duration(wall),
+        rate,
+        f"{summary['objects']:,}",
+        f"{summary['bytes'] / 1e9:,.3f}",
+        *(f"{calls[name]:,}" for name in ("get", "put", "head", "list", "repeated")),
+        f"{summary['elements_failed']:,}",
+        f"{len(summary['poisoned']):,}",
+        f"{summary['peak_bytes'] / 1e6:,.0f} MB",
+    )
+
+
+def _poisoned(summary: Mapping[str, Any]) -> str:
+    if not summary["poisoned"]:
+        return ""
+    items = "".join(
+        f"<h3>{html.escape(p['partition'])}</h3><p>{html.escape(p['reason'])}</p>"
+        + (f"<pre>{html.escape(p['trace'])}</pre>" if p["trace"] else "")
+        for p in summary["poisoned"]
+    )
+    return f"<h2>{html.escape(summary['step'])}: partitions set aside</h2>{items}\n"
+
 
 DAYS = (PAPER_PIPELINE_DAYS, 1.0)
 """Days for which the number of nodes is told: the paper's, and one."""

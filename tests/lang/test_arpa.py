@@ -1,3 +1,5 @@
+"""ARPA files and their binary form."""
+
 import gzip
 import importlib.util
 import re
@@ -10,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.ngram.arpa import ArpaError, read_arpa, write_arpa
-from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.arpa import ArpaError, read_arpa, read_binary, write_arpa, write_binary
+from toolkit.lang.ngram import estimate
 from toolkit.lang.tables import word_table
 
 ODD = """a header that SRILM may write
@@ -199,3 +201,25 @@ def test_sentences_are_scored_apart_whatever_the_file_lists(tmp_path):
     model = read(tmp_path, text)
     tokens = np.array(model.word_ids(["<s>", "B", "</s>"] * 2))
     assert model.token_logprobs(tokens)[[4, 5]] == pytest.approx([-0.1, -0.2])
+
+
+def test_what_is_read_scores_as_what_was_written(tmp_path):
+    text = [["A", "B"], ["B", "A", "Ä"], ["A"], ["A", "B", "B", "A"]]
+    model, _ = estimate(text, ["A", "B", "Ä"], 3, (1,))
+    write_binary(model, tmp_path / "lm.safetensors")
+    again = read_binary(tmp_path / "lm.safetensors")
+    assert again.vocabulary == model.vocabulary
+    assert again.order == 3
+    for sentence in (*text, ["B", "B", "C"], []):
+        assert again.logprob(sentence) == pytest.approx(model.logprob(sentence), abs=1e-5)
+    for one, other in zip(again.levels, model.levels, strict=True):
+        assert np.array_equal(one.context, other.context)
+    write_binary(model, tmp_path / "twice.safetensors")
+    first, second = ((tmp_path / f"{name}.safetensors").read_bytes() for name in ("lm", "twice"))
+    assert first == second
+
+
+def test_another_file_is_told(tmp_path):
+    (tmp_path / "lm.safetensors").write_text("\\data\\\n")
+    with pytest.raises(ArpaError, match="not a language model"):
+        read_binary(tmp_path / "lm.safetensors")

@@ -1,0 +1,648 @@
+"""Back-off n-gram models: lookup, estimation, interpolation, pruning, perplexity."""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.tables import END, EPSILON, START, UNKNOWN
+
+LOG_ZERO = -99.0
+"""ARPA's log10 probability of impossible events, such as <s> after a word."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The n-grams of one order, sorted by (context, word).
+
+    `context[i]` is the index, in the level below, of the n-gram without its last word (0 at order
+    1), `word[i]` the last word's id; `logprob` and `backoff` are log10. Arrays of one length.
+    """
+
+    context: np.ndarray
+    word: np.ndarray
+    logprob: np.ndarray
+    backoff: np.ndarray
+
+
+def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
+    """Check the arrays of a file before a `BackoffModel` is made of them.
+
+    Raises:
+      ValueError: levels that are not as described in `Level`.
+    """
+    below = 1
+    if len(set(vocabulary)) != len(vocabulary) or not {START, END} <= set(vocabulary):
+        raise ValueError("a vocabulary with a word twice, or without <s> and </s>")
+    if not levels or not np.array_equal(levels[0].word, np.arange(len(vocabulary))):
+        raise ValueError("the first level does not list every word")
+    for level in levels:
+        fields = (level.context, level.word, level.logprob, level.backoff)
+        if any(field.ndim != 1 or len(field) != len(level.word) for field in fields):
+            raise ValueError("arrays of different lengths")
+        if any(field.dtype.kind not in kind for field, kind in zip(fields, "iiff", strict=True)):
+            raise ValueError("arrays of other types")
+        for ids, size in ((level.context, below), (level.word, len(vocabulary))):
+            if len(ids) and not (ids.min() >= 0 and ids.max() < size):
+                raise ValueError("an n-gram refers to a missing context or word")
+        if (np.diff(level.context * np.int64(len(vocabulary)) + level.word) <= 0).any():
+            raise ValueError("n-grams that are not sorted")
+        if not (np.isfinite(level.logprob).all() and np.isfinite(level.backoff).all()):
+            raise ValueError("probabilities that are no numbers")
+        below = len(level.word)
+
+
+class BackoffModel:
+    """An n-gram model in back-off form: p(w|h) if hw is listed, else backoff(h) p(w|h').
+
+    A word's id is its index in `vocabulary` and in the first level, which lists every word. A
+    highest level without n-grams is dropped, unless there are back-off weights in the one below.
+    """
+
+    def __init__(self, vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
+        self.vocabulary = tuple(vocabulary)
+        order = len(levels)
+        while order and not len(levels[order - 1].word):
+            if order > 1 and levels[order - 2].backoff.any():
+                break  # the contexts below are left without n-grams, but their weights count
+            order -= 1
+        self.levels = tuple(levels[:order])
+        self.ids = {word: index for index, word in enumerate(self.vocabulary)}
+        self._keys = [level.context * len(self.vocabulary) + level.word for level in self.levels]
+
+    @property
+    def order(self) -> int:
+        """Number of levels: the words in the longest n-gram, or one more, see above."""
+        return len(self.levels)
+
+    def find(self, level: int, context: np.ndarray, word: np.ndarray) -> np.ndarray:
+        """Look up n-grams.
+
+        Args:
+          level: index of the level searched, from 0; one beyond the highest lists nothing.
+          context: indices in the level below, [N]; -1 matches nothing.
+          word: word ids, [N].
+
+        Returns:
+          Indices in the level, [N], -1 where the n-gram is not listed.
+        """
+        if level >= self.order or not len(self._keys[level]):
+            return np.full(len(word), -1)
+        keys = self._keys[level]
+        query = context * len(self.vocabulary) + word
+        index = np.minimum(np.searchsorted(keys, query), len(keys) - 1)
+        return np.where((keys[index] == query) & (context >= 0), index, -1)
+
+    def extend(
+        self, level: int, context: np.ndarray, word: np.ndarray, shorter: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Refine log10 probabilities by one more word of context.
+
+        Args:
+          level: number of context words, from 1.
+          context: index of the context in level `level - 1`, -1 where it is not listed, [N].
+          word: word ids, [N].
+          shorter: log10 probabilities given one context word less, [N].
+
+        Returns:
+          Indices of the n-grams in level `level` (-1: not listed) and log10 probabilities, [N].
+        """
+        found = self.find(level, context, word)
+        backed = shorter + np.where(context >= 0, self.levels[level - 1].backoff[context], 0.0)
+        if not len(self.levels[level].word):
+            return found, backed
+        return found, np.where(found >= 0, self.levels[level].logprob[found], backed)
+
+    def start(self, count: int) -> np.ndarray:
+        """Return `count` states after <s>: [N, order - 1], column k the last k + 1 words' index."""
+        state = np.full((count, max(self.order - 1, 1)), -1, dtype=np.int64)
+        state[:, 0] = self.ids[START]
+        return state
+
+    def step(self, state: np.ndarray, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Append one word to each state.
+
+        Args:
+          state: see `start`, [N, order - 1].
+          word: word ids, [N].
+
+        Returns:
+          Log10 probabilities [N] and the new states.
+        """
+        logprob = self.levels[0].logprob[word]
+        after = np.empty_like(state)
+        after[:, 0] = word
+        for k in range(1, self.order):
+            found, logprob = self.extend(k, state[:, k - 1], word, logprob)
+            if k < self.order - 1:
+                after[:, k] = found
+        return logprob, after
+
+    def word_ids(self, words: Iterable[str]) -> list[int]:
+        """Return ids, -1 for a word the model has neither by itself nor as <UNK>."""
+        unknown = self.ids.get(UNKNOWN, -1)
+        return [self.ids.get(word, unknown) for word in words]
+
+    def token_logprobs(self, tokens: np.ndarray) -> np.ndarray:
+        """Score running text.
+
+        Args:
+          tokens: word ids of all sentences, each `<s> ... </s>`, [T]; -1 for a word unknown to the
+            model, which breaks the context and scores LOG_ZERO.
+
+        Returns:
+          Log10 probabilities, [T]; those of <s> are LOG_ZERO.
+        """
+        start = self.ids[START]
+        unknown = tokens < 0
+        word = np.where(unknown, 0, tokens)
+        logprob = self.levels[0].logprob[word]
+        last = np.where(unknown, -1, tokens)
+        for k in range(1, self.order):
+            context = np.concatenate([[-1], last[:-1]])
+            context[tokens == start] = -1
+            last, logprob = self.extend(k, context, word, logprob)
+            last[unknown] = -1
+        return np.where(unknown, LOG_ZERO, logprob)
+
+    def logprob(self, sentence: Sequence[str]) -> float:
+        """Return the log10 probability of `sentence` and its end."""
+        return float(self.logprobs([sentence])[0])
+
+    def logprobs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Return the log10 probability of each of N sentences and its end, [N]."""
+        tokens = [self.word_ids([START, *sentence, END]) for sentence in sentences]
+        begin = np.cumsum([0, *map(len, tokens)])[:-1]
+        scores = self.token_logprobs(np.array([x for one in tokens for x in one], dtype=np.int64))
+        scores[begin] = 0.0
+        return np.add.reduceat(scores, begin)
+
+    def distribution(self, history: Sequence[str]) -> np.ndarray:
+        """Return p(w | history) for every word of the vocabulary, [V]; <s> at the front of
+        `history` stands for the sentence start."""
+        state = np.full((1, max(self.order - 1, 1)), -1, dtype=np.int64)
+        for index in self.word_ids(history):
+            state = self.step(state, np.array([index]))[1]
+        words = np.arange(len(self.vocabulary))
+        logprob, _ = self.step(np.repeat(state, len(words), axis=0), words)
+        return np.where(logprob <= LOG_ZERO, 0.0, 10.0**logprob)
+
+    def restrict(self, words: Collection[str]) -> "BackoffModel":
+        """Drop every n-gram with a word outside `words` (<s>, </s>, <UNK> stay); keep all weights.
+
+        The probability of dropped n-grams is not redistributed, as in Kaldi's arpa2fst.
+        """
+        kept_words = {START, END, UNKNOWN, *words}
+        keep = np.array([word in kept_words for word in self.vocabulary])
+        kept_word = keep
+        renumber = np.cumsum(kept_word) - 1
+        levels = []
+        below = np.zeros(1, dtype=np.int64)  # new index of each entry of the level below
+        keep_below = np.ones(1, dtype=bool)
+        for level in self.levels:
+            keep = keep_below[level.context] & kept_word[level.word]
+            levels.append(
+                Level(
+                    context=below[level.context[keep]],
+                    word=renumber[level.word[keep]],
+                    logprob=level.logprob[keep],
+                    backoff=level.backoff[keep],
+                )
+            )
+            keep_below, below = keep, np.cumsum(keep) - 1
+        return BackoffModel([w for w in self.vocabulary if w in kept_words], levels)
+
+
+SMALLEST = 1e-12
+"""Probability mass below which nothing is left for the words that a history does not list."""
+
+
+def ngrams(model: BackoffModel, level: int) -> np.ndarray:
+    """List the n-grams of a level, from 0, as word ids: [N, level + 1]."""
+    words = np.empty((len(model.levels[level].word), level + 1), dtype=np.int64)
+    index = np.arange(len(words))
+    for column in range(level, -1, -1):
+        words[:, column] = model.levels[column].word[index]
+        index = model.levels[column].context[index]
+    return words
+
+
+def last_word_logprobs(model: BackoffModel, words: np.ndarray) -> np.ndarray:
+    """Return log10 p(last word | the words before it) for each row of `words` [N, n]: [N]."""
+    state = np.full((len(words), max(model.order - 1, 1)), -1, dtype=np.int64)
+    for column in range(words.shape[1] - 1):
+        state = model.step(state, words[:, column])[1]
+    return model.step(state, words[:, -1])[0]
+
+
+def unlisted_mass(level: Level, logprob: np.ndarray, contexts: int) -> np.ndarray:
+    """Return what each context's listed words leave of one, [contexts], given their log10
+    probabilities [N]."""
+    return 1.0 - np.bincount(level.context, 10.0**logprob, minlength=contexts)
+
+
+def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
+    """Return log10 back-off weights.
+
+    Args:
+      listed: mass that the listed words of each context leave, see `unlisted_mass`.
+      shorter: mass that the same words leave given the context without its first word.
+    """
+    possible = (listed > SMALLEST) & (shorter > SMALLEST)
+    ratio = np.where(possible, listed, 1.0) / np.where(possible, shorter, 1.0)
+    return np.where(possible, np.maximum(np.log10(ratio), LOG_ZERO), LOG_ZERO)
+
+
+def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffModel:
+    """Build a model with the probabilities of `levels` and back-off weights computed anew.
+
+    Histories that no listed n-gram continues get the weight one. The 1-grams are taken as they are.
+    """
+    made = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
+    for level in levels[1:]:
+        if not len(level.word):
+            break
+        below = BackoffModel(vocabulary, made)
+        longer = BackoffModel(vocabulary, [*made, level])
+        lower = last_word_logprobs(below, ngrams(longer, len(made))[:, 1:])
+        size = len(made[-1].word)
+        weights = backoff_weights(
+            unlisted_mass(level, level.logprob, size), unlisted_mass(level, lower, size)
+        )
+        continued = np.bincount(level.context, minlength=size) > 0
+        made[-1] = replace(made[-1], backoff=np.where(continued, weights, 0.0))
+        made.append(replace(level, backoff=np.zeros(len(level.word))))
+    return BackoffModel(vocabulary, made)
+
+
+class NgramError(ToolkitError):
+    """Text from which no language model can be estimated."""
+
+
+@dataclass(frozen=True)
+class Discount:
+    """The discounts of one order, for counts of 1, of 2 and of 3 or more.
+
+    `rule` tells how: "modified" (three discounts from the counts of counts), "absolute" (one
+    discount n1 / (n1 + 2 n2), where counts of counts do not give three between 0 and their count)
+    or "fixed" (0.5, 1, 1.5, KenLM's fallback, where no n-gram occurs once or none twice).
+    """
+
+    values: tuple[float, float, float]
+    rule: str
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """The n-grams of one order: see `Level`, with counts, before smoothing."""
+
+    context: np.ndarray
+    word: np.ndarray
+    suffix: np.ndarray  # index in the level below of the n-gram without its first word
+    raw: np.ndarray  # occurrences
+    adjusted: np.ndarray  # occurrences at the highest order or after <s>, else left neighbours
+
+
+def discount(adjusted: np.ndarray) -> Discount:
+    """Derive one order's discounts from its n-grams' counts, [n] (zeros are ignored)."""
+    n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in (1, 2, 3, 4))
+    if not (n1 and n2):
+        return Discount((0.5, 1.0, 1.5), "fixed")
+    y = n1 / (n1 + 2 * n2)
+    if n3:
+        values = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+        if all(0 < value <= k for k, value in enumerate(values, 1)):
+            return Discount(values, "modified")
+    return Discount((y, y, y), "absolute")
+
+
+def estimate(
+    sentences: Iterable[Sequence[str]],
+    vocabulary: Collection[str],
+    order: int = 3,
+    min_counts: Sequence[int] = (1,),
+) -> tuple[BackoffModel, list[Discount]]:
+    """Estimate a word model; words outside `vocabulary` count as <UNK>.
+
+    Every word of `vocabulary` and <UNK> get a probability, seen or not. Sentences that are all
+    shorter than `order` give a model of lower order.
+
+    Args:
+      sentences: lists of words.
+      vocabulary: words, without <s>, </s>, <UNK> (allowed, ignored).
+      order: longest n-gram, in words.
+      min_counts: see `NgramConfig.min_counts`.
+
+    Returns:
+      The model and its discounts by order.
+    """
+    words = sorted({*vocabulary, START, END, UNKNOWN} - {EPSILON})
+    ids = {word: index for index, word in enumerate(words)}
+    start, end, unknown = ids[START], ids[END], ids[UNKNOWN]
+    tokens: list[int] = []
+    for sentence in sentences:
+        tokens.append(start)
+        tokens.extend(ids.get(word, unknown) for word in sentence)
+        tokens.append(end)
+    return estimate_ids(np.array(tokens, dtype=np.int64), words, order, min_counts)
+
+
+def estimate_ids(
+    tokens: np.ndarray, vocabulary: Sequence[str], order: int, min_counts: Sequence[int] = (1,)
+) -> tuple[BackoffModel, list[Discount]]:
+    """Estimate a model of integer tokens.
+
+    Args:
+      tokens: the sentences, each `<s> ... </s>`, as indices into `vocabulary`, [T].
+      vocabulary: symbols, <s> and </s> among them.
+      order: longest n-gram.
+      min_counts: see `NgramConfig.min_counts`.
+
+    Returns:
+      The model and its discounts by order.
+
+    Raises:
+      NgramError: no sentence.
+    """
+    if not len(tokens):
+        raise NgramError("no sentence to estimate a language model from; is the text empty?")
+    start = vocabulary.index(START)
+    counts = _count(tokens, len(vocabulary), start, order)
+    discounts = [discount(c.adjusted) for c in counts]
+
+    levels: list[Level] = []
+    lower = np.full(1, 1 / (len(vocabulary) - 1))  # uniform over all symbols but <s>
+    keep_below = np.ones(1, dtype=bool)
+    renumber = np.zeros(1, dtype=np.int64)
+    for k, (c, d) in enumerate(zip(counts, discounts, strict=True)):
+        least = min_counts[min(k, len(min_counts) - 1)]
+        keep = (c.raw >= least) | (k == 0)
+        taken = np.array([0.0, *d.values])[np.minimum(c.adjusted, 3)]
+        left = np.where(keep, np.maximum(c.adjusted - taken, 0.0), 0.0)
+        total = np.bincount(c.context, c.adjusted, minlength=len(keep_below))
+        freed = np.bincount(c.context, c.adjusted - left, minlength=len(keep_below))
+        denominator = np.maximum(total, 1)
+        gamma = np.where(total > 0, freed / denominator, 1.0)
+        probability = left / denominator[c.context] + gamma[c.context] * lower[c.suffix]
+        if k == 0:
+            probability[start] = 0.0
+        else:
+            levels[-1].backoff[:] = np.log10(gamma[keep_below])
+        with np.errstate(divide="ignore"):
+            logprob = np.maximum(np.log10(probability[keep]), LOG_ZERO)
+        levels.append(
+            Level(renumber[c.context[keep]], c.word[keep], logprob, np.zeros(int(keep.sum())))
+        )
+        lower, keep_below, renumber = probability, keep, np.cumsum(keep) - 1
+    return BackoffModel(vocabulary, levels), discounts
+
+
+def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Counts]:
+    """Count the n-grams of every order up to `order`, or to the longest there is."""
+    found = tokens  # index, at the present order, of the n-gram that ends at each token; -1: none
+    levels = [
+        _Counts(
+            context=np.zeros(size, dtype=np.int64),
+            word=np.arange(size),
+            suffix=np.zeros(size, dtype=np.int64),
+            raw=np.bincount(tokens, minlength=size),
+            adjusted=np.bincount(tokens[tokens != start], minlength=size),
+        )
+    ]
+    after_start = np.arange(size) == start
+    for _ in range(1, order):
+        context = np.concatenate([[-1], found[:-1]])
+        context[tokens == start] = -1
+        ends = np.flatnonzero(context >= 0)
+        if not len(ends):
+            break
+        keys, first, inverse, raw = np.unique(
+            context[ends] * size + tokens[ends],
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+        )
+        suffix = found[ends[first]]
+        below = levels[-1]
+        neighbours = np.bincount(suffix, minlength=len(below.raw))
+        adjusted = np.where(after_start, below.raw, neighbours)
+        if len(levels) == 1:
+            adjusted[start] = 0
+        levels[-1] = _Counts(below.context, below.word, below.suffix, below.raw, adjusted)
+        after_start = after_start[keys // size]
+        levels.append(_Counts(keys // size, keys % size, suffix, raw, raw))
+        found = np.full(len(tokens), -1)
+        found[ends] = inverse
+    return levels
+
+
+def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> BackoffModel:
+    """Mix models linearly (as SRILM's `ngram -mix-lm`).
+
+    The result lists the n-grams that any of the models lists, with the weighted sum of the
+    models' probabilities; its back-off weights are computed anew, so that every history sums to
+    one. n-grams that no model lists back off, so that they have nearly, not exactly, the weighted
+    sum. A word that a model lacks has probability zero there.
+
+    Args:
+      models: one or more.
+      weights: one per model, none negative, summing to one.
+
+    Raises:
+      NgramError: weights of another kind.
+    """
+    if len(weights) != len(models) or min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-6:
+        raise NgramError(f"interpolation of {len(models)} models with weights {list(weights)}")
+    vocabulary = sorted(set().union(*(model.vocabulary for model in models)))
+    models = [_with_vocabulary(model, vocabulary) for model in models]
+    levels: list[Level] = []
+    places = [np.zeros(1, dtype=np.int64) for _ in models]  # where the n-grams below are listed
+    for k in range(max(model.order for model in models)):
+        here = [(i, model.levels[k]) for i, model in enumerate(models) if k < model.order]
+        keys = {i: places[i][level.context] * len(vocabulary) + level.word for i, level in here}
+        union = np.unique(np.concatenate(list(keys.values())))
+        if not len(union):
+            break
+        places = [np.searchsorted(union, keys.get(i, union[:0])) for i in range(len(models))]
+        empty = np.zeros(len(union))
+        level = Level(union // len(vocabulary), union % len(vocabulary), empty, empty)
+        words = ngrams(BackoffModel(vocabulary, [*levels, level]), k)
+        mixed = np.zeros(len(union))
+        for model, weight in zip(models, weights, strict=True):
+            logprob = last_word_logprobs(model, words)
+            mixed += weight * np.where(logprob > LOG_ZERO, 10.0**logprob, 0.0)
+        with np.errstate(divide="ignore"):
+            logprob = np.maximum(np.log10(mixed), LOG_ZERO)
+        levels.append(Level(level.context, level.word, logprob, empty))
+    return renormalised(vocabulary, levels)
+
+
+def mixture_weights(
+    models: Sequence[BackoffModel], sentences: Iterable[Sequence[str]], tolerance: float = 1e-6
+) -> list[float]:
+    """Find the weights that give held-out text the highest likelihood, by EM.
+
+    Words that a model lacks do not count; without any other word the weights are equal.
+
+    Args:
+      models: two or more.
+      sentences: lists of words that no model was estimated from.
+      tolerance: change of every weight below which the iteration ends.
+    """
+    columns: list[list[float]] = []
+    for words in sentences:
+        known = [all(w in m.ids for m in models) and w != UNKNOWN for w in words]
+        scores = [m.token_logprobs(np.array(m.word_ids([START, *words, END]))) for m in models]
+        kept = np.array([False, *known, True])
+        columns += np.stack(scores, axis=1)[kept].tolist()
+    weights = np.full(len(models), 1 / len(models))
+    if not columns:
+        return weights.tolist()
+    logprob = np.array(columns)
+    # Relative to the best model's, since 10 to the power of some -99s is 0 in all models.
+    probability = 10.0 ** (logprob - logprob.max(axis=1, keepdims=True))
+    while True:
+        share = probability * weights
+        share /= share.sum(axis=1, keepdims=True)
+        before, weights = weights, share.mean(axis=0)
+        if np.abs(weights - before).max() < tolerance:
+            return weights.tolist()
+
+
+def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffModel:
+    """Number a model's words as in `vocabulary`, which has them all; new ones are impossible."""
+    if model.vocabulary == tuple(vocabulary):
+        return model
+    ids = {word: index for index, word in enumerate(vocabulary)}
+    numbers = np.array([ids[word] for word in model.vocabulary])
+    first = model.levels[0]
+    logprob, backoff = np.full(len(vocabulary), LOG_ZERO), np.zeros(len(vocabulary))
+    logprob[numbers], backoff[numbers] = first.logprob, first.backoff
+    levels = [Level(np.zeros(len(ids), dtype=np.int64), np.arange(len(ids)), logprob, backoff)]
+    place = numbers  # new index of the n-grams below
+    for level in model.levels[1:]:
+        context, word = place[level.context], numbers[level.word]
+        by = np.lexsort((word, context))
+        levels.append(Level(context[by], word[by], level.logprob[by], level.backoff[by]))
+        place = np.empty(len(by), dtype=np.int64)
+        place[by] = np.arange(len(by))
+    return BackoffModel(vocabulary, levels)
+
+
+def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
+    """Drop the n-grams whose loss raises the perplexity by less than a share of it.
+
+    As SRILM's `ngram -prune`: orders from the highest down, each n-gram judged by itself with the
+    model's own probabilities of histories; 1-grams and the histories of n-grams that are kept
+    stay; back-off weights are computed anew.
+
+    Args:
+      model: whose histories sum to one.
+      threshold: relative change of the perplexity, such as 1e-8; 0 keeps everything.
+    """
+    levels = list(model.levels)
+    if threshold <= 0:
+        return model
+    for k in range(model.order - 1, 0, -1):
+        if not len(levels[k].word):
+            continue
+        present = BackoffModel(model.vocabulary, levels[: k + 1])
+        keep = np.expm1(removal_losses(present)) >= threshold
+        if len(levels) > k + 1:
+            keep[levels[k + 1].context] = True
+            place = np.cumsum(keep) - 1
+            levels[k + 1] = replace(levels[k + 1], context=place[levels[k + 1].context])
+        levels[k] = _taken(levels[k], keep)
+    return renormalised(model.vocabulary, levels)
+
+
+def removal_losses(model: BackoffModel) -> np.ndarray:
+    """Return the relative entropy, in nats, between the model and the model without an n-gram,
+    for each n-gram of its highest order, [N] (Stolcke's D(p || p'))."""
+    k = model.order - 1
+    level, size = model.levels[k], len(model.levels[k - 1].word)
+    below = BackoffModel(model.vocabulary, model.levels[:k])
+    shorter = last_word_logprobs(below, ngrams(model, k)[:, 1:])
+    p, q = 10.0**level.logprob, 10.0**shorter
+    left = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
+    left_shorter = np.maximum(unlisted_mass(level, shorter, size), SMALLEST)[level.context]
+    weight = np.log(left / left_shorter)
+    new_weight = np.log((left + p) / (left_shorter + q))
+    loss = p * (np.log(p / q) - new_weight) + left * (weight - new_weight)
+    return _history_probabilities(model)[level.context] * loss
+
+
+def _history_probabilities(model: BackoffModel) -> np.ndarray:
+    """The probability of each n-gram of the last level but one; <s> counts as </s> does."""
+    first = model.levels[0].logprob.copy()
+    first[model.ids[START]] = first[model.ids[END]]
+    logprob = first
+    for level in model.levels[1:-1]:
+        logprob = logprob[level.context] + level.logprob
+    return 10.0**logprob
+
+
+def _taken(level: Level, keep: np.ndarray) -> Level:
+    return Level(level.context[keep], level.word[keep], level.logprob[keep], level.backoff[keep])
+
+
+CHARGE = 1e-7
+"""Probability that stands in for that of a word which a model lacks; the order of magnitude that
+rare words have."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts a text."""
+
+    sentences: int
+    words: int
+    """Words without sentence ends."""
+    oov: int
+    """Words outside the model's vocabulary."""
+    ppl: float
+    """Per word and sentence end, out-of-vocabulary words scored as <UNK>; infinite when the model
+    has no <UNK> and the text has such words."""
+    ppl_known: float
+    """Per known word and sentence end; unknown words serve as context only."""
+    ppl_charged: float
+    """Per word and sentence end, every unknown word scored as `CHARGE`: for comparisons of models
+    with different vocabularies, of which `ppl` and `ppl_known` favour the smaller."""
+
+    @property
+    def oov_rate(self) -> float:
+        """Share of words outside the vocabulary, 0 to 1."""
+        return self.oov / self.words if self.words else 0.0
+
+
+def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
+    """Measure `model` on `sentences` (lists of normalised words)."""
+    tokens: list[int] = []
+    known: list[bool] = []
+    count = 0
+    for words in sentences:
+        count += 1
+        tokens.extend(model.word_ids([START, *words, END]))
+        known.append(False)  # <s> is given, not predicted
+        known.extend(word in model.ids and word != UNKNOWN for word in words)
+        known.append(True)
+    ids = np.array(tokens, dtype=np.int64)
+    predicted = ids != model.ids[START]
+    is_known = np.array(known, dtype=bool)
+    logprob = model.token_logprobs(ids)
+    oov = int((predicted & ~is_known).sum())
+    unknown_scored = UNKNOWN in model.ids or oov == 0
+    return Perplexity(
+        sentences=count,
+        words=int(predicted.sum()) - count,
+        oov=oov,
+        ppl=_ppl(logprob[predicted]) if unknown_scored else math.inf,
+        ppl_known=_ppl(logprob[predicted & is_known]),
+        ppl_charged=_ppl(np.where(is_known, logprob, math.log10(CHARGE))[predicted]),
+    )
+
+
+def _ppl(logprob: np.ndarray) -> float:
+    return float(10.0 ** -logprob.mean()) if len(logprob) else math.nan

@@ -1,1 +1,0 @@
-"""N-gram language models: estimation, ARPA files, queries, perplexity."""

@@ -1,0 +1,390 @@
+"""Output units of CTC models: characters (A16) or word pieces of sentencepiece."""
+
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
+from typing import Protocol
+
+import sentencepiece
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.config import UnitsConfig
+from toolkit.lang.letters import UnknownNormaliserError
+from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.text import in_upper_case
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading, validated
+from toolkit.storage.words import WHITE_SPACE, split_words
+
+BLANK = "<blank>"
+UNITS = "units.json"
+
+
+class UnitsError(ToolkitError):
+    """Text that the units cannot encode, or units that cannot be made or read."""
+
+
+class Units(Protocol):
+    """Output units: the meaning of the columns of a CTC model's output."""
+
+    kind: str
+    """As in `UnitsConfig`."""
+    symbols: list[str]
+    """The symbol of each column, blank included."""
+    size: int
+    """C, the number of columns, blank included."""
+    blank: int
+    """Index of CTC's blank, the last."""
+    policy: TextPolicy | None
+    """How text becomes words; None: not recorded, letters in upper case."""
+
+    def encode(self, text: str) -> list[int]:
+        """Encode words as labels; in upper or lower case, unless the policy is as-given.
+
+        Raises:
+          UnitsError: a character is not among the units.
+        """
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode labels, collapsed as in CTC, to words separated by single spaces, in upper
+        case unless the policy is as-given.
+
+        Raises:
+          UnitsError: an id is not a label.
+        """
+
+    def save(self, folder: Path) -> None:
+        """Write what `load_units` reads."""
+
+
+def write_symbols(units: Units, folder: Path) -> None:
+    """Write `units.json`, after all other files of the units."""
+    plain: dict[str, object] = {"kind": units.kind, "symbols": units.symbols}
+    if units.policy is not None:
+        plain["policy"] = {"id": units.policy.id, "tags": units.policy.tags}
+    write_atomically(Path(folder) / UNITS, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
+
+
+def check_labels(ids: Sequence[int], blank: int) -> list[int]:
+    """Return ids as plain integers.
+
+    Raises:
+      UnitsError: one is not from 0 to blank - 1.
+    """
+    labels = [int(i) for i in ids]
+    for label in labels:
+        if not 0 <= label < blank:
+            raise UnitsError(f"{label} is not a label; those are 0 to {blank - 1} (blank: {blank})")
+    return labels
+
+
+SPACE = " "
+SEPARATOR = "_"
+MORE_SEPARATORS = tuple(map(chr, range(0x2400, 0x2427)))
+"""Pictures of control characters, which stand in for the separator where texts have that."""
+ENGLISH = (*ascii_lowercase, "'")
+
+
+class Characters:
+    """Space, letters, separator, blank, in this order; by default a to z and the apostrophe (A16).
+
+    The separator stands between two equal letters ("co_ol"), so that no label ever follows itself
+    and a network need not learn to put a blank there.
+
+    Args:
+      letters: in upper or lower case; another language's are a list that its transcripts give
+        (`of_texts`), which the paper, of English, has no need of.
+      policy: how text becomes words; as-given letters keep their case.
+      separator: the separator.
+
+    Raises:
+      UnitsError: something among the letters is not one character, is there twice, or is white
+        space or the separator.
+    """
+
+    kind = "characters"
+
+    def __init__(
+        self,
+        letters: Iterable[str] = ENGLISH,
+        policy: TextPolicy | None = None,
+        separator: str = SEPARATOR,
+    ) -> None:
+        self.policy = policy
+        self._as_given = policy is not None and policy.id == AS_GIVEN
+        self._capitals = [SPACE, *map(self._folded, letters), separator]
+        small = self._capitals if self._as_given else map(_small_letter, self._capitals)
+        self.symbols = [*small, BLANK]
+        self.size = len(self.symbols)
+        self.blank = self.size - 1
+        self.separator = self.blank - 1
+        """Index of the separator."""
+        self.space = 0
+        """Index of the space, the only symbol outside words."""
+        self._ids = {capital: i for i, capital in enumerate(self._capitals[: self.separator])}
+        for letter in self._capitals[1 : self.separator]:
+            is_space = letter in WHITE_SPACE if self._as_given else letter.isspace()
+            if len(letter) != 1 or is_space or letter == separator:
+                raise UnitsError(f"{letter!r} is no letter")
+        if len(self._ids) < self.separator:
+            raise UnitsError("a letter is among the units twice")
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str], policy: TextPolicy | None = None) -> "Characters":
+        """Return the 30 symbols of English (A16), or the letters of texts that have others.
+
+        As given, letters keep their case, and a text may have the separator as a letter: then
+        another character separates.
+        """
+        if policy is not None and policy.id == AS_GIVEN:
+            letters = {letter for text in texts for letter in "".join(split_words(text))}
+            separator = next(s for s in (SEPARATOR, *MORE_SEPARATORS) if s not in letters)
+            return cls(sorted(letters), policy, separator)
+        letters = {_capital(letter) for text in texts for letter in "".join(text.split())}
+        if letters <= set(map(_capital, ENGLISH)):
+            return cls(policy=policy)
+        return cls(sorted(letters), policy)
+
+    def _folded(self, letter: str) -> str:
+        return letter if self._as_given else _capital(letter)
+
+    def encode(self, text: str) -> list[int]:
+        """See `Units`."""
+        ids: list[int] = []
+        words = split_words(text) if self._as_given else text.split()
+        for character in " ".join(words):
+            index = self._ids.get(self._folded(character))
+            if index is None:
+                raise UnitsError(
+                    f"{character!r} is not among the {self.separator - 1} letters of the units; "
+                    "normalise the transcript, or choose word pieces (units.kind=bpe)"
+                )
+            if ids and index == ids[-1]:
+                ids.append(self.separator)
+            ids.append(index)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Units`."""
+        ids = check_labels(ids, self.blank)
+        text = "".join(self._capitals[i] for i in ids if i != self.separator)
+        return " ".join(split_words(text) if self._as_given else text.split())
+
+    def save(self, folder: Path) -> None:
+        """See `Units`."""
+        write_symbols(self, folder)
+
+
+@lru_cache(4096)
+def _capital(letter: str) -> str:
+    """The capital, of letters that have one (not of "ß", whose capitals are two)."""
+    capital = in_upper_case(letter)
+    return capital if len(capital) == 1 else letter
+
+
+def _small_letter(capital: str) -> str:
+    """The small letter of a capital, if it is one character that has this capital."""
+    small = capital.lower()
+    return small if len(small) == 1 and _capital(small) == capital else capital
+
+
+MODEL = "pieces.model"
+# Sentencepiece needs a symbol for text that it cannot encode. Such text is an error here, so the
+# symbol is not an output unit.
+UNKNOWN = 0
+FOREIGN = "sentencepiece"
+SHOWN = 10  # characters in an error
+LATIN_LETTERS = f"{ascii_uppercase}'"
+"""Always pieces of a language with Latin letters: words outside the transcripts may need them."""
+
+_BRACKETS = re.compile(r"<.+>|\[.+\]")
+
+
+class Pieces:
+    """Word pieces, those at the beginning of a word marked with U+2581, and blank as the last.
+
+    The model's symbols for unknown text and for the edges of sentences are no units. A model with
+    small letters among its pieces is given text in small letters, any other in capitals; symbols in
+    brackets, such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> tell nothing of that.
+
+    Args:
+      kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
+      model: sentencepiece's, serialised.
+    """
+
+    def __init__(self, kind: str, model: bytes, policy: TextPolicy | None = None) -> None:
+        self.kind = kind
+        self.policy = policy
+        self._as_given = policy is not None and policy.id == AS_GIVEN
+        self._model = model
+        known = self._processor
+        left_out = (known.is_unknown, known.is_control, known.is_unused)
+        self._ids = [i for i in range(len(known)) if not any(kind(i) for kind in left_out)]
+        self._labels = {number: label for label, number in enumerate(self._ids)}
+        self.symbols = [*map(known.id_to_piece, self._ids), BLANK]
+        self._small = any(s.islower() for s in self.symbols[:-1] if not _BRACKETS.fullmatch(s))
+        self.size = len(self.symbols)
+        self.blank = self.size - 1
+
+    @cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self._model)
+
+    def encode(self, text: str) -> list[int]:
+        """See `Units`."""
+        folded = _unit_text(text, self.policy)
+        if self._small and not self._as_given:
+            folded = folded.lower()
+        ids = self._processor.encode(folded)
+        if not self._labels.keys() >= {*ids}:
+            unknown = [c for c in dict.fromkeys(folded) if self._lacks(c)]
+            raise UnitsError(
+                f"{''.join(unknown[:SHOWN])!r} cannot be written in the word pieces of the "
+                f"{'model' if self.kind == FOREIGN else 'training transcripts'}; normalise the "
+                "transcript"
+            )
+        return [self._labels[i] for i in ids]
+
+    def _lacks(self, character: str) -> bool:
+        return not self._labels.keys() >= {*self._processor.encode(character)}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Units`."""
+        text = self._processor.decode([self._ids[i] for i in check_labels(ids, self.blank)])
+        return _unit_text(text, self.policy)
+
+    def save(self, folder: Path) -> None:
+        """See `Units`."""
+        write_atomically(Path(folder) / MODEL, self._model)
+        write_symbols(self, folder)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the model alone."""
+        return Pieces, (self.kind, self._model, self.policy)
+
+
+def train_pieces(
+    kind: str, pieces: int, texts: Iterable[str], policy: TextPolicy | None = None
+) -> Pieces:
+    """Learn word pieces; the same texts give the same pieces.
+
+    Args:
+      kind: `bpe` or `unigram`.
+      pieces: their number.
+      texts: transcripts, in any case unless the policy is as-given.
+      policy: how text becomes words.
+
+    Raises:
+      UnitsError: there is no text, too little of it for so many pieces, or too many letters.
+    """
+    sentences = [folded for text in texts if (folded := _unit_text(text, policy))]
+    if not sentences:
+        raise UnitsError("there is no transcript to learn word pieces from")
+    letters = set("".join(sentences)) - {" "}
+    required = "" if letters.isdisjoint(ascii_uppercase) else LATIN_LETTERS
+    letters.update(required)
+    if pieces <= len(letters):  # U+2581 is one more
+        raise UnitsError(
+            f"the transcripts have {len(letters)} different letters, each of which is a piece: set "
+            f"`pieces` to more than {pieces}, at least {len(letters) + 1}"
+        )
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=pieces + 1,
+            character_coverage=1.0,
+            required_chars=required,
+            normalization_rule_name="identity",
+            unk_id=UNKNOWN,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UnitsError(
+            f"{len(sentences)} transcripts do not give {pieces} pieces ({error}); set `pieces` to "
+            "another number"
+        ) from error
+    return Pieces(kind, model.getvalue(), policy)
+
+
+def read_pieces(path: Path, kind: str, policy: TextPolicy | None = None) -> Pieces:
+    """Read the pieces of a model.
+
+    Raises:
+      UnitsError: the file cannot be read.
+    """
+    advice = "give another file" if kind == FOREIGN else "make the units again"
+    with reading(path, UnitsError, advice, "not a sentencepiece model"):
+        return Pieces(kind, path.read_bytes(), policy)
+
+
+def _unit_text(text: str, policy: TextPolicy | None) -> str:
+    return (policy or TextPolicy()).unit_text(text)
+
+
+def make_units(
+    config: UnitsConfig, texts: Iterable[str], policy: TextPolicy | None = None
+) -> Units:
+    """Make units from the training transcripts, written by a policy.
+
+    Raises:
+      UnitsError: the transcripts are too few for so many pieces; a model that cannot be read.
+    """
+    if config.model is not None:
+        return read_pieces(config.model, config.kind, policy)
+    if config.kind == "characters":
+        return Characters.of_texts(texts, policy)
+    return train_pieces(config.kind, config.pieces, texts, policy)
+
+
+def load_units(folder: Path) -> Units:
+    """Read units that were saved to a folder.
+
+    Raises:
+      UnitsError: there are no units, or their files do not belong together.
+    """
+    path = Path(folder) / UNITS
+    with reading(path, UnitsError, "make the units again", "not a file of output units"):
+        plain = read_json(path, {"kind": str, "symbols": [str]})
+        kind, symbols = plain["kind"], plain["symbols"]
+        policy = _read_policy(plain.get("policy"))
+    if kind == Characters.kind:
+        try:
+            named = policy is not None and len(symbols) > 2 and len(symbols[-2]) == 1
+            separator = symbols[-2] if named else SEPARATOR
+            units: Units = Characters(symbols[1:-2], policy, separator)
+        except UnitsError as error:
+            raise UnitsError(f"{path}: {error}; make the units again") from error
+    else:
+        units = read_pieces(Path(folder) / MODEL, kind, policy)
+    if units.symbols != symbols:
+        raise UnitsError(f"{path}: lists other symbols than its units have; make the units again")
+    return units
+
+
+def _read_policy(plain: object) -> TextPolicy | None:
+    """Read the policy in a file of units; None: it has none.
+
+    Raises:
+      ValueError: it is not a policy of this version.
+    """
+    if plain is None:
+        return None
+    named = validated(plain, {"id": str}, "the policy")
+    tags = named.get("tags")
+    if tags not in (None, "drop", "noise", "keep"):
+        raise ValueError(f"the policy's 'tags' is {tags!r}")
+    try:
+        return TextPolicy(named["id"], tags)
+    except UnknownNormaliserError as error:
+        raise ValueError(str(error)) from error

@@ -1,1 +1,0 @@
-"""Output units of CTC models: characters or word pieces."""

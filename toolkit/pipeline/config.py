@@ -1,0 +1,185 @@
+"""Settings of the data pipeline: stores, executors, steps and whole runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+SECRETS = ("key", "secret", "token", "password", "credential")
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Settings of access to objects."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
+    credentials."""
+    tries: int = 8
+    """Tries of a call before it counts as failed."""
+    first_wait: float = 0.2
+    """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
+    uniform from 0 to it, so that workers do not come back together."""
+    longest_wait: float = 20.0
+    """Seconds: no wait is longer."""
+    timeout: float = 60.0
+    """Seconds without an answer after which a call is given up and repeated."""
+    part_bytes: int = 64 << 20
+    """Objects of at least twice this size are sent to S3 in parts of it."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ValueError("tries must be at least 1")
+        if min(self.first_wait, self.longest_wait, self.timeout) < 0:
+            raise ValueError("first_wait, longest_wait and timeout must not be negative")
+        if self.part_bytes < 5 << 20:
+            raise ValueError("part_bytes must be at least 5 MiB, S3's smallest part")
+        for name in self.options:
+            if any(secret in name.lower() for secret in SECRETS):
+                raise ValueError(
+                    f"the option {name!r} is a credential: set it in the environment or in the "
+                    "profile of the store's own tools"
+                )
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    """Settings of all executors."""
+
+    store: StoreConfig = field(default_factory=StoreConfig)
+    """How objects are read and written."""
+    tries: int = 3
+    """Attempts at a partition before it is set aside."""
+    timeout: float | None = None
+    """Seconds that one attempt may take before it is given up and tried elsewhere; files are of
+    nearly the same length (C22), so a few times the usual time is enough. None: no limit."""
+    threads: int = 1
+    """Threads per worker for computing; results may depend on it in the last bits."""
+    scratch: Path | None = None
+    """Local folder for scratch; None: the system's temporary folder."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1 or self.threads < 1:
+            raise ValueError("tries and threads must be at least 1")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError("timeout must be positive")
+
+
+@dataclass(frozen=True)
+class SparkConfig:
+    """The cluster and the resources of each executor (C23)."""
+
+    master: str = "local-cluster[2,1,1024]"
+    """URL of the cluster; `local-cluster[workers,cores,MB]` starts real executors on this
+    machine."""
+    executor_cores: int | None = None
+    """Cores per executor; None: all cores of its node."""
+    executor_memory: str = "1g"
+    """Heap of an executor's JVM, which only passes on lists; Python workers' memory is extra."""
+    task_cpus: int = 1
+    """Cores per task: the number of threads with which a step computes."""
+    gpus_per_executor: int = 0
+    """GPUs that an executor requests from its node."""
+    gpus_per_task: float = 1.0
+    """GPUs of a task, where executors have any (C20); with 0.5 two tasks share one."""
+    gpu_discovery: str | None = None
+    """Spark's GPU discovery script, which prints a node's GPUs; see Spark's documentation."""
+    python: str | None = None
+    """Python interpreter of the executors; None: the path of the running one."""
+    packages: tuple[str, ...] = ()
+    """Archives with the executors' environment (conda-pack, venv-pack), as `path#folder`, or
+    further Python files to ship."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Further properties of Spark."""
+
+
+@dataclass(frozen=True)
+class SelectConfig:
+    """How much audio is selected from the lake, and which records are eligible."""
+
+    hours: float = 1_000_000.0
+    """Audio to select in hours; 1,000,000 (C16)."""
+    hours_per_file: float = 5.0
+    """Audio per file of grouped records in hours; 5 (C16)."""
+    oversampling: float = 1.02
+    """Factor by which more is sampled at first than an estimate from average lengths (C16)."""
+    seed: int = 0
+    """Random seed of the choice of records."""
+    since: float | None = None
+    """Earliest creation time in seconds since 1970; None for no limit."""
+    until: float | None = None
+    """Creation times must be earlier than this; None for no limit."""
+    locale: str | None = None
+    """Only records of this locale; None for all."""
+    min_duration: float = 0.1
+    """Shortest utterance in seconds."""
+    max_duration: float = 60.0
+    """Longest utterance in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.hours <= 0 or self.hours_per_file <= 0:
+            raise ValueError("hours and hours_per_file must be positive")
+        if self.oversampling < 1:
+            raise ValueError("oversampling must be at least 1")
+        if not 0 <= self.min_duration < self.max_duration:
+            raise ValueError("needs 0 <= min_duration < max_duration")
+
+
+@dataclass(frozen=True)
+class ShuffleConfig:
+    """Settings of `Shuffle`."""
+
+    seed: int = 0
+    """Random seed of both orders."""
+
+
+@dataclass(frozen=True)
+class RepartitionConfig:
+    """Settings of `Repartition`."""
+
+    hours: float = 2.0
+    """Audio per shard in hours; 2 (C21)."""
+
+    def __post_init__(self) -> None:
+        if self.hours <= 0:
+            raise ValueError("hours must be positive")
+
+
+@dataclass(frozen=True)
+class StatsConfig:
+    """Settings of `Stats`."""
+
+    prior_frames: int = 200
+    """Weight of the prior of the causal mean in frames, as in the recipe's normaliser."""
+
+
+@dataclass(frozen=True)
+class ExecutorSection:
+    """The executor of the pipeline's steps; results are the same byte for byte."""
+
+    kind: Literal["local", "spark"] = "local"
+    """`local`: as many processes of this machine as there are jobs; `spark`: a Spark cluster."""
+    settings: ExecutorConfig = field(default_factory=ExecutorConfig)
+    """Settings of both kinds."""
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    """The cluster, for `spark`."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("local", "spark"):
+            raise ValueError(f"kind is {self.kind!r}, needs to be local or spark")
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """Local copies of objects."""
+
+    folder: Path | None = None
+    """Where they lie, best on a fast disk; None: in the user's cache."""
+    gigabytes: float = 50.0
+    """Disk that they may take. Two windows of shards (`chunks.window`) should fit."""
+    threads: int = 12
+    """Objects that are fetched at a time."""
+
+    def __post_init__(self) -> None:
+        if self.gigabytes <= 0 or self.threads < 1:
+            raise ValueError("gigabytes must be above 0, threads at least 1")
