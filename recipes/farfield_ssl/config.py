@@ -19,9 +19,7 @@ from toolkit.align.train_gmm import LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.config import DecodeConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.multichannel.enhance import EnhanceConfig
+from toolkit.features.config import EnhanceConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig

@@ -20,8 +20,7 @@ from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import ExtractConfig, FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.rescore import RescoreLimits
 from toolkit.hmm.tree_growing import TreeConfig

@@ -15,9 +15,7 @@ from toolkit.decode.config import (
     TuneConfig,
     WordsConfig,
 )
-from toolkit.features.augment import AugmentConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import PRESETS
+from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig
 from toolkit.features.normalise import Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
 from toolkit.models.ctc import CtcConfig

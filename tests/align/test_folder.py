@@ -22,7 +22,8 @@ from toolkit.align.folder import (
 )
 from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.cli import main
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import GmmFrontend
 from toolkit.hmm.gmm import Gmm, GmmStatistics
 from toolkit.hmm.senones import Senones

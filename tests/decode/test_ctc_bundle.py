@@ -29,7 +29,7 @@ from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.arpa import read_binary, write_arpa
 from toolkit.lang.ngram import estimate

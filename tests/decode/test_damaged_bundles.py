@@ -20,7 +20,7 @@ from toolkit.decode.config import DecodeConfig
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.fsa.beam import Beam

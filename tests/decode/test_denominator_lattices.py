@@ -10,7 +10,7 @@ from toolkit.decode.config import LatticeConfig
 from toolkit.decode.denominators import LatticeFailuresError, make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import load_fst

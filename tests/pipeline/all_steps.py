@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.store import save_model
 from toolkit.pipeline.config import RepartitionConfig, SelectConfig, ShuffleConfig, StatsConfig

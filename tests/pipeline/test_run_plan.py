@@ -19,7 +19,7 @@ from toolkit.commands.pipeline import pipeline
 from toolkit.config.settings import ConfigError
 from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.store import save_model

@@ -23,7 +23,8 @@ from toolkit.align.recording import (
 from toolkit.align.times import TimedToken
 from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file
 from toolkit.hmm.gmm_system import GmmSystem

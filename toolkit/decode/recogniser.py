@@ -46,13 +46,11 @@ from toolkit.decode.stream import (
     Utterance,
 )
 from toolkit.decode.words import SilenceGate, SilencePosteriors, WordAligner, silence_pdfs
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.shards import SHARDS, CmnState, FeatureStore, write_manifest, write_shard
 from toolkit.features.silence import counted_frames
-from toolkit.features.store import FeatureStore
 from toolkit.fsa.fst import Fst, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits

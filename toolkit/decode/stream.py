@@ -15,9 +15,10 @@ from toolkit.decode.bundle import BundleError
 from toolkit.decode.config import EndpointConfig
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.words import SilenceGate
-from toolkit.features.cmn_state import CmnState
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 from toolkit.models.online import online

@@ -15,7 +15,7 @@ from typing import Literal
 
 from toolkit.config.settings import load_yaml
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.config import (

@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from toolkit.features.config import FrontendConfig
 from toolkit.features.extract import FAILED
-from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore, StoreError
+from toolkit.features.shards import FeatureStore, StoreError
 from toolkit.pipeline.config import SelectConfig, ShuffleConfig
 from toolkit.pipeline.lake import Lake, Record, open_lake, resolve
 from toolkit.pipeline.local import LocalExecutor

@@ -29,9 +29,9 @@ from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.rescore import CtcRescorer, Rescorer, missing_words
 from toolkit.decode.stream import Recogniser, RecogniserStream, StreamParts, Utterance
 from toolkit.decode.words import CtcWordAligner, SilenceGate
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
 from toolkit.features.normalise import Normaliser
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.ngram import BackoffModel

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
-from toolkit.features.cmn_state import CmnState
+from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import FeatureNormaliser
