@@ -19,7 +19,7 @@ from toolkit.storage.reading import read_json, read_tensors, reading, regular
 
 READERS = {
     "words.txt": SymbolTable.read,
-    "lexicon.txt": Lexicon.read,
+    "lexicon.txt": Lexicon.load,
     "text.gz": lambda path: list(SymbolTable.read(path)),
     "ref.txt": lambda path: read_content(path, ToolkitError),
     "table.csv": read_table,
