@@ -176,7 +176,7 @@ class RescoringWeights:
         Returns:
           [K] total scores.
         """
-        # scale * acoustic + graph + neural * log P_neural + (1 - neural) * log P_ngram + penalty * n
+        # scale * acoustic + graph + penalty * words, and the language models' log-probabilities.
         acoustic, graph, lm, words = nbest.scores  # [K] each
         language = self.neural * neural + (1 - self.neural) * lm
         return self.acoustic_scale * acoustic + graph + language + self.word_penalty * words
