@@ -43,6 +43,7 @@ class NbestList:
           weights: those that it was called with.
           words: the names of the words.
         """
+        # score = scale * acoustic + graph + lm + penalty * words, solved for the graph's part.
         scale, penalty = weights.acoustic_scale, weights.word_penalty
         return cls(
             tuple(" ".join(map(words.symbol, h.words)) for h in hypotheses),

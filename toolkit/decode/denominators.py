@@ -72,6 +72,7 @@ def make_lattices(
     make_shard = partial(_make_shard, graph, config, out)
     shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
     current = {shard_path(out, number) for number in range(len(shards))}
+    # Shards of an earlier run with more of them.
     for leftover in set(out.glob("lattices.*.safetensors")) - current:
         leftover.unlink()
     failed = [line for shard in shards for line in shard.facts.failed]
@@ -137,7 +138,7 @@ def _make_shard(
 
     def make(scored: ScoredUtterance) -> tuple[LatticeArcs | None, Beam, float]:
         start = scored.clock() - scored.seconds
-        scores = scored.log_likelihoods * config.acoustic_scale
+        scores = scored.log_likelihoods * config.acoustic_scale  # [T, P]
         lattice = search(scores, graph.fst, config)
         return *lattice, scored.clock() - start
 
@@ -171,6 +172,7 @@ def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeAr
     lattice, beam = search_with_retries(scores, graph, config.beam.with_retries(config.retries))
     if lattice is None:
         return None, beam
+    # Pruned by arc posteriors until at most `density` arcs per frame are left (C8: about 10).
     return prune_to_density(lattice, len(scores), config.density, beam.output), beam
 
 
@@ -182,5 +184,6 @@ def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None
         header = ShardHeader.read(path)
     except LatticeStoreError:
         return None
+    # Made with the same graph and for the same utterances, with a lattice or without.
     tried = {*header.ids, *(utterance for utterance, _ in header.failed)}
     return header if header.graph == digest and tried == set(ids) else None

@@ -49,6 +49,7 @@ def make_lexicon(lang: Lang, unknown: bool = False) -> Fst:
       unknown: whether <UNK> is among its words; decoding never writes it.
     """
     entries, last_disambig = lang.disambiguated_entries()
+    # Entries with disambiguation symbols, each with its word and pronunciation.
     pairs = zip(entries, lang.lexicon.pairs(), strict=True)
     entries_and_words = [(entry, pair) for entry, pair in pairs if unknown or pair[0] != UNKNOWN]
     spoken_entries = [entry for entry, _ in entries_and_words]

@@ -83,6 +83,7 @@ def load_decoder(
       BundleError: graph or language models are not those of the acoustic model and the words.
       GraphError: the graph cannot be read.
     """
+    # The last pass decides on scale and weights: its search is made at the scale tuned for it.
     words = SymbolTable.read(folder / "words.txt")
     weights, acoustic_scale = settings.weights, settings.search_scale
     grammar, neural, limits = None, None, RescoreLimits()
@@ -182,6 +183,7 @@ class NetworkRecogniser(Recogniser):
 
     def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor:
         """See `Recogniser.silence_posteriors`."""
+        # The block is scored as an utterance of its own; a row stands for LOW_RATE_FACTOR frames.
         posteriors = self.silence(self.model.log_likelihoods(features, state))
         return posteriors.repeat_interleave(LOW_RATE_FACTOR)[: len(features)]
 
@@ -215,6 +217,7 @@ class NetworkRecogniser(Recogniser):
         """See `Recogniser.recognise_batch`."""
         kind = self.frontend_config.kind
         has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
+        # Utterances of digital silence alone have no words and are not scored.
         sounding = list(compress(utterances, has_sound))
         scored = iter(self.model.batch_log_likelihoods(sounding) if sounding else ())
         aligner = self.word_aligner if details else None
@@ -360,6 +363,8 @@ class SpeakerRecogniser(Recogniser):
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            # A feature store in a temporary folder: the functions of the recipes read stores, whose
+            # float16 values and means the words of recipe and bundle have in common.
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
             written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
@@ -385,6 +390,7 @@ class SpeakerRecogniser(Recogniser):
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
         kind, silent = self.frontend_config.kind, silence_pdfs(independent.senones)
+        # First pass: words of the speaker-independent system, whose alignment gives statistics.
         for name, scores in _gmm_scores(independent):
             cepstra = independent.features.store.load(name)
             scores = SilenceGate(kind, silent, 1).gate_utterance(cepstra, scores) * scale
@@ -392,6 +398,7 @@ class SpeakerRecogniser(Recogniser):
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self.decoder.text(best or []).split()
         out = folder / "fmllr" / "transforms.safetensors"
+        # fMLLR from these words (C4), then once more from lattices of the adapted system.
         adapt_speakers(system, independent, hypotheses, self._bundle, first.adaptation, out, jobs=1)
         graph = self._bundle / GMM / GRAPH if self._network else self._bundle / GRAPH
         search = LatticeSearch(graph, first.lattice_scale, beams)
@@ -456,6 +463,7 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
     """
     store = FeatureStore(features)
     ids = store.ids
+    # Interleaved, so that all processes get long and short utterances.
     shares = [share for share in (ids[n::jobs] for n in range(jobs)) if share]
     texts: dict[str, str] = {}
     for part in map_in_processes(partial(_recognise, bundle, features), shares, jobs):

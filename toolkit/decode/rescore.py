@@ -176,7 +176,8 @@ class RescoringWeights:
         Returns:
           [K] total scores.
         """
-        acoustic, graph, lm, words = nbest.scores
+        # scale * acoustic + graph + penalty * words, and the language models' log-probabilities.
+        acoustic, graph, lm, words = nbest.scores  # [K] each
         language = self.neural * neural + (1 - self.neural) * lm
         return self.acoustic_scale * acoustic + graph + language + self.word_penalty * words
 
@@ -198,6 +199,8 @@ class RescoringWeights:
         best = self.best(nbest, neural).split()
         if not best:
             return [], []
+        # Systematic samples of the list: SAMPLES points, equally far apart on the cumulative sum of
+        # exp(total), of which the largest is subtracted first.
         total = self.total(nbest, neural)
         mass = np.cumsum(np.exp(total - total.max()))
         places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
@@ -234,6 +237,7 @@ class Rescorer:
 
 def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
     """Compute the neural model's log-probability of every hypothesis: [K] for each list."""
+    # All hypotheses are scored in one call, and divided among the lists afterwards.
     sentences = [words for nbest in lists for words in nbest.sentences]
     sums = np.array([scores.sum() for scores in lm.score(sentences)])
     return np.split(sums, np.cumsum([len(nbest.texts) for nbest in lists])[:-1])
@@ -482,6 +486,7 @@ def rescore_system(
             listed = make_nbest_lists(scorers[split], searched, penalty, config.count, folder, jobs)
         without_features = scorers[split].store.failed_cuts
         lists_of = {x.utterance: x.nbest for x in listed}
+        # Utterances without features have empty lists, so that their words count as deleted.
         lists_of |= {cut.id: NbestList((), (), (), ()) for cut in without_features}
         audio = sum(x.audio_seconds for x in listed) + sum(cut.duration for cut in without_features)
         return RescoredLists.of(lists_of, model, audio, sum(x.decode_seconds for x in listed))
@@ -526,6 +531,8 @@ def to_weights(config: WordsConfig) -> Weights:
 
 def nbest_search_config(config: WordsConfig, weights: Weights, count: int) -> WordsConfig:
     """Return the settings of a search for lists of `count` texts with these weights."""
+    # With lm_weight = 1 / scale and word_bonus = penalty / scale the search ranks texts as
+    # rescoring with these weights does; its beam must hold the whole list.
     scale, penalty = weights.acoustic_scale, weights.word_penalty
     width = max(config.width, count)
     weighted = replace(config, lm_weight=1 / scale, word_bonus=penalty / scale)
@@ -543,6 +550,8 @@ def to_nbest_list(
       config: the search.
       missing: `missing_words` of its dictionary, which share the probability of <UNK>.
     """
+    # score = log P(text | posteriors) + lm_weight log P(text) + word_bonus * words: solved for the
+    # first term, the acoustic score. Words that the n-grams lack share the probability of <UNK>.
     texts = tuple(hypothesis.text for hypothesis in hypotheses)
     sentences = [text.split() for text in texts]
     unknown = np.array([missing_words(lm, words) for words in sentences])

@@ -186,7 +186,7 @@ class Decoder:
           clock: measures the time of each pass.
         """
         start = clock()
-        scores = log_likelihoods * self.acoustic_scale
+        scores = log_likelihoods * self.acoustic_scale  # [T, P] float32
         lattice, beam = search_with_retries(scores, self.graph, self.beams)
         return self._rescored(scores, lattice, beam, clock() - start, clock)
 
@@ -234,6 +234,7 @@ class Decoder:
             return DecodedUtterance("", None if aligner is None else ())
         scores, scale = result.scores, result.acoustic_scale
         if self.neural is not None:
+            # The neural model chooses from the list that the n-grams' weights have ordered.
             hypotheses = n_best(lattice, weights, self.neural.count)
             nbest = NbestList.of(hypotheses, weights, self.words)
             if aligner is None:
@@ -297,6 +298,7 @@ class SearchStream:
 
     def finish(self) -> DecodedUtterance:
         """End the utterance; return its best words after all passes."""
+        # Where no path has survived, all scores are searched once more with the wider beams.
         scores, beams = torch.cat(self._scores), self._decoder.beams
         lattice, beam = self._search.finish(), beams[0]
         if lattice is None and len(scores):
@@ -402,6 +404,7 @@ def decode_store(
         for by_pass in shard:
             for utterances, utterance in zip(decoded, by_pass, strict=True):
                 utterances.append(utterance)
+    # Every utterance gets a line: those without features have no words.
     for utterances, pairs in zip(decoded, weights, strict=True):
         no_hypotheses = ("",) * len(pairs)
         utterances += [
@@ -449,6 +452,8 @@ def searched_shard(
     path = folder / LATTICES.replace("*", f"{number:06d}")
     if not path.exists():
         _search_shard(files, path, scorer, threads, ids)
+    # The file has all lattices one after the other, and a description of each utterance: one that
+    # has a beam has as many lattices as there are passes.
     stored, descriptions = read_scored(path)
     lattices = iter(stored)
     utterances = []
@@ -473,6 +478,7 @@ def _search_shard(
         return SearchedUtterance(
             scored.utterance,
             round(scorer.store.cut(scored.utterance).duration, 4),
+            # The time of the network counts for every pass.
             tuple(scored.seconds + seconds for seconds in result.seconds),
             result.beam,
             result.cut,

@@ -174,6 +174,7 @@ class NetworkScoreStream:
         normalised = self._model.normaliser.apply(features, self.mean)
         counted = counted_frames(features, self._model.normaliser.kind)
         self.mean = self.mean.after(features, counted)
+        # Stack whole groups of LOW_RATE_FACTOR frames; the others wait for the next block.
         frames = torch.cat([self._frames, normalised])
         whole = len(frames) // LOW_RATE_FACTOR * LOW_RATE_FACTOR
         self._frames = frames[whole:]
@@ -186,6 +187,7 @@ class NetworkScoreStream:
         return scores
 
     def _scores(self, logits: Tensor) -> Tensor:
+        # log p(x | s) = log p(s | x) - log p(s), up to a constant per frame.
         log_posteriors = logits.float().log_softmax(dim=-1)
         return self._model.checked(log_posteriors - self._model.log_priors)
 
@@ -317,12 +319,14 @@ class RecogniserStream:
         config, shift = self._endpoint, self._parts.frame_shift
         if config is None:
             return False
+        # Too long, or silent for long enough behind speech.
         too_long = self._search.num_rows * shift >= config.longest
         return too_long or (
             self._onset_s is not None and self._activity.silent * shift >= config.silence
         )
 
     def _end_utterance(self) -> StreamResult:
+        # The rows that the network has held back for its look-ahead.
         self._take_scores(self._parts.scores.end_utterance())
         utterance, start_s, onset_s = self._search.finish(), self._start_s, self._onset_s
         self._begin_utterance()

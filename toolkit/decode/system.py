@@ -159,6 +159,8 @@ def decode_passes(
     )
     if not enough_words_to_tune(words_of(references, tune_on), consequence):
         axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
+    # Each pass has weights of its own, which count only where its lattices are searched at their
+    # scale.
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
@@ -265,6 +267,7 @@ class _Searches:
         """
         chosen = weights[number]
         scale = chosen.acoustic_scale
+        # Passes with the same scale share a search, and its lattices give the words of each.
         shared = list(dict.fromkeys(w for w in weights if w.acoustic_scale == scale))
         decoded = self.decoded(split, scale, shared)[number]
         i = shared.index(chosen)
@@ -281,6 +284,7 @@ def _errors(
     """Word errors of a pass on all splits of `references`, for each point of a grid."""
     pairs = [Weights(*point) for point in points]
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
+    # Ids are unique within a split only.
     pooled = {
         f"{s}/{u}": text for s, of_split in references.items() for u, text in of_split.items()
     }
@@ -319,6 +323,7 @@ def write_confidences(
     scored = {split: _correctness(listed[split], references[split]) for split in listed}
     posteriors = [p for split in tune_on for p in scored[split][0]]
     correct = [correct_of_split for split in tune_on for correct_of_split in scored[split][1]]
+    # One line for all splits, fitted on the words of the development splits.
     calibration = Calibration.fit(posteriors, correct)
     calibration.save(out / "calibration.json")
     lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]

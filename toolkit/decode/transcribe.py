@@ -108,16 +108,18 @@ class Segmenter:
 
     def _take(self, margin: int) -> list[Segment]:
         """Take off the first segment, or a stretch without speech except for its margin."""
-        speech = self._speech()
+        speech = self._speech()  # [T]
         if bool(self._silence[0].isnan()):
             # Energy alone is not reliable enough to drop anything.
             if len(speech) <= self._longest:
                 return self._cut(len(speech), slice(0, len(speech)))
             end, resume = self._best_cut(speech, 0, len(speech))
             return self._cut(resume, slice(0, end))
+        # Frames of speech; none: drop all but a margin, in which the next segment may begin.
         loud = np.flatnonzero(speech >= self._config.threshold)
         if not len(loud):
             return self._cut(len(speech) - margin, None)
+        # Drop a pause at the begin, then take what fits into a segment.
         begin = max(0, int(loud[0]) - self._margin)
         if begin > self._pause:
             return self._cut(begin, None)
@@ -133,6 +135,7 @@ class Segmenter:
         Both are frames; what lies between them is dropped.
         """
         first, last = begin + self._shortest, begin + self._longest
+        # Begins and ends of pauses are where `quiet`, framed by zeros, changes.
         quiet = np.concatenate([[0], speech[: last + 1] < self._config.threshold, [0]])
         edges = np.flatnonzero(np.diff(quiet))
         spans = edges.reshape(-1, 2).tolist()
@@ -146,6 +149,7 @@ class Segmenter:
                 if stop - start > 2 * margin:
                     return start + margin, stop - margin
                 return (start + stop) // 2, (start + stop) // 2
+        # No pause: cut in the second half where speech is least likely.
         middle = begin + self._longest // 2
         lowest = middle + int(speech[middle:last].argmin())
         return lowest, lowest
@@ -162,6 +166,7 @@ class Segmenter:
     def _speech(self) -> np.ndarray:
         """Return the speech scores [T] of all frames in memory."""
         energy = self._energies.numpy()
+        # Quiet and loud frames are the 5th and 95th percentiles of log energy.
         low, high = np.percentile(energy, (5, 95))
         low, posterior = max(low, high - MOST), 1 - self._silence.numpy()
         if high - low < LEAST:
@@ -169,6 +174,7 @@ class Segmenter:
         else:
             score = np.clip((energy - low) / (high - low), 0, 1)
             score = np.where(np.isnan(posterior), score, (score + posterior) / 2)
+        # A moving average, the edges repeated.
         width = 2 * self._smooth + 1
         padded = np.pad(score, self._smooth, mode="edge")
         return np.convolve(padded, np.full(width, 1 / width), "valid")
@@ -225,6 +231,7 @@ def transcribe(
     for events in _batches(recogniser, sources, config or SegmentConfig(), batch):
         ends = {event.source: event for event in events if isinstance(event, _End)}
         broken = {number for number, end in ends.items() if end.error is not None}
+        # Nothing is recognised of a recording that breaks off: it would adapt its speaker's model.
         segments = [e for e in events if isinstance(e, _SourceSegment) and e.source not in broken]
         utterances = recogniser.recognise_batch([(s.features, s.state) for s in segments], details)
         for segment, utterance in zip(segments, utterances, strict=True):
@@ -398,6 +405,7 @@ def transcribe_in_processes(
 def partition_by_speaker(sources: Sequence[Source], jobs: int) -> list[list[int]]:
     """Return the positions of the sources that each process takes, those of a speaker together."""
     shares: list[list[int]] = [[] for _ in range(jobs)]
+    # Speakers with the most recordings first, each to the process that has the fewest so far.
     for group in sorted(by_speaker(sources), key=len, reverse=True):
         min(shares, key=len).extend(group)
     return [sorted(share) for share in shares if share]

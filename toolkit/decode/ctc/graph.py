@@ -56,6 +56,8 @@ def make_ctc_graph(
     out.mkdir(parents=True, exist_ok=True)
     table.write(out / "words.txt")
     tree = words.tree
+    # Labels of the graph are units + 1, since 0 is epsilon; words with the same spelling get
+    # disambiguation symbols #1, #2, ..., so that the lexicon can be determinised.
     spelt = [
         (word, tuple(str(label + 1) for label in tree.letters[begin:end].tolist()))
         for word, begin, end in zip(words.words, tree.begin[:-1], tree.begin[1:], strict=True)
@@ -130,6 +132,7 @@ class GraphDecoder(CtcDecoder):
 
     def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
         """Return the best text of one utterance for each pair."""
+        # One search for each weight; the bonus is added along its lattice.
         lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
         return [
             ""
@@ -141,6 +144,8 @@ class GraphDecoder(CtcDecoder):
     def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
         """Search without a word bonus; None if no path survives."""
         graph, _ = _load(self._folder)
+        # Impossible symbols get a finite score: they hold no -inf. Division by the weight of the
+        # language model leaves the graph's n-grams unscaled.
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
         tries = self.config.beam.with_retries(RETRIES)

@@ -110,6 +110,7 @@ class CtcScorer:
 
     def batch_log_probs(self, utterances: Sequence[Utterance]) -> list[Tensor]:
         """As `log_probs`, for features and states of several; those to score at once in a batch."""
+        # Short utterances in one batch, longer ones piece by piece, in the order given.
         inputs = [self.normaliser.apply(features, state) for features, state in utterances]
         short = [frames for frames in inputs if len(frames) <= WHOLE]
         scored = iter(ctc_log_probs(self.model, short) if short else ())
@@ -150,12 +151,14 @@ class CtcScorer:
             yield rows
 
     def _windows(self, inputs: Tensor) -> Iterator[Tensor]:
+        # In rows: windows of WINDOW frames, scored with CONTEXT frames on both sides.
         step, context = WINDOW // self.subsampling, CONTEXT // self.subsampling
         needed = self.model.config.frames_needed
         rows = (len(inputs) - needed) // self.subsampling + 1
         for begin in range(0, rows, step):
             end, first = min(begin + step, rows), max(0, begin - context)
             last = min(end + context, rows) - 1
+            # Row r of a window needs the frames from r * subsampling on.
             seen = inputs[first * self.subsampling : last * self.subsampling + needed]
             yield ctc_log_probs(self.model, [seen])[0][begin - first : end - first]
 
@@ -262,6 +265,7 @@ class CtcRecogniser(Recogniser):
     def _silence_gate(self) -> SilenceGate:
         """Return what keeps words out of an utterance's digital silence."""
         units = self.scorer.units
+        # In digital silence only the blank is left.
         blank = torch.arange(units.size) == units.blank
         middle = int(self.scorer.offset + self.scorer.subsampling / 2)
         return SilenceGate(self.frontend_config.kind, blank, self.scorer.subsampling, middle)

@@ -109,7 +109,8 @@ class GreedyDecoder(CtcDecoder):
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
         """See `CtcDecoder.decode`; one hypothesis."""
         array = as_array(log_probs, self._units.size)
-        best = array.argmax(axis=1)
+        best = array.argmax(axis=1)  # [T]
+        # The log-probability of that one path, summed in float64.
         score = float(array.max(axis=1, initial=float("-inf")).sum(dtype="float64"))
         text = self._units.decode(collapse(best.tolist(), self._units.blank))
         return [CtcHypothesis(" ".join(text.split()), score)]
@@ -193,6 +194,7 @@ class BeamSearch:
         if not len(beam):
             return []
         prefixes = state.trie[beam["node"]]
+        # Paths, finished words and the look-ahead of the unfinished one, as the beam is ranked.
         best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
         return self._labels(state.trie, int(beam["node"][best]), -1)
 
@@ -202,10 +204,12 @@ class BeamSearch:
         if not len(beam):
             return []
         nodes, prefixes = beam["node"], trie[beam["node"]]
+        # Only prefixes that end with a word, or between words, are complete texts.
         word, scores = self._end(prefixes, beam["total"])
         whole = np.flatnonzero(scores > -math.inf)
         if not len(whole):
             return [(self.likeliest(state), -math.inf)]
+        # Prefixes with the same words differ in their spaces: add their probabilities.
         text = self._reading(trie, nodes[whole])
         _, first, group = np.unique(text, return_index=True, return_inverse=True)
         sums = np.full(len(first), -math.inf)
@@ -223,6 +227,7 @@ class BeamSearch:
         ends, between = word >= 0, prefixes["place"] == ROOT
         scores = total + np.where(ends, prefixes["ended"], prefixes["fixed"])
         if self._options.mode != NO_LM:
+            # The n-gram probability of the end of the sentence.
             state = np.where(ends, prefixes["end_state"], prefixes["state"])
             scores += self._options.weight * self._ngrams.contexts["end"][state]
         return word, np.where(ends | between, scores, -math.inf)
@@ -231,6 +236,7 @@ class BeamSearch:
         """Return the words that end in nodes of the tree, or with `complete` the only words that
         can; -1: none."""
         here = self._tree.nodes[place]
+        # A single word lies below the node; the root, of depth 0, is no unfinished word.
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 
@@ -240,9 +246,11 @@ class BeamSearch:
         It is made of the node where the last word begins and of that word.
         """
         prefixes = trie[nodes]
+        # A space at the end adds nothing: go back to the prefix before it.
         behind = (prefixes["symbol"] == self._options.space) & (nodes > 0)
         nodes = np.where(behind, prefixes["parent"], nodes)
         place = trie["place"][nodes]
+        # Go back by as many symbols as the last word has, to the prefix where it begins.
         word, depth = self._last_word(place), self._tree.nodes["depth"][place]
         for k in range(depth.max(initial=0)):
             nodes = np.where(depth > k, trie["parent"][nodes], nodes)
@@ -250,12 +258,14 @@ class BeamSearch:
 
     def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
         """Return a prefix's labels, its unfinished word completed to `word` or dropped (-1)."""
+        # From the last symbol back to the empty prefix, which is node 0.
         tree, path = self._tree, []
         while node > 0:
             path.append(node)
             node = int(trie["parent"][node])
         labels = trie["symbol"][path[::-1]].tolist()
         place = tree.nodes[int(trie["place"][path[0]])] if path else tree.nodes[ROOT]
+        # An unfinished word: drop its symbols, or add the rest of the word.
         if place["word"] < 0:
             depth = int(place["depth"])
             if word < 0:

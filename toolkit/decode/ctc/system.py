@@ -139,6 +139,7 @@ def _path(folder: Path, number: int) -> Path:
 @torch.inference_mode()
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
     """Return [T_n, C] of each utterance, computed in batches of similar lengths."""
+    # Utterances of similar lengths share a batch: little is padded.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     log_probs: dict[int, Tensor] = {}
     for start in range(0, len(order), BATCH):
@@ -369,6 +370,8 @@ def tune_beam(
         trials.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
         return scored.errors
 
+    # The widest beam sets the number of errors; the narrowest with no more is taken, first the
+    # width, at the widest margin, then the margin.
     margin = config.margins[-1]
     width = widen(decoder.with_beam(config.widths[-1], margin), utterances, jobs)[-1].width
     most = errors(width, margin)
@@ -453,10 +456,12 @@ def decode_ctc(
     if not (out / "graph" / GRAPH).exists():
         make_ctc_graph(dictionary.dictionary, units, arpa, out / "graph")
     searches[f"graph+{lm}"] = GraphDecoder(out / "graph", units, config.graph)
+    # Weights are tuned once, on all development splits together.
     tuning = {u: x for s in tune_on for u, x in splits[s].posteriors.items()}
     references = {u: text for s in tune_on for u, text in splits[s].references.items()}
     for name, search in searches.items():
         if name.endswith(f"+{lm}"):
+            # With a narrow beam: the weights hardly depend on it, and many are tried.
             narrow = search
             if isinstance(search, WordsDecoder):
                 narrow = search.configured(replace(config.words, width=config.tune_width))
