@@ -235,7 +235,7 @@ def until_free(address):
 class Broken(Tones):
     """Fails on a loud sample."""
 
-    def stream(self):
+    def stream(self, endpoint, details):
         stream = ToneStream()
         push = stream.push
 
@@ -260,7 +260,7 @@ def test_a_fault_of_the_recogniser_ends_one_stream_alone():
 
 def test_too_little_audio_is_said():
     class Short(Tones):
-        def stream(self):
+        def stream(self, endpoint, details):
             from toolkit.features.frontend import FrontendError
 
             stream = ToneStream()
