@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map
 from toolkit.decode.config import DecodeConfig
 from toolkit.decode.decoded import DecodedUtterance, NbestList
 from toolkit.decode.tune import Axis, Keep, Point, difference_axis, ratio_axis
+from toolkit.decode.words import WordAligner
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -26,11 +27,6 @@ from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable
-
-if TYPE_CHECKING:
-    from toolkit.decode.rescore import Rescorer
-    from toolkit.decode.words import WordAligner
-
 
 WEIGHTS = ("acoustic_scale", "word_penalty")
 """The fields of `Weights`, in the order of the axes of a grid."""
@@ -144,11 +140,21 @@ class SearchResult:
         return self.scored_lattice(-1) if self.lattices else None
 
 
+class NbestRescorer(Protocol):
+    """Chooses from n-best lists, such as `toolkit.decode.rescore.Rescorer`."""
+
+    def best(self, nbest: NbestList) -> str:
+        """Return the words of the best hypothesis."""
+
+    def words(self, nbest: NbestList) -> tuple[list[str], list[float]]:
+        """Return these words and the posterior of each."""
+
+
 @dataclass(frozen=True)
 class NeuralPass:
     """The pass after the n-grams: a neural language model chooses from n-best lists."""
 
-    rescorer: "Rescorer"
+    rescorer: NbestRescorer
     """The model and its weights."""
     count: int
     """Length of the lists."""
@@ -220,7 +226,7 @@ class Decoder:
         )
 
     def best(
-        self, result: SearchResult, weights: Weights, aligner: "WordAligner | None" = None
+        self, result: SearchResult, weights: Weights, aligner: WordAligner | None = None
     ) -> DecodedUtterance:
         """Return the best words of an utterance after all passes, the neural one included.
 
@@ -251,7 +257,7 @@ class Decoder:
         """Return the words with these ids, separated by spaces."""
         return " ".join(map(self.words.symbol, words))
 
-    def start(self, weights: Weights, aligner: "WordAligner | None" = None) -> "SearchStream":
+    def start(self, weights: Weights, aligner: WordAligner | None = None) -> "SearchStream":
         """Begin to search an utterance whose scores come block by block.
 
         Args:
@@ -269,7 +275,7 @@ class SearchStream:
       weights, aligner: see `Decoder.best`.
     """
 
-    def __init__(self, decoder: Decoder, weights: Weights, aligner: "WordAligner | None") -> None:
+    def __init__(self, decoder: Decoder, weights: Weights, aligner: WordAligner | None) -> None:
         self._decoder, self._weights, self._aligner = decoder, weights, aligner
         self._search = OnlineSearch(decoder.graph, decoder.beams[0])
         self._scores: list[Tensor] = []
