@@ -47,11 +47,11 @@ def project(tmp_path_factory, speech):
 
 
 def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
-    said = typed(".venv/bin/toolkit new-corpus shared --from-kaldi shared", project)
-    assert "features: those of feats.scp, 30 values per frame" in said
+    printed = typed(".venv/bin/toolkit new-corpus shared --from-kaldi shared", project)
+    assert "features: those of feats.scp, 30 values per frame" in printed
     settings = " ".join(f"--set {setting}" for setting in SETTINGS)
-    said = typed(f"recipes/shared/run.py --jobs 2 {settings}", project)
-    assert "no bundle: the models take features of Kaldi" in said
+    printed = typed(f"recipes/shared/run.py --jobs 2 {settings}", project)
+    assert "no bundle: the models take features of Kaldi" in printed
     exp = project / "recipes/shared/exp/base"
     assert not (exp / "final").exists()
     assert (exp / "report.html").is_file()
@@ -66,5 +66,5 @@ def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
     # What has learnt nothing gets most of the words wrong.
     assert all(wer[system] < 30 for system in ("mono", "tri", "lda_mllt", "sat")), wer
     assert max(wer["chain"], wer["chain_fbank"]) < 60, wer
-    said = typed(f"recipes/shared/run.py --jobs 2 {settings} --list", project)
-    assert "stale" not in said
+    printed = typed(f"recipes/shared/run.py --jobs 2 {settings} --list", project)
+    assert "stale" not in printed
