@@ -16,13 +16,15 @@ from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
 from toolkit.features.normalise import Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import CtcConfig
 from toolkit.parallel.config import ParallelConfig
-from toolkit.train.ctc.readers import ReaderConfig
-from toolkit.train.ctc.records import RecordConfig
-from toolkit.train.ctc.training import CtcTrainingConfig
-from toolkit.train.language_model import NeuralLmConfig
-from toolkit.train.specaugment import UtteranceMaskConfig
+from toolkit.train.config import (
+    CtcTrainingConfig,
+    NeuralLmConfig,
+    ReaderConfig,
+    RecordConfig,
+    UtteranceMaskConfig,
+)
 from toolkit.tta.config import EQUAL_BATCH_WER, Dataset, TtaConfig
 
 
@@ -119,7 +121,7 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
-        records, model, masks = self.records, self.train.model, self.train.masks
+        records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
                 f"records.window={records.window} and records.stride={records.stride} are not the "
@@ -129,13 +131,13 @@ class Config:
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
                 raise ValueError(
-                    f"train.masks.warp and cepstra need mel filters, which {frontend.kind} has not:"
-                    " set both to 0"
+                    f"train.specaugment.warp and cepstra need mel filters, which {frontend.kind}"
+                    " has not: set both to 0"
                 )
             if min(masks.mel_bins, frontend.dimension) != frontend.mel_bins:
                 raise ValueError(
-                    f"train.masks.mel_bins={masks.mel_bins} are not the front end's: set it to"
-                    f" {frontend.mel_bins}"
+                    f"train.specaugment.mel_bins={masks.mel_bins} are not the front end's: set it"
+                    f" to {frontend.mel_bins}"
                 )
 
 
@@ -171,11 +173,13 @@ def _small_training(
             bidirectional=True,
             dropout=dropout,
         ),
-        masks=masks,
+        specaugment=masks,
     )
 
 
-SMALL_READERS = ReaderConfig(batch=16, readers=1, buffer=8, order="buckets", shortest_first=1)
+SMALL_READERS = ReaderConfig(
+    utterances_per_batch=16, readers=1, buffer=8, order="buckets", shortest_first=1
+)
 """One reader process makes batches of 16 utterances of similar length."""
 
 
@@ -279,7 +283,10 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
         own,
         devices=devices,
         readers=replace(
-            own.readers, batch=batch // devices, readers=readers // devices, buffer=buffer
+            own.readers,
+            utterances_per_batch=batch // devices,
+            readers=readers // devices,
+            buffer=buffer,
         ),
         train=replace(own.train, amp="fp32", parallel=ParallelConfig("ssgd")),
     )
@@ -308,7 +315,7 @@ def _equal(own: Config) -> Config:
     """Return a platform's settings with the batch, beam and targets of the equal-batch study."""
     return replace(
         own,
-        readers=replace(own.readers, batch=EQUAL_BATCH // own.devices),
+        readers=replace(own.readers, utterances_per_batch=EQUAL_BATCH // own.devices),
         evaluation_width=64,
         tta=TtaConfig(wer=EQUAL_BATCH_WER),
     )

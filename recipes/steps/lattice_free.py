@@ -3,8 +3,8 @@
 import math
 
 from toolkit.fsa.denominator import PhoneNgramConfig
-from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.lfmmi import LfmmiChunkConfig, LfmmiConfig
+from toolkit.models.config import TdnnfConfig
+from toolkit.train.config import LfmmiChunkConfig, LfmmiConfig
 
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
@@ -49,7 +49,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         prefer_average=True,
         valid_utterances=0 if hours <= SMALL_UP_TO else 100,
         model=model,
-        pieces=LfmmiChunkConfig(
+        chunks=LfmmiChunkConfig(
             batch_frames=1600, left_context=model.context, right_context=model.context
         ),
         ngram=PhoneNgramConfig(order=3, extra_states=0)

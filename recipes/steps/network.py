@@ -28,8 +28,9 @@ from toolkit.models.scorer import NeuralScorer
 from toolkit.processes.ranks import on_rank_zero
 from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
+from toolkit.train.config import CrossEntropyConfig
 from toolkit.train.corpus import Alignments
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.cross_entropy import train_cross_entropy
 
 
 def train_network(

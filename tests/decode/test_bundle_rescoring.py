@@ -13,8 +13,9 @@ from toolkit.decode.search import DecodeConfig, Decoder
 from toolkit.fsa.beam import Beam
 from toolkit.lang.arpa import write_binary
 from toolkit.lang.shortlist import Shortlist
+from toolkit.models.config import WordLstmConfig
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.models.word_lstm import WordLstm
 
 COUNT = 30
 UTTERANCES = 8

@@ -21,7 +21,8 @@ from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
 from toolkit.pipeline.config import ExecutorSection, RepartitionConfig, SelectConfig
 from toolkit.pipeline.local import LocalExecutor

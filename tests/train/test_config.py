@@ -9,8 +9,7 @@ import torch
 
 from toolkit.config.settings import result_parameters
 from toolkit.train.checkpoints import changed_settings
-from toolkit.train.config import CorpusTrainerConfig, TrainerConfig
-from toolkit.train.ctc.training import CtcTrainingConfig
+from toolkit.train.config import CorpusTrainerConfig, CtcTrainingConfig, TrainerConfig
 from toolkit.train.optimizer import exponential_rate, load_optimizer, make_optimizer
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from toolkit.train.specaugment import check_consistency, view_divergence
+from toolkit.train.config import check_consistency
+from toolkit.train.specaugment import view_divergence
 
 
 def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():

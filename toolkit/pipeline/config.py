@@ -176,7 +176,7 @@ class CacheConfig:
     folder: Path | None = None
     """Where they lie, best on a fast disk; None: in the user's cache."""
     gigabytes: float = 50.0
-    """Disk that they may take. Two windows of shards (`chunks.window`) should fit."""
+    """Disk that they may take. Two windows of shards (`chunks.shuffle_frames`) should fit."""
     threads: int = 12
     """Objects that are fetched at a time."""
 

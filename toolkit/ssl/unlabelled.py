@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length, stack
 from toolkit.features.shards import MANIFEST, SHARDS, field_file, index_arrays, read_array_of
+from toolkit.ssl.config import SelectionConfig
 from toolkit.ssl.targets import ADVICE, FIELDS, KBest, TargetError
 from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST
 from toolkit.storage.digests import digest_bytes
@@ -190,27 +191,11 @@ def _read(file: BinaryIO, offset: int, size: int) -> KBest:
     return KBest.unpack(np.load(io.BytesIO(file.read(size)), allow_pickle=False))
 
 
-@dataclass(frozen=True)
-class SelectionConfig:
-    """Selection of utterances; all by default."""
-
-    by: Literal["uniform", "confidence"] = "uniform"
-    """`uniform`: sampled by a checksum of their ids, as in the paper (C16); `confidence`: those
-    with the highest mean over the frames of the teacher's best posterior."""
-    share: float = 1.0
-    """Share of the frames that is selected, above 0; 1 selects all, without reading the data."""
-
-    def __post_init__(self) -> None:
-        if self.by not in ("uniform", "confidence"):
-            raise ValueError(f"by is {self.by!r}, needs to be uniform or confidence")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
-
-    def score(self, example: Example) -> float:
-        """Return the score by which utterances are ranked; the highest are selected."""
-        if self.by == "confidence":
-            return example.confidence
-        return zlib.crc32(example.name.encode()) / 2**32
+def selection_score(config: SelectionConfig, example: Example) -> float:
+    """Return the score by which utterances are ranked; the highest are selected."""
+    if config.by == "confidence":
+        return example.confidence
+    return zlib.crc32(example.name.encode()) / 2**32
 
 
 @dataclass(frozen=True)
@@ -229,7 +214,7 @@ class Selection:
 
     def takes(self, example: Example) -> bool:
         """Whether an utterance is selected."""
-        return self.config.share == 1 or self.config.score(example) >= self.threshold
+        return self.config.share == 1 or selection_score(self.config, example) >= self.threshold
 
     def save(self, path: Path) -> None:
         """Write JSON."""
@@ -265,7 +250,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
     rows = []
     for shard in range(len(shards.frames)):
         shards.prefetch(range(shard, min(shard + AHEAD, len(shards.frames))))
-        rows += [(shard, config.score(e), len(e.features)) for e in shards.read(shard)]
+        rows += [(shard, selection_score(config, e), len(e.features)) for e in shards.read(shard)]
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
     taken = scores >= threshold

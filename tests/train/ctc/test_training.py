@@ -5,7 +5,8 @@ import pytest
 from toolkit.models.store import load_model
 from toolkit.parallel.strategy import Strategy
 from toolkit.train import specaugment
-from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.config import CtcTrainingConfig, UtteranceMaskConfig
+from toolkit.train.ctc.training import train_ctc
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.runlog import (
     Created,
@@ -18,7 +19,6 @@ from toolkit.train.runlog import (
     Utilisation,
     read_run_log,
 )
-from toolkit.train.specaugment import UtteranceMaskConfig
 
 
 def test_it_learns_to_spell(ctc_toy, tmp_path):

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from toolkit.lang.ngram import estimate, perplexity
+from toolkit.models.config import WordLstmConfig
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train import language_model
+from toolkit.train.config import NeuralLmConfig
 from toolkit.train.errors import TrainingError
-from toolkit.train.language_model import NeuralLmConfig, train_neural_lm
+from toolkit.train.language_model import train_neural_lm
 
 FILLERS = ["LA", "LI", "LO"]
 ENDS = {"ONE": "UN", "TWO": "DEUX"}
@@ -29,7 +30,7 @@ def planted(count, seed):
 
 CONFIG = NeuralLmConfig(
     epochs=2,
-    batch=60,
+    words_per_batch=60,
     samples=5,
     held_out=5,
     threads=1,

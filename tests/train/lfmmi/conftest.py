@@ -10,17 +10,11 @@ from toolkit.fsa.denominator import Denominator, PhoneNgramConfig, make_denomina
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 from toolkit.train.batches import ShardGroups
+from toolkit.train.config import LfmmiChunkConfig, LfmmiConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.lfmmi import (
-    AlignedPhones,
-    LfmmiBatches,
-    LfmmiChunkConfig,
-    LfmmiChunkSampler,
-    LfmmiConfig,
-    train_lfmmi,
-)
+from toolkit.train.lfmmi import AlignedPhones, LfmmiBatches, LfmmiChunkSampler, train_lfmmi
 
 CONFIG = LfmmiConfig(
     epochs=2,
@@ -28,7 +22,7 @@ CONFIG = LfmmiConfig(
     final_rate=5e-3,
     valid_utterances=4,
     model=LstmConfig(hidden=16, layers=1, lookahead=0),
-    pieces=LfmmiChunkConfig(max_frames=12, left_context=2, batch_frames=96),
+    chunks=LfmmiChunkConfig(max_frames=12, left_context=2, batch_frames=96),
     ngram=PhoneNgramConfig(3),
 )
 PHONES = ("SIL", "A", "B", "C")

@@ -23,14 +23,15 @@ from toolkit.lang.units import Units, load_units
 from toolkit.score.wer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
+from toolkit.train.config import ReaderConfig, Weight
 from toolkit.train.ctc.evaluation import (
     EvaluationFolder,
     HeldOutEvaluation,
     Recognition,
     evaluate_elsewhere,
 )
-from toolkit.train.ctc.objective import CtcLoss, Weight
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.errors import TrainingError
 
 
@@ -163,7 +164,7 @@ def evaluate_run(
         plan = from_plain(EvaluationPlan, json.loads(text or ""))
     units = load_units(run / plan.units)
     normaliser = Normaliser.load(run / plan.normaliser)
-    readers = ReaderConfig(batch=plan.batch, readers=0, pad_to=plan.pad_to)
+    readers = ReaderConfig(utterances_per_batch=plan.batch, readers=0, pad_to=plan.pad_to)
     evaluation = HeldOutEvaluation(
         RecordSource(run / plan.records, readers, 0, normaliser).longest_first(),
         make_recognition(
@@ -189,5 +190,5 @@ def _training(run: Path) -> Path:
             return found[0]
     raise TrainingError(
         f"{run} holds no training with evaluation in a separate process: start one with "
-        "train.machine.evaluator=elsewhere, and evaluate once its stage has begun"
+        "train.states.evaluator=elsewhere, and evaluate once its stage has begun"
     )

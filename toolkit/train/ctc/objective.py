@@ -1,16 +1,13 @@
 """The CTC objective, connectionist temporal classification (A17)."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.processes.devices import to_device
+from toolkit.train.config import Weight
 from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.specaugment import view_divergence
-
-Weight = Literal["utterances", "labels"]
 
 
 class CtcLoss:
