@@ -466,7 +466,7 @@ class CtcTrainingConfig(TrainerConfig):
     final_rate: Positive | None = None
     """Learning rate of the last step; None: the same as the first."""
     max_gradient_norm: Positive = 100.0
-    """Gradient clipping: larger norms (of the mean loss, see `loss_per`) are scaled down to this."""
+    """Gradient clipping: larger norms (of the mean loss, see `loss_per`) are scaled to this."""
     model: CtcConfig = field(default_factory=CtcConfig)
     """The network; its input and output sizes are taken from the data and the units."""
     loss_per: LossPer = "utterances"

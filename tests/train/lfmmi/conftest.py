@@ -46,7 +46,7 @@ class Planted:
         corpus = Corpus([(self.features, aligned)], self.normaliser, self.senones.num_pdfs)
         times = {n: PhoneTimes.of(x, self.topology) for n, x in self.states.targets.items()}
         maker = NumeratorMaker(self.senones, self.denominator, 5)
-        sampler = LfmmiChunkSampler(CONFIG.pieces, 0, times, maker)
+        sampler = LfmmiChunkSampler(CONFIG.chunks, 0, times, maker)
         return next(LfmmiBatches(ShardGroups(corpus, 9999, 0), sampler, seed=0).batches(0))
 
     def train(self, out, config=CONFIG, **options):

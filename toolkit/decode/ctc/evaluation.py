@@ -23,7 +23,7 @@ from toolkit.lang.units import Units, load_units
 from toolkit.score.wer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
-from toolkit.train.config import ReaderConfig, Weight
+from toolkit.train.config import LossPer, ReaderConfig
 from toolkit.train.ctc.evaluation import (
     EvaluationFolder,
     HeldOutEvaluation,
@@ -91,7 +91,7 @@ class EvaluationPlan:
     """Frames to which every batch is padded, see `ReaderConfig`."""
     width: int
     """Beam width of the search."""
-    weight: Weight
+    weight: LossPer
     """What the loss is divided by."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search."""
