@@ -26,8 +26,8 @@ from toolkit.decode.recogniser import (
     load_recogniser,
 )
 from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, TooShortError
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Lattice

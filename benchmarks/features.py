@@ -68,8 +68,9 @@ def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
     import torch
     from lhotse import Fbank
 
+    from toolkit.features.config import FrontendConfig
     from toolkit.features.cut_audio import load_cut_audio
-    from toolkit.features.frontend import Frontend, FrontendConfig
+    from toolkit.features.frontend import Frontend
     from toolkit.features.shards import write_shard
 
     ours, by_torch = Frontend(FrontendConfig()), Frontend(FrontendConfig(), "torch")

@@ -9,9 +9,10 @@ import torch
 from benchmarks.run import Case, Table, compare
 from benchmarks.synthetic import write_noise
 from toolkit.environment import usable_cpus
+from toolkit.features.config import FrontendConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.on_device import BATCH, features_on_device
+from toolkit.features.extract import BATCH, features_on_device
+from toolkit.features.frontend import Frontend
 from toolkit.features.shards import write_shard
 from toolkit.processes.devices import one_thread
 from toolkit.processes.workers import map_in_threads

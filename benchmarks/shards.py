@@ -12,11 +12,10 @@ import torch
 
 from benchmarks.run import Case, Table, compare
 from toolkit.features.audio import Decoded
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.features.shards import field_file, write_manifest, write_shard
-from toolkit.features.tars import TarWriter
+from toolkit.features.shards import TarWriter, field_file, write_manifest, write_shard
 from toolkit.pipeline.config import CacheConfig
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore

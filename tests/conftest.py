@@ -143,7 +143,7 @@ class DrawnSpeech:
     def _write(self, frames):
         from tests.dummies import dummy_recording
         from toolkit.corpus.manifest import make_cut
-        from toolkit.features.frontend import FrontendConfig
+        from toolkit.features.config import FrontendConfig
         from toolkit.features.shards import write_manifest, write_shard
 
         config = FrontendConfig(num_mel_bins=self.dimension)

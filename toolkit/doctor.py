@@ -267,8 +267,8 @@ def _search(engine: str | None = None) -> str:
 def _features(engine: str | None = None) -> str:
     import torch
 
-    from toolkit.features.engine import engine_version
-    from toolkit.features.frontend import Frontend, FrontendConfig
+    from toolkit.features.config import FrontendConfig
+    from toolkit.features.frontend import Frontend, engine_version
 
     compute = Frontend(FrontendConfig(), engine)
     features = compute(0.1 * torch.sin(torch.arange(16000) * (2 * torch.pi * 1000 / 16000)))

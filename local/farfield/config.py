@@ -13,7 +13,7 @@ from toolkit.config.fields import (
     Settings,
     Share,
 )
-from toolkit.features.multichannel.device import DeviceConfig
+from toolkit.features.config import DeviceConfig
 
 Frontend = Literal["device", "microphone"]
 Geometry = Literal["circle-4", "circle-6", "circle-7"]

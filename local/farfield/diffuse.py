@@ -4,7 +4,7 @@ import numpy as np
 from scipy import signal
 
 from local.farfield.rooms import SAMPLING_RATE
-from toolkit.features.multichannel.superdirective import isotropic_coherence
+from toolkit.features.multichannel.device import isotropic_coherence
 
 WINDOW = 512
 """Samples per frame of the spectra that are mixed."""

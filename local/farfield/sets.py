@@ -110,7 +110,7 @@ def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
     """Read the cuts by set that `make_farfield` wrote to `root`, with absolute paths.
 
     Sets of microphone arrays, `DP1-array` and so on, hold `MultiCut`s: the microphones, then the
-    playback channel; `toolkit.features.multichannel.array` reads them.
+    playback channel; `toolkit.features.multichannel.beamforming` reads them.
     """
     root = Path(root).absolute()
     return read_sets(root / "cuts", root)

@@ -10,8 +10,8 @@ from local.farfield.mix import HIGHEST, Levels, Mixture, Playback, convolve, mix
 from local.farfield.pools import Pool
 from local.farfield.rooms import SAMPLING_RATE, Room
 from local.farfield.selection import FarfieldUtterance
-from toolkit.features.multichannel.device import Heard, fixed_beams, hear_utterance
-from toolkit.features.multichannel.measures import ratio_db, snr_db
+from toolkit.features.multichannel.beamforming import ratio_db, snr_db
+from toolkit.features.multichannel.device import DeviceOutput, fixed_beams, process_utterance
 
 
 def simulate(
@@ -48,7 +48,7 @@ def simulate(
     if config.frontend == "microphone":
         return after.microphones[0], after, custom
     positions = room.positions if len(room.positions) else None
-    heard = hear_utterance(
+    heard = process_utterance(
         mixture.microphones, mixture.playback, positions, SAMPLING_RATE, config.device
     )
     if utterance.array:
@@ -116,7 +116,7 @@ def _levels(
 
 def _measures(
     mixture: Mixture,
-    heard: Heard,
+    heard: DeviceOutput,
     positions: np.ndarray | None,
     lead: int,
     config: FarfieldConfig,

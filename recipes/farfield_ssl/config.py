@@ -19,15 +19,19 @@ from toolkit.align.train_gmm import LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.search import DecodeConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.multichannel.enhance import EnhanceConfig
+from toolkit.features.config import EnhanceConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.parallel.config import ParallelConfig
-from toolkit.pipeline.config import CacheConfig, ExecutorSection, RepartitionConfig, SelectConfig
-from toolkit.pipeline.prepare import PrepareConfig, TargetsSection
+from toolkit.pipeline.config import (
+    CacheConfig,
+    ExecutorSection,
+    PrepareConfig,
+    RepartitionConfig,
+    SelectConfig,
+    TargetsSection,
+)
 from toolkit.ssl.config import (
     CalibrationConfig,
     ChoiceConfig,

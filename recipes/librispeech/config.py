@@ -22,8 +22,7 @@ from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.rescore import NeuralRescoringConfig
 from toolkit.decode.search import DecodeConfig
 from toolkit.decode.system import NbestConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import ExtractConfig, FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.rescore import RescoreLimits
 from toolkit.hmm.tree_growing import TreeConfig

@@ -11,9 +11,7 @@ from toolkit.decode.ctc.graph import GraphConfig
 from toolkit.decode.ctc.search import WordsConfig
 from toolkit.decode.ctc.system import BeamTuneConfig, CtcDecodeConfig, TuneConfig
 from toolkit.decode.rescore import NeuralRescoringConfig
-from toolkit.features.augment import AugmentConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import PRESETS
+from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig
 from toolkit.features.normalise import Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
 from toolkit.models.config import CtcConfig
@@ -146,7 +144,7 @@ def _small_training(
     epochs: int,
     stride: int,
     dropout: float,
-    masks: UtteranceMaskConfig,
+    specaugment: UtteranceMaskConfig,
     warmup_steps: int = 100,
 ) -> CtcTrainingConfig:
     """Return a network of one convolution and three BLSTMs that one core can train in minutes.
@@ -173,7 +171,7 @@ def _small_training(
             bidirectional=True,
             dropout=dropout,
         ),
-        specaugment=masks,
+        specaugment=specaugment,
     )
 
 
@@ -198,7 +196,9 @@ def demo() -> Config:
             stride=4,
             dropout=0.2,
             # Made-up voices differ by their formants.
-            masks=UtteranceMaskConfig(frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5),
+            specaugment=UtteranceMaskConfig(
+                frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
+            ),
         ),
         evaluation_width=64,
         evaluation=EvaluationConfig("words+lm", lm_weight=1.5, word_bonus=1.0),
@@ -222,7 +222,7 @@ def _on_seven_speeds(
         epochs=epochs,
         stride=3,
         dropout=0.3,
-        masks=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
+        specaugment=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
         warmup_steps=200,
     )
     return replace(

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 
-from toolkit.report.page import Cell, Column, Page, Row, Section, Table
+from markupsafe import Markup
+
+from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, macros
 from toolkit.stages.log import duration
 from toolkit.stages.marker import Marker
 from toolkit.stages.run import Run
@@ -84,11 +85,11 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
     of_paper = {part: time.seconds for part, time in STUDENT.parts.items()}
     paper_texts = {part: time.text for part, time in STUDENT.parts.items()}
     total = duration(sum(spent.values()))
-    own_bar = _bar(f"This run, all parts: {total}", spent, texts, colours)
+    run_bar = _bar(f"This run, all parts: {total}", spent, texts, colours)
     title = f"The paper, a million hours, the student: {STUDENT.total}"
     paper_bar = _bar(title, of_paper, paper_texts, colours)
     page = Page("Processing time", "Wall time of the parts of the processing.")
-    box = f'<div class="box">{own_bar}{paper_bar}</div>'
+    box = macros("parts.html").boxed([run_bar, paper_bar])
     page.add(Section("parts", "Parts", parts=[box, _table(spent).html()]))
     write_atomically(run.make("breakdown.html"), page.html())
 
@@ -100,7 +101,7 @@ def _seconds(run: Run, stage: int) -> float:
 
 def _bar(
     title: str, seconds: Mapping[str, float], texts: Mapping[str, str], colours: Mapping[str, int]
-) -> str:
+) -> Markup:
     """Return a bar with a piece for each part, and its key.
 
     Args:
@@ -113,19 +114,9 @@ def _bar(
     labels = {
         part: f"{part} {texts[part]} ({100 * s / total:.0f} %)" for part, s in seconds.items()
     }
-    pieces = "".join(
-        f'<i class="c{colours[part]}" style="flex:{s / total:.5f}" title="{escape(labels[part])}">'
-        "</i>"
-        for part, s in seconds.items()
-    )
-    key = "".join(
-        f'<li><i class="swatch c{colours[part]}"></i>{escape(label)}</li>'
-        for part, label in labels.items()
-    )
-    return (
-        f"<h3>{escape(title)}</h3>"
-        f'<div class="stack" aria-hidden="true">{pieces}</div><ul class="key">{key}</ul>'
-    )
+    pieces = [(f"c{colours[part]}", s / total, labels[part]) for part, s in seconds.items()]
+    key = macros("parts.html").key((f"swatch c{colours[p]}", text) for p, text in labels.items())
+    return macros("parts.html").stacked_bar(title, pieces, key)
 
 
 def _table(spent: Mapping[str, float]) -> Table:

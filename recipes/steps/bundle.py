@@ -28,7 +28,7 @@ from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import WEIGHTS
 from toolkit.decode.stream import can_stream
 from toolkit.errors import ToolkitError
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_dictionary
 from toolkit.models.scorer import NeuralModel

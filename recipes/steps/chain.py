@@ -9,7 +9,7 @@ from recipes.steps.gmm import tree_config
 from toolkit.align.store import AlignmentStore, AugmentedAlignments
 from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology

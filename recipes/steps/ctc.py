@@ -27,7 +27,7 @@ from toolkit.decode.words import CtcWordAligner
 from toolkit.errors import ToolkitError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram import BackoffModel
@@ -323,12 +323,11 @@ def result_rows(run: Run) -> list[Result]:
 
 def write_tta_page(run: Run) -> dict[str, float]:
     """Write the time-to-accuracy page of this run."""
-    dataset = run.config.dataset
     example = cuts(run, splits(run).tune[0])[0]
     extras = Extras(
         final=result_rows(run),
         sweep=sweep_table(run.need("sweep.json")),
-        dataset=dataset.html() if dataset else "",
+        dataset=run.config.dataset,
         features=utterance_figure(load_cut_audio(example), example.id),
     )
     platforms = read_platforms([str(run.need("ctc"))])

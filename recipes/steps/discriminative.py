@@ -10,7 +10,7 @@ from toolkit.align.store import AlignmentStore, PdfAlignments
 from toolkit.decode.denominators import make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.discriminative import PdfClasses
 from toolkit.fsa.lattice_store import LatticeStore
 from toolkit.hmm.senones import Senones

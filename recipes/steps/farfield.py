@@ -12,7 +12,7 @@ from recipes.steps.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, write_cuts
 from toolkit.corpus.split_names import Splits
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.stages.run import Run
 from toolkit.storage.paths import path_below
 

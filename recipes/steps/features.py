@@ -8,10 +8,11 @@ from lhotse import MonoCut
 
 from recipes.steps.data import copies, cuts, has_copies, splits
 from toolkit.corpus.manifest import text_of
-from toolkit.features.extract import ExtractConfig, extract
+from toolkit.features.config import ExtractConfig
+from toolkit.features.extract import extract
 from toolkit.features.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.features.normalise import Scope, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.stages.run import Run
 from toolkit.storage.files import link_or_copy
 from toolkit.storage.words import split_words

@@ -15,7 +15,7 @@ from toolkit.corpus.manifest import read_cuts
 from toolkit.decode.search import decode_store, real_time_factor, remove_lattices
 from toolkit.decode.system import references_of, speakers_of
 from toolkit.features.extract import extract
-from toolkit.features.multichannel.enhance import enhance, enhanced_cuts
+from toolkit.features.multichannel.beamforming import enhance, enhanced_cuts
 from toolkit.fsa.lattice import Weights
 from toolkit.models.scorer import NeuralScorer
 from toolkit.score.results import Result, record_results, score_split

@@ -23,7 +23,7 @@ from toolkit.corpus.manifest import text_of
 from toolkit.decode.search import Decoder
 from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_growing import TreeConfig

@@ -8,7 +8,7 @@ from recipes.steps.network import network_decoder, targets
 from recipes.steps.unlabelled import training_shards
 from toolkit.align.store import AugmentedAlignments, OffsetAlignments
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.ssl import scheduled
 from toolkit.ssl.recognition import recognise_and_align, self_labelled

@@ -21,7 +21,7 @@ from toolkit.decode.search import Decoder
 from toolkit.decode.system import decode_system
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.scorer import NeuralScorer

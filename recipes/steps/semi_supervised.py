@@ -7,7 +7,7 @@ from recipes.steps.decoding import network_lang
 from recipes.steps.features import training_features
 from recipes.steps.network import network_decoder
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.processes import ranks

@@ -10,9 +10,7 @@ from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConf
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.denominators import LatticeConfig
 from toolkit.decode.search import DecodeConfig
-from toolkit.features.augment import AugmentConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.features.normalise import Scope
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.tree_growing import TreeConfig

@@ -10,9 +10,7 @@ from recipes.steps.lattice_free import lattice_free
 from recipes.steps.settings import SMALL_SEQUENCE
 from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
-from toolkit.features.augment import AugmentConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, CrossEntropyConfig, WholeUtteranceConfig

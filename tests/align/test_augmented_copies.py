@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.align.store import AugmentedAlignments
-from toolkit.features.augment import AugmentConfig, augmented
+from toolkit.features.augment import augmented
+from toolkit.features.config import AugmentConfig
 from toolkit.features.cut_audio import load_cut_audio
 
 

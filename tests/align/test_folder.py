@@ -13,16 +13,17 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
-from toolkit.align.aligner import Aligner, AlignerError, write_aligner_bundle
-from toolkit.align.folder import (
-    AlignTask,
-    RecordingCepstra,
-    align_folder,
-    estimate_speaker_transforms,
+from toolkit.align.aligner import (
+    AlignerError,
+    GmmAligner,
+    GmmAlignerFiles,
+    write_aligner_bundle,
 )
+from toolkit.align.folder import align_folder, estimate_speaker_transforms
 from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.cli import main
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import GmmFrontend
 from toolkit.hmm.gmm import Gmm, GmmStatistics
 from toolkit.hmm.senones import Senones
@@ -141,7 +142,7 @@ def errors(out, starts):
 @pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (44100, 2), (8000, 1)])
 def test_words_are_found_where_they_are(bundle, corpus, tmp_path, rate, channels):
     audio, text, starts = corpus({f"s/u{i}": sentence(i + 40) for i in range(3)}, rate, channels)
-    outcomes = align_folder(bundle, audio, text, tmp_path / "out")
+    outcomes = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
     assert [o.status for o in outcomes] == ["ok"] * 3
     differences = np.abs(errors(tmp_path / "out", starts))
     assert np.median(differences) < (0.02 if rate > 8000 else 0.05)
@@ -234,7 +235,7 @@ def test_no_name_leads_out_of_the_results(bundle, corpus, tmp_path):
     out, other = tmp_path / "out", tmp_path / "other"
     (out / "textgrid").mkdir(parents=True)
     (out / "textgrid/away").symlink_to(other)
-    outcomes = align_folder(bundle, audio, audio, out)
+    outcomes = align_folder(GmmAlignerFiles.find(bundle), audio, audio, out)
     assert {o.utterance: o.status for o in outcomes} == {"../up": "ok", "away/u": "failed"}
     assert "lies outside" in next(o.reason for o in outcomes if o.status == "failed")
     assert list(tmp_path.rglob("*.TextGrid")) == [out / "textgrid/up.TextGrid"]
@@ -246,7 +247,7 @@ def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
     audio, text, starts = corpus({"u": words})
     # CAFE is one of the words that the bundle got besides.
     text.write_text("u Bed, dab & cafe ace 7\n")
-    align_folder(bundle, audio, text, tmp_path / "out")
+    align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
     row = table(tmp_path / "out")["u"]
     assert (row["status"], row["guessed"]) == ("ok", "DAB")
     assert row["reason"] == "left out of the text: &7"
@@ -259,7 +260,7 @@ def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
 def test_words_in_brackets_are_not_said(bundle, corpus, tmp_path):
     audio, text, _ = corpus({"u": ["BED", "ACE"], "v": ["BED"]})
     text.write_text("u <s> bed [noise] ace & </s>\nv <unk>\n")
-    align_folder(bundle, audio, text, tmp_path / "out")
+    align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["BED", "ACE"]
     reasons = {name: row["reason"] for name, row in table(tmp_path / "out").items()}
     assert reasons == {
@@ -277,7 +278,7 @@ def test_text_is_matched_as_given_by_a_bundle_that_was_made_so(bundle, corpus, t
     replace(Lang.of(lexicon), normaliser="as-given").save(given)
     audio, text, starts = corpus({"u": ["BED", "ACE", "BED"], "v": ["BED"]})
     text.write_text("u bed. [ace] bed. [noise]\nv BED\n")
-    align_folder(tmp_path / "given", audio, text, tmp_path / "out")
+    align_folder(GmmAlignerFiles.find(tmp_path / "given"), audio, text, tmp_path / "out")
     words = read_ctm(tmp_path / "out/words.ctm")
     assert [entry.token for entry in words] == ["bed.", "[ace]", "bed.", "BED"]
     assert np.abs(errors(tmp_path / "out", starts)[:3]).max() < 0.1
@@ -287,7 +288,7 @@ def test_text_is_matched_as_given_by_a_bundle_that_was_made_so(bundle, corpus, t
 def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
     audio, text, _ = corpus({"u": ["BED", "ACE"]})
     text.write_text("u bed xylophone ace\n")
-    align_folder(bundle, audio, text, tmp_path / "out")
+    align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
     assert "XYLOPHONE" in table(tmp_path / "out")["u"]["reason"]
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["BED", "XYLOPHONE", "ACE"]
 
@@ -295,14 +296,14 @@ def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
 def test_right_words_have_more_confidence_than_wrong_ones(bundle, corpus, tmp_path):
     texts = {f"u{i}": sentence(i + 80) for i in range(4)}
     audio, text, _ = corpus(texts)
-    right = align_folder(bundle, audio, text, tmp_path / "right")
+    right = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "right")
     swap = dict(zip(WORDS, [*WORDS[1:], WORDS[0]], strict=True))
     text.write_text("".join(f"{n} {' '.join(swap[x] for x in w)}\n" for n, w in texts.items()))
-    wrong = align_folder(bundle, audio, text, tmp_path / "wrong")
+    wrong = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "wrong")
     assert min(o.confidence for o in right) > 2 * max(o.confidence for o in wrong if o.aligned)
     one_wrong = [*texts["u0"][:2], swap[texts["u0"][2]], *texts["u0"][3:]]
     text.write_text(f"u0 {' '.join(one_wrong)}\n")
-    align_folder(bundle, audio, text, tmp_path / "one")
+    align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "one")
     sure = [e.confidence for e in read_ctm(tmp_path / "one/words.ctm")]
     assert sure.index(min(sure)) == 2
 
@@ -310,7 +311,7 @@ def test_right_words_have_more_confidence_than_wrong_ones(bundle, corpus, tmp_pa
 def test_results_do_not_depend_on_jobs(bundle, corpus, tmp_path):
     audio, text, _ = corpus({f"s{i % 2}/u{i}": sentence(i + 20) for i in range(3)})
     for jobs in (1, 2):
-        align_folder(bundle, audio, text, tmp_path / str(jobs), jobs=jobs)
+        align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / str(jobs), jobs=jobs)
     files = [p.relative_to(tmp_path / "1") for p in (tmp_path / "1").rglob("*") if p.is_file()]
     assert len(files) == 6
     for name in files:
@@ -340,11 +341,8 @@ def test_statistics_are_released_with_the_last_recording_of_a_speaker():
             yield None if name == "a-failed" else accumulated(number)
             num_alive.append(len(alive))
 
-    recordings = [
-        RecordingCepstra(AlignTask(number, name, Path(name), ("BED",), speaker=name[0]))
-        for number, name in enumerate(names)
-    ]
-    transforms = estimate_speaker_transforms(recordings, statistics_of_recordings())
+    speakers = [name[0] for name in names]
+    transforms = estimate_speaker_transforms(speakers, statistics_of_recordings())
     numbers = {"a": [0, 1], "b": [2, 7], "c": [4], "d": [5], "e": [6], "f": [8]}
     assert transforms.keys() == numbers.keys()
     for speaker, (first, *others) in numbers.items():
@@ -359,14 +357,18 @@ def test_statistics_are_released_with_the_last_recording_of_a_speaker():
 
 def test_speakers_are_adapted_to(bundle, corpus, tmp_path):
     audio, text, starts = corpus({f"s/u{i}": sentence(i + 20, 8) for i in range(3)})
-    plain = align_folder(bundle, audio, text, tmp_path / "plain")
-    adapted = align_folder(bundle.parent / "adapting", audio, text, tmp_path / "adapted")
+    plain = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "plain")
+    adapted = align_folder(
+        GmmAlignerFiles.find(bundle.parent / "adapting"), audio, text, tmp_path / "adapted"
+    )
     assert [o.confidence for o in adapted] != [o.confidence for o in plain]
     assert np.abs(errors(tmp_path / "adapted", starts)).max() < 0.1
     # Too little speech of each: no transform.
     (tmp_path / "utt2spk").write_text("".join(f"s/u{i} speaker{i}\n" for i in range(3)))
     alone = [
-        align_folder(model, audio, text, tmp_path / name, tmp_path / "utt2spk")
+        align_folder(
+            GmmAlignerFiles.find(model), audio, text, tmp_path / name, tmp_path / "utt2spk"
+        )
         for name, model in (("p", bundle), ("a", bundle.parent / "adapting"))
     ]
     assert [o.confidence for o in alone[0]] == pytest.approx([o.confidence for o in alone[1]])
@@ -375,14 +377,15 @@ def test_speakers_are_adapted_to(bundle, corpus, tmp_path):
 def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
     moved = tmp_path / "elsewhere"
     shutil.copytree(bundle / "aligner", moved)
-    assert not Aligner(moved).needs_speakers
+    assert not GmmAlignerFiles(moved).adapts
+    assert GmmAligner(moved).frontend.config == FRONTEND
     assert "ZOO" not in Lang.load(moved / "lang").lexicon
     settings = Path(moved / "lang/lang.json")
     settings.write_text(settings.read_text().replace("english-upper", "older"))
     with pytest.raises(AlignerError, match="older"):
-        Aligner(moved)
+        GmmAligner(moved)
     with pytest.raises(AlignerError, match=r"holds aligner\.json"):
-        Aligner(tmp_path)
+        GmmAligner(tmp_path)
 
 
 @pytest.mark.parametrize("channel", [1, 2])

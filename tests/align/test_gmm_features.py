@@ -9,7 +9,7 @@ import torch
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.gmm_system import write_gmm_features
 
 

@@ -99,7 +99,7 @@ def test_many_recordings_of_one_folder_are_said_to_be_one_speakers(folder, tmp_p
     text.write_text("".join(f"{n} one\n" for n in range(10)))
     speakers.write_text("".join(f"{n} s{n % 2}\n" for n in range(10)))
     read_inputs(audio, text, speakers)
-    read_inputs(audio, text, adapts=False)
+    read_inputs(audio, text, by_speaker=False)
     assert not caplog.text
     read_inputs(audio, text)
     assert "all 10 recordings count as one speaker's" in caplog.text

@@ -7,7 +7,7 @@ import torch
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments, Outcome, write_shard
 from toolkit.align.train_gmm import build_low_rate_senones
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree import Tree
 from toolkit.hmm.tree_growing import TreeConfig

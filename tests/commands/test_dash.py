@@ -38,7 +38,7 @@ def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, other):
     pages = SimpleNamespace(write_report=write, ReportConfig=lambda *_: SimpleNamespace(name=""))
     monkeypatch.setitem(sys.modules, "toolkit.report.run_page", pages)
     compared = SimpleNamespace(write_comparison=write)
-    monkeypatch.setitem(sys.modules, "toolkit.report.two_runs", compared)
+    monkeypatch.setitem(sys.modules, "toolkit.report.run_page", compared)
     result = run("report", "run", *other, "--out", "-")
     assert result.exit_code == 0, result.output
     assert result.stdout == "<p>é</p>\n"

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli import main
-from toolkit.report.folder import RunFolder
-from toolkit.report.runs import find_runs
+from toolkit.report.run_folder import RunFolder, find_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = f"""

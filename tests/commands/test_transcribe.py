@@ -278,7 +278,7 @@ def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
 def final(tmp_path):
     """A run whose best system adapts to speakers, and another that is better without them."""
     from toolkit.decode.bundle import BundledSystem, RecogniserSettings, write_card, write_systems
-    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.config import FrontendConfig
     from toolkit.fsa.beam import Beam
     from toolkit.fsa.lattice import Weights
 

@@ -7,7 +7,7 @@ from recipes.librispeech.config import PROFILES
 from recipes.librispeech.ctc_config import PROFILES as CTC
 from toolkit.config.fields import check_size, from_plain
 from toolkit.config.settings import ConfigError, apply_overrides, flatten, load_yaml, to_plain
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.models.config import LstmConfig
 
 HUGE = 10**10

@@ -13,8 +13,7 @@ from toolkit.corpus.audio_file import open_audio, unread_end
 from toolkit.corpus.audio_headers import declared_samples, ogg_end
 from toolkit.corpus.check.audio_info import decode
 from toolkit.corpus.manifest import recording_or_fault
-from toolkit.features.audio import AudioError, decode_audio, load_audio
-from toolkit.features.blocks import audio_blocks
+from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 
 FORMS = [
     *[("WAV", kind) for kind in ("PCM_16", "PCM_24", "FLOAT", "DOUBLE", "ULAW")],

@@ -10,8 +10,7 @@ import soundfile
 from toolkit.corpus.audio_file import open_audio
 from toolkit.corpus.check.audio_info import decode
 from toolkit.corpus.manifest import recording_or_fault
-from toolkit.features.audio import AudioError, decode_audio, load_audio
-from toolkit.features.blocks import audio_blocks
+from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 from toolkit.features.cut_audio import LOCAL_FILES
 
 RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}

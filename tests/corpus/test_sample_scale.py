@@ -3,8 +3,7 @@ import pytest
 import soundfile
 
 from toolkit.corpus.check.audio_info import decode
-from toolkit.features.audio import AudioError, decode_audio, load_audio
-from toolkit.features.blocks import audio_blocks
+from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 
 SAMPLES = 0.05 * np.random.default_rng(0).standard_normal(32000)
 PAUSED = np.where(np.arange(32000) % 16000 < 1000, SAMPLES, 0)

@@ -15,7 +15,8 @@ from toolkit.corpus.manifest import write_cuts
 from toolkit.corpus.table import read_table
 from toolkit.decode.sources import Inputs
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.stream import extract_file
 from toolkit.new_corpus.faults import find_faults
 

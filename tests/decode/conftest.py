@@ -103,7 +103,7 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
     """
     from toolkit.decode.bundle import NetworkFiles, TunedSearch, write_network_bundle
     from toolkit.decode.search import DecodeConfig
-    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.config import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
     from toolkit.fsa.beam import Beam
     from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig

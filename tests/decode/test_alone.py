@@ -5,8 +5,7 @@ import pytest
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.recogniser import NetworkRecogniser, recognise_alone
-from toolkit.features.shards import FAILED_CUTS, SHARDS, write_manifest, write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FAILED_CUTS, SHARDS, FeatureStore, write_manifest, write_shard
 
 
 @pytest.fixture

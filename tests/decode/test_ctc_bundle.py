@@ -12,6 +12,7 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
+from toolkit.align.folder import align_folder
 from toolkit.align.times import read_ctm
 from toolkit.cli import main
 from toolkit.decode.bundle import (
@@ -24,14 +25,14 @@ from toolkit.decode.bundle import (
     write_systems,
 )
 from toolkit.decode.ctc import recogniser as scorer_module
-from toolkit.decode.ctc.align_folder import align_folder_by_ctc
+from toolkit.decode.ctc.align_folder import CtcAlignerFiles
 from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
 from toolkit.decode.ctc.search import WordsConfig
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
 from toolkit.decode.stream import CtcStreamingRecogniser, EndpointConfig, StreamingBundle
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.arpa import read_binary, write_arpa
 from toolkit.lang.ngram import estimate
@@ -356,7 +357,7 @@ def test_a_bundle_as_given_writes_and_matches_words_as_they_are(audio, tmp_path)
     assert recognised
     assert recognised <= {*words}
     (tmp_path / "text").write_text("one a. Dog [noise] 3 dog\ntwo A. dog\n")
-    found = align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "o")
+    found = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["a.", "Dog", "3", "dog"]
     assert found[0].reason == "left out of the text: [noise]"
     assert "'A' is not among" in found[1].reason
@@ -364,7 +365,7 @@ def test_a_bundle_as_given_writes_and_matches_words_as_they_are(audio, tmp_path)
 
 def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one <s> a [noise] dog </s>\ntwo <unk>\n")
-    found = align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "o")
+    found = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["A", "DOG"]
     assert [(one.utterance, one.reason) for one in found] == [
         ("one", "left out of the text: </s> <s> [noise]"),
@@ -392,12 +393,12 @@ def test_ctm_has_the_channel_that_is_read(bundle, audio, tmp_path):
 
 def test_one_channel_is_aligned(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\n")
-    align_folder_by_ctc(bundle, audio, tmp_path / "text", tmp_path / "mono")
+    align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "mono")
     samples, rate = soundfile.read(next(audio.rglob("one.*")), dtype="int16")
     both = tmp_path / "both"
     both.mkdir()
     soundfile.write(both / "one.wav", np.stack([samples[::-1], samples], axis=1), rate)
-    align_folder_by_ctc(bundle, both, tmp_path / "text", tmp_path / "stereo", channel=1)
+    align_folder(CtcAlignerFiles(bundle), both, tmp_path / "text", tmp_path / "stereo", channel=1)
     words = read_ctm(tmp_path / "mono/words.ctm")
     expected = [replace(word, channel="2") for word in words]
     assert read_ctm(tmp_path / "stereo/words.ctm") == expected != []
@@ -419,7 +420,7 @@ def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path
         tmp_path, units=Characters.of_texts(words), words=words, sentences=[["ÜBER", "GRÜN"]]
     )
     (tmp_path / "text").write_text("one über Grün.\ntwo GRUND\n")
-    align_folder_by_ctc(german, audio, tmp_path / "text", tmp_path / "out")
+    align_folder(CtcAlignerFiles(german), audio, tmp_path / "text", tmp_path / "out")
     assert [w.token for w in read_ctm(tmp_path / "out/words.ctm")] == ["ÜBER", "GRÜN", "GRUND"]
     letters = [u.token for u in read_ctm(tmp_path / "out/units.ctm")]
     assert "".join(letters) == "übergrüngrund"

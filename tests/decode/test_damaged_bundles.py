@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from tests.decode.conftest import Recogniser, make_bundle
 from tests.decode.test_ctc_bundle import WORDS, noise
 from tests.decode.test_ctc_bundle import write as write_ctc
-from toolkit.align.aligner import Aligner, write_aligner_bundle
+from toolkit.align.aligner import GmmAligner, write_aligner_bundle
 from toolkit.align.em import EmConfig
 from toolkit.decode.bundle import NetworkFiles, NeuralFiles, TunedSearch, write_speaker_bundle
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights
 from toolkit.decode.search import DecodeConfig
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.fsa.beam import Beam
@@ -150,7 +150,7 @@ def copy_of(bundles, tmp_path):
 def use(kind, bundle):
     """Load everything that a bundle holds, and recognise with it."""
     if kind == "aligner":
-        return Aligner(bundle)
+        return GmmAligner(bundle)
     generator = torch.Generator().manual_seed(1)
     recogniser = load_recogniser(bundle)
     if kind == "ctc":

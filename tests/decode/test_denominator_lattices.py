@@ -9,7 +9,7 @@ from toolkit.align.scorer import GmmScorer
 from toolkit.decode.denominators import LatticeConfig, LatticeFailuresError, make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import load_fst

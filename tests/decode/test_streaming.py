@@ -19,8 +19,8 @@ from toolkit.decode.stream import (
     recognise_stream,
 )
 from toolkit.errors import ToolkitError
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 
 

@@ -50,9 +50,8 @@ def make_cut(tmp_path):
 @pytest.fixture
 def small_store(tmp_path, make_cut):
     """A store of random features written without a front end: two shards, three speakers."""
-    from toolkit.features.frontend import FrontendConfig
-    from toolkit.features.shards import write_manifest, write_shard
-    from toolkit.features.store import FeatureStore
+    from toolkit.features.config import FrontendConfig
+    from toolkit.features.shards import FeatureStore, write_manifest, write_shard
 
     config = FrontendConfig(num_mel_bins=4)
     generator = torch.Generator().manual_seed(1)

@@ -9,15 +9,9 @@ from lhotse.serialization import deserialize_item
 from toolkit.corpus.manifest import make_cut as toolkit_cut
 from toolkit.corpus.manifest import recording_or_fault
 from toolkit.features.audio import AudioError
-from toolkit.features.augment import (
-    AugmentConfig,
-    AugmentError,
-    augmented,
-    original_and_speed,
-    original_id,
-)
-from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.degrade import AddNoise, Reverberate
+from toolkit.features.augment import AugmentError, augmented, original_and_speed, original_id
+from toolkit.features.config import AugmentConfig
+from toolkit.features.cut_audio import AddNoise, Reverberate, load_cut_audio
 
 RATE = 16000
 

@@ -9,8 +9,7 @@ from lhotse.augmentation import Resample, ReverbWithImpulseResponse, Speed
 from lhotse.utils import fastcopy
 
 from toolkit.features.audio import AudioError, load_audio
-from toolkit.features.cut_audio import LocalFiles, load_cut_audio
-from toolkit.features.cut_resampling import check_resampling
+from toolkit.features.cut_audio import LocalFiles, check_resampling, load_cut_audio
 
 
 def test_a_cut_is_its_span_and_channel(make_cut):

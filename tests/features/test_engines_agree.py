@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from toolkit.features import cepstra
-from toolkit.features.frontend import PRESETS, Frontend, FrontendConfig
+from toolkit.features import frontend as module
+from toolkit.features.config import PRESETS, FrontendConfig
+from toolkit.features.frontend import Frontend
 
 CONFIGS = [
     *PRESETS.values(),
@@ -65,7 +66,7 @@ def test_torch_agrees_with_kaldifeat(config, samples, monkeypatch):
 
 def remember_conditions(monkeypatch):
     """A list that gets the condition numbers [T] of the frames of every call of `durbin`."""
-    conditions, durbin = [], cepstra.durbin
+    conditions, durbin = [], module.durbin
 
     def remembering(autocorrelation):
         order = len(autocorrelation) - 1
@@ -77,7 +78,7 @@ def remember_conditions(monkeypatch):
         conditions.append(found)
         return durbin(autocorrelation)
 
-    monkeypatch.setattr(cepstra, "durbin", remembering)
+    monkeypatch.setattr(module, "durbin", remembering)
     return conditions
 
 

@@ -10,13 +10,12 @@ import torch
 
 from toolkit.engines import FRONTEND_VARIABLE
 from toolkit.features import extract as module
-from toolkit.features import on_device
 from toolkit.features.audio import AudioError
+from toolkit.features.config import ExtractConfig, FrontendConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.engine import engine_version
-from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
-from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.store import FeatureStore
+from toolkit.features.extract import ExtractError, extract, pack_shards
+from toolkit.features.frontend import Frontend, engine_version
+from toolkit.features.shards import FeatureStore
 from toolkit.startup import BLAS_VARIABLE
 
 CONFIG = ExtractConfig(FrontendConfig(kind="mfcc"), hours_per_shard=1.2 / 3600)
@@ -227,7 +226,7 @@ def test_refuses_impossible_settings(wrong):
 
 
 def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, make_cut):
-    from toolkit.features.degrade import AddNoise
+    from toolkit.features.cut_audio import AddNoise
 
     noise = make_cut("noise").recording.sources[0].source
     for cut in cuts:
@@ -276,6 +275,6 @@ def test_a_bug_on_another_device_names_the_utterance(cuts, tmp_path, monkeypatch
     def fail(cut, rate):
         raise RuntimeError("a bug") if cut.id == "b1" else AudioError("broken")
 
-    monkeypatch.setattr(on_device, "load_cut_audio", fail)
+    monkeypatch.setattr(module, "load_cut_audio", fail)
     with pytest.raises(ExtractError, match=r"b1: .*a bug"):
         extract(cuts, CONFIG, tmp_path / "f", jobs=2, device="cpu:0")

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.synthetic import write_noise
 from toolkit.environment import peak_bytes
-from toolkit.features.extract import ExtractConfig, extract
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import ExtractConfig
+from toolkit.features.extract import extract
+from toolkit.features.shards import FeatureStore
 
 pytestmark = pytest.mark.long
 SECONDS = 10.0

@@ -1,16 +1,32 @@
+"""The front ends of both engines, their mel filters and cepstra."""
+
 import math
+import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.optional import load_torchaudio
-from toolkit.features.cepstra import cepstral_transform
+from toolkit.engines import FRONTEND_VARIABLE, EngineError, engines, frontend_engine
+from toolkit.features import frontend as module
+from toolkit.features.config import PRESETS, FrontendConfig
 from toolkit.features.frontend import (
-    PRESETS,
+    FilterBank,
     Frontend,
-    FrontendConfig,
     FrontendError,
+    PerceptualLinearPrediction,
+    cepstral_transform,
+    cepstrum,
+    durbin,
+    engine_version,
+    feature_backend,
+    hertz_to_mel,
     kaldifeat_computer,
+    lifter,
+    mel_filters,
+    mel_points,
 )
 
 
@@ -74,10 +90,10 @@ def plp_of_frame(frame, mel_edges, order=12, num_ceps=13):
     frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
     window = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(length).double() / (length - 1))
     spectrum = torch.fft.rfft(frame * window**0.85, n=512).abs().square()
-    mel = 1127 * torch.log(1 + torch.arange(257).double() * 16000 / 512 / 700)
+    mels = 1127 * torch.log(1 + torch.arange(257).double() * 16000 / 512 / 700)
     points = torch.linspace(*mel_edges, 25, dtype=torch.float64)
     left, middle, right = (points[i : i + 23].unsqueeze(1) for i in range(3))
-    weights = torch.minimum((mel - left) / (middle - left), (right - mel) / (right - middle))
+    weights = torch.minimum((mels - left) / (middle - left), (right - mels) / (right - middle))
     weights = weights.clamp(min=0)
     weights[:, 256] = 0  # Kaldi leaves the Nyquist bin out
     energies = weights @ spectrum
@@ -113,11 +129,11 @@ def log_mel_magnitudes_of_frame(frame, num_bins):
     frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
     window = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(length).double() / (length - 1))
     spectrum = torch.fft.rfft(frame * window**0.85, n=512).abs()[:256]
-    mel = 1127 * torch.log(1 + torch.arange(256).double() * 16000 / 512 / 700)
+    mels = 1127 * torch.log(1 + torch.arange(256).double() * 16000 / 512 / 700)
     edges = [1127 * math.log(1 + f / 700) for f in (20, 8000)]
     points = torch.linspace(*edges, num_bins + 2, dtype=torch.float64)
     left, middle, right = (points[i : i + num_bins].unsqueeze(1) for i in range(3))
-    weights = torch.minimum((mel - left) / (middle - left), (right - mel) / (right - middle))
+    weights = torch.minimum((mels - left) / (middle - left), (right - mels) / (right - middle))
     return (weights.clamp(min=0) @ spectrum).log()
 
 
@@ -151,9 +167,10 @@ def test_every_preset_has_lines_of_the_spectrum_in_its_filters(noise, engine):
 
 
 def test_log_mel_beside_mfcc_is_extracted_and_stored(make_cut, tmp_path):
+    from toolkit.features.config import ExtractConfig
     from toolkit.features.cut_audio import load_cut_audio
-    from toolkit.features.extract import ExtractConfig, extract
-    from toolkit.features.store import FeatureStore
+    from toolkit.features.extract import extract
+    from toolkit.features.shards import FeatureStore
 
     config, cut = PRESETS["fbank80-mfcc13"], make_cut("a", seconds=0.6)
     extract([cut], ExtractConfig(config), tmp_path / "f")
@@ -235,3 +252,178 @@ def test_a_batch_is_its_utterances(kind, engine):
         assert isinstance(error, FrontendError)
         assert message in str(error)
     assert frontend.batch([]) == []
+
+
+@pytest.fixture(autouse=True)
+def rule(monkeypatch):
+    """No variable is set, and nothing is remembered of the imports tried before or in the test."""
+    monkeypatch.delenv(FRONTEND_VARIABLE, raising=False)
+    module.kaldifeat_import_error.cache_clear()
+    yield
+    module.kaldifeat_import_error.cache_clear()
+
+
+def test_kaldifeat_computes_where_it_is_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kaldifeat", sys)
+    assert feature_backend() == frontend_engine() == engines()["front end"] == "kaldifeat"
+
+
+def test_torch_computes_elsewhere(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kaldifeat", None)
+    assert feature_backend() == frontend_engine() == engines()["front end"] == "torch"
+    assert Frontend(FrontendConfig()).engine == "torch"
+
+
+def test_the_variable_forces_an_engine(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kaldifeat", sys)
+    monkeypatch.setenv(FRONTEND_VARIABLE, "torch")
+    assert feature_backend() == "torch"
+    monkeypatch.setenv(FRONTEND_VARIABLE, "")
+    assert feature_backend() == "kaldifeat"
+
+
+def test_an_engine_that_is_unknown_or_missing_is_told(monkeypatch):
+    monkeypatch.setenv(FRONTEND_VARIABLE, "kaldi")
+    with pytest.raises(EngineError, match=r"TOOLKIT_FRONTEND is 'kaldi', not one of kaldifeat"):
+        feature_backend()
+    monkeypatch.setitem(sys.modules, "kaldifeat", None)
+    monkeypatch.setenv(FRONTEND_VARIABLE, "kaldifeat")
+    with pytest.raises(EngineError, match="is 'kaldifeat', which is not installed"):
+        Frontend(FrontendConfig())
+
+
+def test_one_that_is_installed_and_broken_is_told(monkeypatch):
+    """Never another engine in its place without a word: the features would differ."""
+    monkeypatch.setattr(module, "frontend_engine", lambda: "kaldifeat")
+    monkeypatch.setitem(sys.modules, "kaldifeat", None)
+    with pytest.raises(EngineError, match="kaldifeat cannot be imported"):
+        Frontend(FrontendConfig())
+
+
+def test_versions_name_the_engine():
+    torch = pytest.importorskip("torch")
+    assert engine_version("torch").split("+")[0] == f"torch {torch.__version__.split('+')[0]}"
+
+
+@given(st.floats(0, 24000))
+def test_the_mel_scale_is_rounded_once_per_operation(hertz):
+    assert float(hertz_to_mel(torch.tensor(hertz))) == pytest.approx(
+        1127 * math.log(1 + hertz / 700), rel=3e-7, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(("bins", "size", "rate"), [(23, 512, 16000), (40, 256, 8000)])
+def test_filters_rise_and_fall_from_peak_to_peak(bins, size, rate):
+    low, high = 20.0, rate / 2 - 100
+    points = torch.linspace(
+        1127 * math.log(1 + low / 700), 1127 * math.log(1 + high / 700), bins + 2,
+        dtype=torch.float64,
+    )  # fmt: skip
+    torch.testing.assert_close(mel_points(bins, low, high).double(), points, rtol=0, atol=1e-3)
+    filters = mel_filters(mel_points(bins, low, high), size, rate)
+    assert filters.shape == (size // 2, bins)
+    assert filters.min() == 0
+    for i in range(size // 2):
+        position = (1127 * math.log(1 + i * rate / size / 700) - points[0]) / (
+            points[1] - points[0]
+        )
+        for m in range(bins):
+            expected = max(0.0, 1 - abs(float(position) - (m + 1)))
+            assert float(filters[i, m]) == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.fixture
+def filters():
+    return mel_filters(mel_points(23, 20.0, 8000.0), 512, 16000)
+
+
+@pytest.fixture
+def bank(filters):
+    return FilterBank(filters, 400, 160)
+
+
+@pytest.mark.parametrize("length", [400, 479, 480, 1040, 5000])
+def test_every_frame_is_what_its_samples_give_mirrored_at_the_ends(bank, filters, length):
+    samples = 1000 * torch.randn(length)
+    energies = bank(samples)
+    assert energies.shape == ((length + 80) // 160, 23)
+    for t, found in enumerate(energies):
+        places = [160 * t + 80 - 200 + i for i in range(400)]
+        frame = samples.double()[[_mirrored(place, length) for place in places]]
+        frame = frame - frame.mean()
+        frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
+        window = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(400).double() / 399)
+        power = torch.fft.rfft(frame * window**0.85, n=512).abs().square()[:-1]
+        expected = power @ filters.double()
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
+
+
+def _mirrored(place, length):
+    return -1 - place if place < 0 else min(place, 2 * length - 1 - place)
+
+
+def test_blocks_of_frames_give_what_all_at_once_give(bank, monkeypatch):
+    samples = 1000 * torch.randn(16000)
+    whole = bank(samples)
+    monkeypatch.setattr(module, "FRAMES_PER_BLOCK", 7)
+    torch.testing.assert_close(bank(samples), whole, rtol=1e-5, atol=0)
+
+
+def test_constant_samples_have_no_energy(bank):
+    assert bank(torch.full((4000,), 12345.0)).max() < 1e-6
+
+
+SPECTRA = st.lists(st.floats(1e-3, 1e3), min_size=16, max_size=16)
+SMOOTH = st.lists(st.floats(0.1, 10), min_size=16, max_size=16)
+"""Whose poles are far enough from the unit circle for a spectrum of 4,096 points."""
+
+
+def autocorrelation(spectrum, order):
+    """Of a power spectrum at 16 frequencies from 0 to the Nyquist frequency: [order + 1]."""
+    return torch.fft.irfft(torch.tensor(spectrum, dtype=torch.complex128))[: order + 1]
+
+
+@settings(deadline=None)
+@given(st.lists(SPECTRA, min_size=1, max_size=3))
+def test_durbin_solves_the_normal_equations(spectra):
+    order = 6
+    frames = torch.stack([autocorrelation(spectrum, order) for spectrum in spectra], dim=1)
+    predictor, energy = durbin(frames)
+    for t in range(len(spectra)):
+        r = frames[:, t]
+        matrix = torch.stack([r[(torch.arange(order) - i).abs()] for i in range(order)])
+        expected = torch.linalg.solve(matrix, -r[1:])
+        torch.testing.assert_close(predictor[:, t], expected, rtol=1e-6, atol=1e-9)
+        assert float(energy[t]) == pytest.approx(float(r[0] + expected @ r[1:]), rel=1e-6)
+
+
+def test_a_tone_leaves_a_hundred_thousandth_per_order():
+    tone = torch.cos(torch.arange(3, dtype=torch.float64))[:, None]
+    _, energy = durbin(tone)
+    assert float(energy) == pytest.approx((1 - math.cos(1) ** 2) * 1e-5)
+
+
+@settings(deadline=None)
+@given(SMOOTH)
+def test_the_cepstrum_is_that_of_the_filters_spectrum(spectrum):
+    predictor, _ = durbin(autocorrelation(spectrum, 4)[:, None])
+    size = 4096
+    polynomial = torch.cat([torch.ones(1, dtype=torch.float64), predictor[:, 0]])
+    log_power = -2 * torch.fft.rfft(polynomial, n=size).abs().log()
+    expected = torch.fft.irfft(log_power, n=size)[1:5]  # of both sides: half of each on either
+    torch.testing.assert_close(cepstrum(predictor)[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_silence_is_not_a_number_and_loudness_adds_to_c0_alone():
+    plp = PerceptualLinearPrediction(mel_points(23, 20.0, 8000.0), 13)
+    energies = 1e6 * torch.rand(2, 23) + 1e5
+    assert plp(torch.zeros(1, 23)).isnan().any()
+    low, high = plp(energies), plp(1e6 * energies)
+    torch.testing.assert_close(high[:, 1:], low[:, 1:], rtol=0, atol=1e-4)
+    # Kaldi's exponent is 0.33333
+    assert float((high - low)[0, 0]) == pytest.approx(0.33333 * math.log(1e6), abs=1e-4)
+
+
+def test_the_lifter_is_highest_in_its_middle():
+    assert float(lifter(13)[0]) == 1
+    assert float(lifter(13)[11]) == 12

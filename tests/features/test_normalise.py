@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import (
     GlobalStats,
     Normaliser,
@@ -14,6 +13,7 @@ from toolkit.features.normalise import (
     Scope,
     estimate_normaliser,
 )
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 
 

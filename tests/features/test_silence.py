@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.features.cmn_state import CmnState
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import GmmFeatures
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.shards import write_manifest, write_shard
+from toolkit.features.shards import CmnState, FeatureStore, StoreError, write_manifest, write_shard
 from toolkit.features.silence import SILENT_AFTER, SilentSpans, counted_frames, outside, spans
-from toolkit.features.store import FeatureStore, StoreError
 from toolkit.pipeline.steps.stats import NormaliserStats, merge
 
 KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from toolkit.features.audio import AudioError, load_audio
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.stream import StreamingFrontend, extract_file
 
 

@@ -9,7 +9,8 @@ from tests.fuzz.trial import Reader, reads_or_explains
 from toolkit.corpus.check.audio_info import decode
 from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.features.audio import AudioError, decode_audio, load_audio
-from toolkit.features.augment import AugmentConfig, augmented
+from toolkit.features.augment import augmented
+from toolkit.features.config import AugmentConfig
 from toolkit.features.cut_audio import load_cut_audio
 
 W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")

@@ -25,7 +25,7 @@ from toolkit.decode.bundle import (
     write_systems,
 )
 from toolkit.decode.ctc.recogniser import CtcRecogniser
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.rescore import RescoreLimits

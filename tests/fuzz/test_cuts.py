@@ -18,10 +18,9 @@ from tests.fuzz.choices import Choices, Drawn
 from tests.fuzz.trial import FUZZ, reads_or_explains
 from toolkit.corpus.manifest import read_cuts
 from toolkit.decode.sources import Inputs
+from toolkit.features.config import FrontendConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.shards import write_manifest, write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore, write_manifest, write_shard
 from toolkit.report.media import read_clip
 
 COMMANDS = (

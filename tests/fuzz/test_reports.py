@@ -3,8 +3,8 @@
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from tests.report.conftest import MadeUpRun
+from toolkit.report.run_folder import find_runs, table_lines
 from toolkit.report.run_page import write_report
-from toolkit.report.runs import find_runs, lines
 
 
 def run(folder):
@@ -18,5 +18,5 @@ def run(folder):
 
 READERS = {
     "page": Reader(run, lambda folder: write_report(folder / "exp", folder / "report.html")),
-    "runs": Reader(run, lambda folder: lines(find_runs(folder))),
+    "runs": Reader(run, lambda folder: table_lines(find_runs(folder))),
 }

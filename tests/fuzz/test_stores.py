@@ -12,12 +12,10 @@ from toolkit.align.store import AlignmentStore, Outcome, read_table
 from toolkit.align.store import write_shard as write_alignments
 from toolkit.corpus.manifest import iter_cuts, make_cut, write_cuts
 from toolkit.corpus.split_names import Splits
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.features.shards import SHARDS, write_manifest, write_shard
-from toolkit.features.store import FeatureStore
-from toolkit.features.tars import TarWriter
+from toolkit.features.shards import SHARDS, FeatureStore, TarWriter, write_manifest, write_shard
 from toolkit.lang.units import Characters
 from toolkit.ssl.targets import MANIFEST, TargetStore, k_best
 from toolkit.train.ctc.records import RECORDS, Record, Records, record_path, write_file
@@ -140,8 +138,7 @@ def normalise_with(normaliser):
 
 
 def test_a_tar_without_end_is_not_read_for_ever(tmp_path):
-    from toolkit.features.shards import index_features
-    from toolkit.features.tars import member_header
+    from toolkit.features.shards import index_features, member_header
 
     header = bytearray(member_header("a.npy", 0))
     header[124:136] = b"-0000001000\0"  # back to where it began

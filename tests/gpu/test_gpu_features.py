@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from benchmarks.synthetic import write_noise
-from toolkit.features.extract import ExtractConfig, extract
-from toolkit.features.frontend import PRESETS, Frontend, FrontendConfig, FrontendError
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import PRESETS, ExtractConfig, FrontendConfig
+from toolkit.features.extract import extract
+from toolkit.features.frontend import Frontend, FrontendError
+from toolkit.features.shards import FeatureStore
 
 CONFIGS = [FrontendConfig(kind) for kind in ("fbank", "mfcc", "plp")] + list(PRESETS.values())
 

@@ -9,8 +9,8 @@ pytest.importorskip("kaldi_native_io")
 from tests.guide.conftest import make_project, typed
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import text_of
-from toolkit.features.extract import ExtractConfig, extract
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import ExtractConfig, FrontendConfig
+from toolkit.features.extract import extract
 from toolkit.features.kaldi.features import export_features
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

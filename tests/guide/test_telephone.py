@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from tests.guide.conftest import environment, make_project
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 RATE = 8000

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import stack
 from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.shards import CmnState
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import NeuralScorer, save_priors

@@ -9,7 +9,7 @@ pytest.importorskip("kaldi_native_io")
 from local import kaldi
 from tests.features.kaldi.feature_dirs import matrices, write_feature_dir
 from toolkit.corpus.manifest import ManifestError
-from toolkit.features.augment import AugmentConfig
+from toolkit.features.config import AugmentConfig
 from toolkit.new_corpus.make import make_from_data
 
 WORDS = "der Kater sagt es hier"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model

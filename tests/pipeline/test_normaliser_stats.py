@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.pipeline.steps.stats import NormaliserStats, NormaliserStatsError, merge
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.ssl.synthetic import write_synthetic
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel

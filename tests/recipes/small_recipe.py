@@ -12,9 +12,8 @@ from recipes.steps.features import extract_splits
 from recipes.steps.language import check_splits
 from tests.log_lines import untimed
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.features.extract import ExtractConfig
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import ExtractConfig, FrontendConfig
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.config import LangConfig
 from toolkit.stages.recipe import Recipe
 from toolkit.storage.files import write_atomically

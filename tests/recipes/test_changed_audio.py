@@ -8,8 +8,7 @@ import pytest
 
 from tests.opened_files import opened_files
 from tests.recipes.small_recipe import ALL, SPLITS, noise
-from toolkit.features.shards import SHARDS, features_path
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import SHARDS, FeatureStore, features_path
 
 
 @pytest.fixture

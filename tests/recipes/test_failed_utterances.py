@@ -15,7 +15,7 @@ from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
 from toolkit.decode.ctc.system import POSTERIORS
 from toolkit.decode.search import DecodeConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem
 
 

@@ -6,7 +6,7 @@ from recipes.farfield_ssl import config as farfield_config
 from recipes.librispeech import ctc_config
 from recipes.librispeech.config import PROFILES, an4, demo, kaldi
 from toolkit.corpus.config import CorpusConfig
-from toolkit.features.augment import AugmentConfig
+from toolkit.features.config import AugmentConfig
 
 
 @pytest.mark.parametrize(

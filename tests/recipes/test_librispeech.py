@@ -12,7 +12,7 @@ import torch
 
 from tests.recipes.librispeech_run import GMMS, NETWORKS, SPEAKERS, STAGES, errors_on_dev, table_of
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 
 pytest.importorskip("soundfile")
 

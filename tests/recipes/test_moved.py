@@ -6,7 +6,7 @@ import shutil
 from tests.recipes.small_recipe import ALL, SPLITS
 from toolkit.corpus.manifest import audio_of, read_cuts
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 
 
 def move(small):

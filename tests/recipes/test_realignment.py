@@ -15,7 +15,7 @@ from toolkit.align.store import (
     write_shard,
 )
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.config import LstmConfig
 from toolkit.train import monitor

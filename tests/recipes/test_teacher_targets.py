@@ -11,9 +11,9 @@ from recipes.farfield_ssl.run import baseline_ce, teacher_ce
 from tests.dummies import setting_of
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
-from toolkit.features.augment import AugmentConfig
+from toolkit.features.config import AugmentConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, CrossEntropyConfig

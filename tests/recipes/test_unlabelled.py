@@ -14,7 +14,7 @@ from recipes.farfield_ssl.config import demo
 from recipes.steps.unlabelled import label_with_teacher, prepare_unlabelled, training_shards
 from tests.dummies import setting_of
 from toolkit.corpus.manifest import make_cut
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model

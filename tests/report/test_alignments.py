@@ -11,11 +11,11 @@ from tests.report.conftest import HOSTILE
 from toolkit.align.store import Outcome, write_shard, write_table
 from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
-from toolkit.report.alignments import word_times, worst_alignments
-from toolkit.report.budget import Budget
-from toolkit.report.corpus import read_splits
-from toolkit.report.folder import RunFolder
+from toolkit.report.error_analysis import word_times_from_phones, worst_alignments
 from toolkit.report.media import Clip
+from toolkit.report.pages import Budget
+from toolkit.report.run_data import read_splits
+from toolkit.report.run_folder import RunFolder
 
 PHONES = ("SIL", "AH_S", "K_B", "AE_I", "T_E", "SPN")
 CLIP = Clip(0.3, "data:audio/flac;base64,", "data:image/png;base64,")
@@ -33,10 +33,10 @@ def spoken(*phones):
 
 def test_phones_are_joined_to_words_across_no_pause(topology):
     phones = spoken("SIL", "AH_S", "K_B", "AE_I", "T_E", "SIL", "SPN", "SIL")
-    found = word_times(phones, ["A", "CAT", "XYZ"], topology)
+    found = word_times_from_phones(phones, ["A", "CAT", "XYZ"], topology)
     times = [(e.token, round(e.start_s, 3), round(e.end_s, 3)) for e in found]
     assert times == [("A", 0.1, 0.2), ("CAT", 0.2, 0.5), ("XYZ", 0.6, 0.7)]
-    assert word_times(phones, ["A", "CAT"], topology) == []
+    assert word_times_from_phones(phones, ["A", "CAT"], topology) == []
 
 
 def states_of(topology, *phones):

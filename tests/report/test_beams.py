@@ -2,8 +2,8 @@
 
 import json
 
-from toolkit.report.beams import beam_figures
-from toolkit.report.folder import RunFolder
+from toolkit.report.run_folder import RunFolder
+from toolkit.report.training_curves import beam_figures
 
 
 def test_each_file_is_a_curve_in_the_order_of_time(made_up):

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from tests.browser import needs_browser, shown
 from tests.report.conftest import HOSTILE
-from toolkit.report.browser import browser, pieces
-from toolkit.report.budget import Budget
-from toolkit.report.corpus import Split, Utterance
-from toolkit.report.decodes import Decode
-from toolkit.report.errors import SplitErrors
-from toolkit.report.page import Page, Section
-from toolkit.report.run_page import SCRIPTS, STYLE
+from toolkit.report.error_analysis import SplitErrors
+from toolkit.report.pages import Budget, Page, Section
+from toolkit.report.run_data import Decode, Split, Utterance
+from toolkit.report.run_page import SCRIPTS, STYLES, compact_alignment, utterance_browser
 from toolkit.score.wer import score
 
 WORDS = st.one_of(st.none(), st.sampled_from(["a", "b", "c", HOSTILE]))
@@ -60,7 +57,7 @@ class Rows(HTMLParser):
 @given(st.lists(st.tuples(WORDS, WORDS).filter(any), max_size=30))
 def test_pieces_are_the_alignment(pairs):
     found = []
-    for piece in pieces(pairs):
+    for piece in compact_alignment(pairs):
         found += [(w, w) for w in piece.split(" ")] if isinstance(piece, str) else [tuple(piece)]
     assert found == pairs
 
@@ -68,7 +65,7 @@ def test_pieces_are_the_alignment(pairs):
 def test_every_utterance_has_a_row_as_plain_text():
     texts = {"u1": "a b", "u2": f"{HOSTILE} c", HOSTILE: "d"}
     errors = split_errors(texts, {"u1": "a b", "u2": "c", HOSTILE: "d e"}, snr=[3.5, None, -2.0])
-    found = Rows(browser([errors], Budget(100_000)))
+    found = Rows(utterance_browser([errors], Budget(100_000)))
     assert "script" not in found.tags
     assert found.left_out == {"dev, lstm": 0}
     assert found.found["dev, lstm"] == [
@@ -84,7 +81,7 @@ def test_the_utterances_with_most_errors_are_kept_where_not_all_fit():
     splits = [split_errors(texts, wrong, name) for name in ("dev", "test")]
     for room in (4_000, 12_000, 30_000):
         budget = Budget(room)
-        html = browser(splits, budget)
+        html = utterance_browser(splits, budget)
         # Form and table are not counted; the rows take half of the page at most.
         rows = "".join(re.findall(r'<div class="rows".*?</div>', html, re.DOTALL))
         assert len(rows.encode()) <= room / 2
@@ -98,8 +95,8 @@ def test_the_utterances_with_most_errors_are_kept_where_not_all_fit():
 
 
 def test_nothing_to_browse_makes_no_browser():
-    assert browser([], Budget(1000)) == ""
-    assert browser([split_errors({"u1": "a"}, {"u1": "a"})], Budget(10)) == ""
+    assert utterance_browser([], Budget(1000)) == ""
+    assert utterance_browser([split_errors({"u1": "a"}, {"u1": "a"})], Budget(10)) == ""
 
 
 LOOK = """<script>
@@ -152,9 +149,8 @@ def test_ten_thousand_utterances_are_browsed_from_a_file(tmp_path):
     snr = [chance.choice([None, 10.0, 30.0]) for _ in texts]
     first = split_errors(texts, wrong, "dev", snr)
     second = split_errors({"x1": HOSTILE, "x2": "a"}, {"x1": "b", "x2": "a"}, "test")
-    page = Page("Many", "", style=STYLE.read_text(encoding="utf-8"))
-    page.script = "".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
-    html = browser([first, second], Budget(20_000_000))
+    page = Page("Many", "", styles=STYLES, scripts=SCRIPTS)
+    html = utterance_browser([first, second], Budget(20_000_000))
     assert Rows(html).left_out == {"dev, lstm": 0, "test, lstm": 0}
     page.add(Section("browse", "All", parts=[html]))
     path = tmp_path / "page.html"

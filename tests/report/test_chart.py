@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.report.chart import Band, Chart, Ring, Series, Target, linear_ticks, log_ticks, thin
+from toolkit.report.charts import Band, Chart, Ring, Series, Target, linear_ticks, log_ticks, thin
 
 
 def texts(svg, kind):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from toolkit.report.corpus import read_splits
-from toolkit.report.decodes import read_decodes
-from toolkit.report.folder import RunFolder
+from toolkit.report.run_data import read_decodes, read_splits
+from toolkit.report.run_folder import RunFolder
 from toolkit.score.results import read_results
 
 

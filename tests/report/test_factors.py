@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.test_browser import split_errors
-from toolkit.report.factors import LEAST, MOST_BINS, binned, factor_figures
+from toolkit.report.error_analysis import (
+    MAX_BINS,
+    MIN_BIN_UTTERANCES,
+    factor_figures,
+    quantile_bins,
+)
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 30).map(float), st.integers(0, 5), st.integers(0, 9)), max_size=150
@@ -17,9 +22,9 @@ ROWS = st.lists(
 @given(ROWS)
 def test_bins_divide_the_utterances_by_value(rows):
     values, errors, words = zip(*rows, strict=True) if rows else ((), (), ())
-    found = binned(values, errors, words)
-    assert len(found) <= MOST_BINS
-    assert bool(found) or len(rows) < 2 * LEAST or not sum(words)
+    found = quantile_bins(values, errors, words)
+    assert len(found) <= MAX_BINS
+    assert bool(found) or len(rows) < 2 * MIN_BIN_UTTERANCES or not sum(words)
     for one, following in pairwise(found):
         assert one.high < following.low  # equal values are in the same bin
     for one in found:
@@ -40,5 +45,5 @@ def test_figures_show_what_is_known():
     noisy = factor_figures(split_errors(texts, hypotheses, snr=[float(n) for n in range(80)]))
     assert "WER against signal-to-noise ratio" in noisy
     assert "0 to 9 dB: WER" in noisy
-    few = dict(list(texts.items())[: 2 * LEAST - 1])
+    few = dict(list(texts.items())[: 2 * MIN_BIN_UTTERANCES - 1])
     assert factor_figures(split_errors(few, few)) == ""

@@ -9,10 +9,10 @@ import pytest
 from tests.browser import needs_browser, shown
 from tests.report.conftest import marker
 from toolkit.align.times import TimedToken
-from toolkit.report.media import Clip
-from toolkit.report.page import Page
-from toolkit.report.player import aligned_player
-from toolkit.report.run_page import STYLE, ReportConfig, write_report
+from toolkit.report.config import ReportConfig
+from toolkit.report.media import Clip, aligned_player
+from toolkit.report.pages import Page
+from toolkit.report.run_page import STYLES, write_report
 
 CLIP = Clip(2.0, "data:audio/flac;base64,", "data:image/png;base64,")
 PHONE = """
@@ -97,7 +97,7 @@ def test_nothing_of_a_stage_is_printed_over_something_else(made_up, tmp_path, wi
 def test_the_axis_of_an_alignment_is_not_cut_off(tmp_path, width):
     sound = aligned_player(CLIP, "u", [TimedToken("the", 0.1, 0.4)], [])
     card = f'<article class="box"><div class="scroll aligned">{sound}</div></article>'
-    page = Page("One", "", style=STYLE.read_text(encoding="utf-8"))
+    page = Page("One", "", styles=STYLES)
     html = page.html().replace("<main>", f"<main>{card}")
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     labels = seen(tmp_path / "page.html", width, AXIS)

@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from toolkit.report.page import Cell, Column, Page, Row, Section, Table, csv_text, legend
+from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, csv_text, legend
 
 VOID = {"meta", "br", "img", "link", "input"}
 
@@ -62,10 +62,10 @@ def test_tables_mark_the_best_the_published_and_what_goes_on():
     assert "a &amp; b" in text
     assert '<td class="best">12.3<small>100 %</small></td>' in text
     assert "<td>NA<small></small></td>" in text  # numbers stay below one another
-    assert "<tr class=more><th></th>" in text
+    assert '<tr class="more"><th></th>' in text
     assert ">published<" in text
     assert "<li>a slip</li>" in text
-    assert '<th colspan="1" class=group>CER at most</th>' in text
+    assert '<th colspan="1" class="group">CER at most</th>' in text
 
 
 def test_a_table_prints(capsys):

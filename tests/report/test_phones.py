@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.report.corpus import Split, Utterance
-from toolkit.report.decodes import Decode
-from toolkit.report.errors import SplitErrors
-from toolkit.report.folder import RunFolder
-from toolkit.report.phones import phone_overview, phone_pairs
+from toolkit.report.error_analysis import SplitErrors, phone_overview, phone_pairs
+from toolkit.report.run_data import Decode, Split, Utterance
+from toolkit.report.run_folder import RunFolder
 from toolkit.score.wer import score
 
 LEXICON = """<UNK> SPN

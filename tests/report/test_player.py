@@ -8,13 +8,12 @@ import pytest
 from tests.browser import needs_browser, shown
 from tests.report.conftest import HOSTILE
 from toolkit.align.times import TimedToken, write_ctm
-from toolkit.report.decodes import Decode
-from toolkit.report.errors import alignment
-from toolkit.report.folder import RunFolder
-from toolkit.report.media import Clip
-from toolkit.report.page import Page
-from toolkit.report.player import player, word_times
-from toolkit.report.run_page import SCRIPTS, STYLE
+from toolkit.report.error_analysis import marked_alignment
+from toolkit.report.media import Clip, player, read_word_times
+from toolkit.report.pages import Page
+from toolkit.report.run_data import Decode
+from toolkit.report.run_folder import RunFolder
+from toolkit.report.run_page import SCRIPTS, STYLES
 from toolkit.score.wer import score
 
 CLIP = Clip(2.0, "data:audio/flac;base64,", "data:image/png;base64,")
@@ -66,13 +65,13 @@ def test_times_are_those_of_the_decode_and_damaged_ones_are_noted(tmp_path):
     (tmp_path / "stages").mkdir()
     run, own = RunFolder.open(tmp_path), tmp_path / "decode/lstm/dev"
     decode = Decode("lstm", "dev", score({"u": "a"}, {"u": "a"}), own)
-    assert word_times(run, decode) == {}
+    assert read_word_times(run, decode) == {}
     own.mkdir(parents=True)
     write_ctm([("u", "1", entries(("a", 0.0, 0.5)))], own / "words.ctm")
-    assert [entry.token for entry in word_times(run, decode)["u"]] == ["a"]
+    assert [entry.token for entry in read_word_times(run, decode)["u"]] == ["a"]
     assert run.problems == []
     (own / "words.ctm").write_text("u 1 now a\n")
-    assert word_times(run, decode) == {}
+    assert read_word_times(run, decode) == {}
     assert len(run.problems) == 1
 
 
@@ -97,10 +96,9 @@ document.documentElement.setAttribute("data-told", [...told, now].join(" | "));
 def test_words_are_highlighted_while_they_are_played(tmp_path):
     utterance = scored("the big cat sat", "the hat sat down")
     times = entries(("the", 0.1, 0.4), ("hat", 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
-    text = f'<dl class="said"><dd class="spoken">{alignment(utterance, True)}</dd></dl>'
+    text = f'<dl class="said"><dd class="spoken">{marked_alignment(utterance, True)}</dd></dl>'
     card = f'<article class="utterance">{player(CLIP, times, utterance)}{text}</article>'
-    page = Page("One", "", style=STYLE.read_text(encoding="utf-8"))
-    page.script = "".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
+    page = Page("One", "", styles=STYLES, scripts=SCRIPTS)
     html = page.html().replace("<main>", f"<main>{card}").replace("</body>", f"{LOOK}</body>")
     path = Path(tmp_path, "page.html")
     path.write_text(html, encoding="utf-8")

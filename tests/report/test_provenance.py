@@ -1,7 +1,7 @@
 from tests.markers import attempt
 from tests.report.conftest import marker
-from toolkit.report.provenance import commands_table
-from toolkit.report.stages import StageView, stage_table
+from toolkit.report.run_data import StageView, stage_table
+from toolkit.report.run_page import commands_table
 from toolkit.stages.marker import CodeVersion
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.report.results import MARKER, error_table, interval_figures
+from toolkit.report.charts import MARKER_SIZE
+from toolkit.report.run_data import error_table, interval_figures
 from toolkit.score.results import Result
 
 LETTER = 7.0
@@ -36,11 +37,13 @@ def test_a_marker_stands_off_the_number_and_the_name(highest):
     rows = [result("mono", "3gram", highest), result("a" * 60, "4gram", 0.0)]
     for drawing in re.findall(r"<svg.*?</svg>", interval_figures(rows)):
         width = float(re.search(r'viewBox="0 0 (\d+)', drawing)[1])
-        right, left = (float(x) + MARKER for x in re.findall(r'marker \w+" d="M([\d.]+)', drawing))
+        right, left = (
+            float(x) + MARKER_SIZE for x in re.findall(r'marker \w+" d="M([\d.]+)', drawing)
+        )
         number = width - LETTER * len(f"{highest:.2f}")
-        assert right + MARKER <= number - MARKER
+        assert right + MARKER_SIZE <= number - MARKER_SIZE
         names = re.findall(r'x="0" y="[\d.]+">([^<]+)', drawing)
-        assert LETTER * max(map(len, names)) + MARKER <= left - MARKER
+        assert LETTER * max(map(len, names)) + MARKER_SIZE <= left - MARKER_SIZE
 
 
 def test_error_rates_with_speakers_unknown_are_in_the_table_where_they_were_measured():

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from tests.browser import needs_browser, shown
 from toolkit import cli
-from toolkit.report.folder import ReportError
-from toolkit.report.run_page import ReportConfig, write_report
+from toolkit.report.config import ReportConfig
+from toolkit.report.run_folder import ReportError
+from toolkit.report.run_page import write_report
 
 SECTIONS = [
     "results",

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tests.report.conftest import marker
-from toolkit.report.folder import RunFolder
-from toolkit.report.stages import read_stages
+from toolkit.report.run_data import read_stages
+from toolkit.report.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,14 @@ def test_a_failure_that_the_run_has_passed_over(made_up, line, kind):
         made.write(made_up.root / f"stages/{number:02d}.json")
     made_up.write("stages/04.failed.txt", f"no such text\n\n{line}\nTraceback")
     first, second = read_stages(RunFolder.open(made_up.root))
-    assert (first.number, first.kind, second.kind) == (4, kind, "done")
+    assert (first.number, first.state, second.state) == (4, kind, "done")
 
 
 def test_a_failed_stage_without_outputs_stays_failed(made_up):
     later = dataclasses.replace(marker(5, "Stage"), started="2026-01-02T13:00:00+00:00")
     later.write(made_up.root / "stages/05.json")
     made_up.write("stages/04.failed.txt", "no such text\n\n2026-01-02T12:00:00+00:00\nTraceback")
-    assert [stage.kind for stage in read_stages(RunFolder.open(made_up.root))] == ["failed", "done"]
+    assert [stage.state for stage in read_stages(RunFolder.open(made_up.root))] == [
+        "failed",
+        "done",
+    ]

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from toolkit.report.curves import History, read_histories
-from toolkit.report.folder import RunFolder
-from toolkit.report.training import course
+from toolkit.report.run_folder import RunFolder
+from toolkit.report.training_curves import History, read_histories, training_progress
 from toolkit.train.runlog import Created, RunLogWriter, Step
 
 EPOCHS = [
@@ -35,7 +34,7 @@ def headings(html):
 
 
 def test_what_the_history_holds_is_drawn(run):
-    html = course(run, [History("lstm", EPOCHS)])
+    html = training_progress(run, [History("lstm", EPOCHS)])
     assert headings(html) == [
         "lstm: learning rate",
         "lstm: gradient norm",
@@ -45,13 +44,13 @@ def test_what_the_history_holds_is_drawn(run):
     assert "50.0 %" in html  # of the time was spent waiting
     assert "2,000" in html  # frames per second on average
     bare = [{"epoch": n, "loss": 1.0} for n in (1, 2)]
-    assert headings(course(run, [History("lstm", bare)])) == []
-    assert headings(course(run, [History("lstm", EPOCHS[:1])])) == []
+    assert headings(training_progress(run, [History("lstm", bare)])) == []
+    assert headings(training_progress(run, [History("lstm", EPOCHS[:1])])) == []
 
 
 def test_a_gaussian_training_has_no_course(run):
     rows = [{"iteration": n, "log_likelihood_per_frame": -n, "rate": 1.0} for n in (1, 2)]
-    assert course(run, [History("mono", rows)]) == ""
+    assert training_progress(run, [History("mono", rows)]) == ""
 
 
 def test_the_throughput_of_a_run_log_is_that_of_its_steps(run):
@@ -62,10 +61,10 @@ def test_the_throughput_of_a_run_log_is_that_of_its_steps(run):
         now[0] += 30
         log.write(Step(step=step, epoch=1, loss=1.0, examples=8 * step, seconds_in_step=4.0))
     (run.root / "ctc/history.json").write_text(json.dumps(EPOCHS))
-    html = course(run, read_histories(run))
+    html = training_progress(run, read_histories(run))
     assert headings(html)[-1] == "ctc: throughput"
     assert "ctc: learning rate" in headings(html)
     assert "utterances per second" in html
     (run.root / "ctc/log.jsonl").write_text("{")
-    assert "ctc: throughput" not in course(run, read_histories(run))
+    assert "ctc: throughput" not in training_progress(run, read_histories(run))
     assert run.problems

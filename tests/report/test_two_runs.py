@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from tests.report.conftest import HOSTILE, MadeUpRun, marker
 from tests.report.test_run_page import DAMAGED, Parsed
 from toolkit import cli
-from toolkit.report.folder import ReportError
-from toolkit.report.two_runs import write_comparison
+from toolkit.report.run_folder import ReportError
+from toolkit.report.run_page import write_comparison
 from toolkit.score.compare import compare
 from toolkit.score.wer import score
 

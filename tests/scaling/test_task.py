@@ -6,10 +6,10 @@ import torch
 from toolkit.align.store import Outcome, write_shard
 from toolkit.features import shards
 from toolkit.features.augment import original_id
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import stack
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Tree

@@ -4,7 +4,7 @@ from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.search import DecodeConfig, Decoder
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.senones import Senones
 from toolkit.lang.arpa import write_arpa

@@ -7,11 +7,9 @@ import torch
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
-from toolkit.features.shards import write_manifest, write_shard
-from toolkit.features.store import FeatureStore
-from toolkit.features.tars import TarWriter
+from toolkit.features.shards import FeatureStore, TarWriter, write_manifest, write_shard
 from toolkit.models.scorer import batch_logits
 from toolkit.ssl.targets import k_best
 

@@ -6,7 +6,7 @@ from tests.parallel.tiny import Job, with_method
 from tests.ssl.synthetic import CLASSES
 from toolkit.align.store import AlignmentStore, write_shard
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.parallel.config import BmufConfig

@@ -11,11 +11,10 @@ from safetensors.torch import save_file
 from tests.dummies import dummy_recording
 from toolkit.align.store import AlignmentStore
 from toolkit.corpus.manifest import make_cut
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import SHARDS, write_manifest
+from toolkit.features.shards import SHARDS, FeatureStore, write_manifest
 from toolkit.features.shards import write_shard as write_features
-from toolkit.features.store import FeatureStore
 from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
 from toolkit.fsa.numerator import PhoneTimes
 from toolkit.models.config import LstmConfig

@@ -132,7 +132,7 @@ def expected_frames(folder, normaliser, planted_store):
 @pytest.mark.parametrize("kind", ["chunks", "utterances"])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, kind, world_size):
-    from toolkit.features.store import FeatureStore
+    from toolkit.features.shards import FeatureStore
 
     data = sub_epochs(source, normaliser)
     sampler = ChunkSampler(CHUNKS, 2) if kind == "chunks" else UtteranceSampler(WHOLE, 2)
@@ -162,7 +162,7 @@ def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, k
 
 
 def test_lookahead_frames_are_the_ones_that_follow(folder, source, normaliser):
-    from toolkit.features.store import FeatureStore
+    from toolkit.features.shards import FeatureStore
 
     expected = expected_frames(folder, normaliser, FeatureStore(folder))
     batch = next(batches_of(sub_epochs(source, normaliser), UtteranceSampler(WHOLE, 2)))

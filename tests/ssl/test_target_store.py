@@ -4,7 +4,7 @@ import pickle
 import pytest
 import torch
 
-from toolkit.features.tars import TarWriter
+from toolkit.features.shards import TarWriter
 from toolkit.ssl.targets import TargetError, TargetStore, k_best
 
 

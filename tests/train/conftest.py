@@ -157,7 +157,7 @@ def write_store(tmp_path):
     """
     from tests.dummies import dummy_recording
     from toolkit.corpus.manifest import make_cut
-    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.config import FrontendConfig
     from toolkit.features.shards import write_manifest, write_shard
 
     def write(lengths, dimension=3, name="features"):

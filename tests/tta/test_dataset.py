@@ -1,6 +1,7 @@
 import pytest
 
 from toolkit.tta.config import Dataset, DatasetError, read_dataset
+from toolkit.tta.page import dataset_box
 
 TEXT = "name: A & B\nutterances: continuous\nspeakers: independent\nvocabulary: very large\n"
 
@@ -10,11 +11,11 @@ def test_a_descriptor_marks_one_value_on_each_axis(tmp_path):
     path.write_text(TEXT + "noise: low\nhours: 960\nkept: 99 % of training\n")
     dataset = read_dataset(path)
     assert dataset.hours == 960
-    text = dataset.html()
+    text = dataset_box(dataset)
     assert "A &amp; B" in text
-    assert text.count("class=here") == 4
+    assert text.count('class="here"') == 4
     for value in ("continuous", "independent", "very large", "low"):
-        assert f"<li class=here>{value}</li>" in text
+        assert f'<li class="here">{value}</li>' in text
     assert "960 h of training speech; kept: 99 % of training" in text
 
 
@@ -40,4 +41,4 @@ def test_axes_go_from_easy_to_hard():
     from toolkit.tta.config import AXES
 
     easiest = Dataset("x", *(values[0] for _, values in AXES.values()))
-    assert easiest.html().count("class=here") == 4
+    assert dataset_box(easiest).count('class="here"') == 4

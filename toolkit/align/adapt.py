@@ -19,7 +19,7 @@ from toolkit.align.em import (
     training_data,
 )
 from toolkit.features.gmm_features import GmmFeatures, save_transforms
-from toolkit.features.store import map_shards
+from toolkit.features.shards import map_shards
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.forward_backward import pdf_posteriors
 from toolkit.fsa.fst import Fst, load_fst

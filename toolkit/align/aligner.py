@@ -1,15 +1,20 @@
-"""The aligner of a run's bundle: GMMs, lexicon and pronunciation model in one folder."""
+"""The GMM aligner of a run's bundle: GMMs, lexicon and pronunciation model in one folder."""
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from toolkit.align.em import speech_mask
+from toolkit.align.folder import RecordingTimes, SpeakerAdaptation
 from toolkit.align.force_align import TranscriptGraphs, check_phones
+from toolkit.align.inputs import Recording
 from toolkit.align.recording import (
     BLOCK_FRAMES,
     SAMPLE_STEP,
@@ -23,7 +28,8 @@ from toolkit.align.recording import (
 from toolkit.align.times import TimedToken
 from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file
 from toolkit.hmm.gmm_system import GmmSystem
@@ -36,7 +42,7 @@ from toolkit.lang.tables import word_table
 from toolkit.storage.files import write_atomically
 
 SETTINGS = "aligner.json"
-INDEPENDENT = "independent"
+SPEAKER_INDEPENDENT = "independent"
 LANG = "lang"
 G2P = "g2p.npz"
 SYSTEM_FILES = ("gmm.safetensors", "topology.json", "tree.json", "features.json")
@@ -78,7 +84,7 @@ def write_aligner_bundle(
     """
     _copy_system(system, out)
     if independent is not None:
-        _copy_system(independent, out / INDEPENDENT)
+        _copy_system(independent, out / SPEAKER_INDEPENDENT)
     trained_lang = Lang.load(lang)
     bundled = extend_lang(trained_lang, _usable(trained_lang, lexicon or Lexicon()))
     bundled.save(out / LANG)
@@ -137,25 +143,62 @@ def extend_lang(lang: Lang, added: Mapping[str, Sequence[Pronunciation]]) -> Lan
 
 
 @dataclass(frozen=True)
-class G2pPronunciations:
-    """Pronunciations of words that the lexicon of a bundle lacks."""
+class GmmAlignerFiles:
+    """The files of a GMM aligner, see `toolkit.align.folder.AlignerFiles`."""
 
-    pronunciations: tuple[tuple[str, Pronunciation], ...]
-    """The words with a guessed pronunciation, sorted."""
-    unknown: frozenset[str]
-    """The words without one, which are aligned as spoken noise."""
+    bundle: Path
+    """The folder that `write_aligner_bundle` made."""
+    pronunciations: tuple[tuple[str, Pronunciation], ...] = ()
+    """Words that its lexicon lacks, with a guessed pronunciation, sorted."""
+    unpronounced: frozenset[str] = frozenset()
+    """Words without one, which are aligned as spoken noise."""
+    unit_tier: ClassVar[str] = "phones"
+    by_speaker: ClassVar[bool] = True
+
+    @classmethod
+    def find(cls, model: Path) -> "GmmAlignerFiles":
+        """The aligner that a folder is or contains.
+
+        Raises:
+          AlignerError: the folder neither is nor contains an aligner.
+        """
+        return cls(find_bundle(model))
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the system was trained with fMLLR."""
+        return (self.bundle / SPEAKER_INDEPENDENT).is_dir()
+
+    def spoken(self, recording: Recording) -> tuple[list[str], str]:
+        """The words of a recording by the lexicon's policy, and what was left out."""
+        return recording.spoken(_lang(self.bundle).policy)
+
+    def with_pronunciations(self, words: Collection[str]) -> "GmmAlignerFiles":
+        """Guess how to pronounce the words that the lexicon lacks."""
+        lang = _lang(self.bundle)
+        missing = sorted(set(words) - lang.lexicon.keys())
+        if not missing or not (self.bundle / G2P).exists():
+            return replace(self, pronunciations=(), unpronounced=frozenset(missing))
+        guesses = G2p.load(self.bundle / G2P).guess(missing)
+        lexicon = Lexicon({word: [guess.phones] for word, guess in guesses.items()})
+        pronounced = _usable(lang, lexicon)
+        pairs = tuple((word, pronounced[word][0]) for word in sorted(pronounced))
+        unpronounced = frozenset(missing).difference(pronounced)
+        return replace(self, pronunciations=pairs, unpronounced=unpronounced)
+
+    def guessed(self, words: Collection[str]) -> tuple[list[str], list[str]]:
+        """Those of the words with a guessed pronunciation, and those without any; sorted."""
+        guessed = [word for word, _ in self.pronunciations if word in words]
+        return guessed, sorted(self.unpronounced.intersection(words))
+
+    def open(self) -> "GmmAligner":
+        """Load the models."""
+        return GmmAligner(self.bundle, pronunciations=self.pronunciations)
 
 
-def pronounce_missing_words(bundle: Path, words: Iterable[str]) -> G2pPronunciations:
-    """Guess how to pronounce the words that the lexicon of `bundle` lacks."""
-    lang = Lang.load(bundle / LANG)
-    missing = sorted(set(words) - lang.lexicon.keys())
-    if not missing or not (bundle / G2P).exists():
-        return G2pPronunciations((), frozenset(missing))
-    guesses = G2p.load(bundle / G2P).guess(missing)
-    pronounced = _usable(lang, Lexicon({word: [guess.phones] for word, guess in guesses.items()}))
-    pairs = tuple((word, pronounced[word][0]) for word in sorted(pronounced))
-    return G2pPronunciations(pairs, frozenset(missing) - pronounced.keys())
+@lru_cache(maxsize=1)
+def _lang(bundle: Path) -> Lang:
+    return Lang.load(bundle / LANG)
 
 
 DELTA_REACH = 4
@@ -196,7 +239,7 @@ class _System:
         return align_long(scores, words, self.compiler, self.config)
 
 
-class Aligner:
+class GmmAligner:
     """Aligns recordings with their words, by a bundle that `write_aligner_bundle` made.
 
     Args:
@@ -231,11 +274,14 @@ class Aligner:
         self.frontend = Frontend(frontend)
         self._system = _System(bundle, lang, self.config)
         self._independent = (
-            _System(bundle / INDEPENDENT, lang, self.config)
-            if (bundle / INDEPENDENT).is_dir()
+            _System(bundle / SPEAKER_INDEPENDENT, lang, self.config)
+            if (bundle / SPEAKER_INDEPENDENT).is_dir()
             else None
         )
-        for folder, system in ((bundle, self._system), (bundle / INDEPENDENT, self._independent)):
+        for folder, system in (
+            (bundle, self._system),
+            (bundle / SPEAKER_INDEPENDENT, self._independent),
+        ):
             if system is None:
                 continue
             check_phones(bundle / LANG, lang, system.senones)
@@ -247,12 +293,7 @@ class Aligner:
         self._lang = lang
         self._silence = self._system.senones.topology.silence
 
-    @property
-    def needs_speakers(self) -> bool:
-        """Whether the system needs a transform for each speaker (see `adaptation_statistics`)."""
-        return self._independent is not None
-
-    def cepstra(self, audio: Path, channel: int | None = None) -> Tensor:
+    def features(self, audio: Path, channel: int | None = None) -> Tensor:
         """Raw cepstra [T, F] of a file of any format, rate and length.
 
         Args:
@@ -264,51 +305,71 @@ class Aligner:
         """
         return extract_file(audio, self.frontend, channel)
 
-    def adaptation_statistics(
-        self, cepstra: Tensor, mean: Tensor, words: Sequence[str]
+    def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
+        """The sum [F] float64 of the frames without digital silence, and their number."""
+        counted = features[counted_frames(features, self.frontend.config.kind)]
+        return counted.sum(dim=0, dtype=torch.float64), len(counted)
+
+    def speaker_statistics(
+        self, features: Tensor, mean: Tensor, words: Sequence[str]
     ) -> FmllrStatistics:
         """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
 
         The recording is aligned with the speaker-independent system; frames of speech count.
 
-        Args and errors: as `align`.
-        """
-        system = self._system
-        states = self._independent.align(cepstra, mean, words).states.long()
-        speech = speech_mask(states, system.senones.topology)
-        speech &= counted_frames(cepstra, self.frontend.config.kind)
-        pdfs = system.senones.pdfs(states)
-        statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
-        for begin in range(0, len(states), BLOCK_FRAMES):
-            block = slice(begin, begin + BLOCK_FRAMES)
-            x = system.features(cepstra, mean, begin, min(block.stop, len(states)))
-            statistics.accumulate(system.gmm, x[speech[block]], pdfs[block][speech[block]])
-        return statistics
-
-    def align(
-        self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
-    ) -> RecordingAlignment:
-        """Align one recording.
-
         Args:
-          cepstra: [T, F] raw.
+          features: [T, F] raw cepstra.
           mean: [F] over all recordings of the speaker.
           words: the normalised transcript, one word at least.
-          transform: [D, D+1] the speaker's fMLLR.
 
         Raises:
           NoPathError: no path leads through audio and words.
         """
-        return self._system.align(cepstra, mean, words, transform)
+        system = self._system
+        states = self._independent.align(features, mean, words).states.long()
+        speech = speech_mask(states, system.senones.topology)
+        speech &= counted_frames(features, self.frontend.config.kind)
+        pdfs = system.senones.pdfs(states)
+        statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
+        for begin in range(0, len(states), BLOCK_FRAMES):
+            block = slice(begin, begin + BLOCK_FRAMES)
+            x = system.features(features, mean, begin, min(block.stop, len(states)))
+            statistics.accumulate(system.gmm, x[speech[block]], pdfs[block][speech[block]])
+        return statistics
 
-    def confidence(self, alignment: RecordingAlignment) -> float:
+    def align(
+        self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None
+    ) -> RecordingTimes:
+        """Align one recording, see `toolkit.align.folder.Aligner`.
+
+        Args:
+          features: [T, F] raw cepstra.
+          words: the normalised transcript, one word at least.
+          speaker: mean and transform of the speaker.
+
+        Raises:
+          NoPathError: no path leads through audio and words.
+        """
+        transform = None if speaker.transform is None else torch.tensor(speaker.transform)
+        mean = torch.tensor(speaker.mean)
+        alignment = self._system.align(features, mean, words, transform)
+        timed_words, phones = self._timed_tokens(words, alignment)
+        return RecordingTimes(
+            words=timed_words,
+            units=phones,
+            log_likelihood_per_frame=float(alignment.log_likelihoods.mean(dtype=torch.float64)),
+            confidence=self._confidence(alignment),
+            retried=alignment.beam > self.config.search.beam,
+        )
+
+    def _confidence(self, alignment: RecordingAlignment) -> float:
         """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
         sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
         speech = speech_mask(sampled, self._system.senones.topology)
         log_posteriors = alignment.log_posteriors[speech].double()
         return float(log_posteriors.mean().exp()) if len(log_posteriors) else 0.0
 
-    def to_timed_tokens(
+    def _timed_tokens(
         self, words: Sequence[str], alignment: RecordingAlignment
     ) -> tuple[list[TimedToken], list[TimedToken]]:
         """Words and phones in seconds, with confidences: geometric means of phone posteriors.

@@ -1,38 +1,30 @@
-"""Alignment of a folder of recordings with their texts, in several processes."""
+"""Alignment of a folder of recordings with their texts, in several processes.
+
+An acoustic model takes part as an `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
+`toolkit.decode.ctc.align_folder`.
+"""
 
 import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from toolkit.align.adapt import SpeakerStatistics
-from toolkit.align.aligner import (
-    INDEPENDENT,
-    LANG,
-    Aligner,
-    G2pPronunciations,
-    find_bundle,
-    pronounce_missing_words,
-)
 from toolkit.align.inputs import Recording, read_inputs
 from toolkit.align.times import TimedToken, write_ctm, write_textgrid
 from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
-from toolkit.features.silence import counted_frames
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
-from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import Pronunciation
-from toolkit.lang.policy import TextPolicy
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import WorkerPool
 from toolkit.storage.files import write_atomically
@@ -111,6 +103,100 @@ def summary(outcomes: Sequence[FileOutcome]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class SpeakerAdaptation:
+    """Normalisation and adaptation of a speaker, estimated on all recordings of the speaker."""
+
+    mean: tuple[float, ...]
+    """[F] mean of the features."""
+    transform: tuple[tuple[float, ...], ...] | None = None
+    """[D, D+1] fMLLR transform."""
+
+
+@dataclass(frozen=True)
+class RecordingTimes:
+    """When the words and units of a recording are spoken."""
+
+    words: Sequence[TimedToken]
+    """The words."""
+    units: Sequence[TimedToken]
+    """The phones, silences among them, or the output units."""
+    log_likelihood_per_frame: float
+    """Unscaled."""
+    confidence: float
+    """Geometric mean over the frames of speech of the aligned unit's posterior."""
+    retried: bool = False
+    """Whether a wider beam was needed."""
+
+
+class Aligner(Protocol):
+    """An acoustic model that aligns recordings with their words."""
+
+    def features(self, audio: Path, channel: int | None = None) -> Tensor:
+        """Features [T, F] of a file of any format, rate and length, not normalised.
+
+        Args:
+          audio: the file.
+          channel: its channel, from 0; None: the mean of all.
+
+        Raises:
+          ToolkitError: the file cannot be read, or is too short.
+        """
+
+    def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
+        """The sum [F] float64 of the frames without digital silence, and their number."""
+
+    def speaker_statistics(
+        self, features: Tensor, mean: Tensor, words: Sequence[str]
+    ) -> FmllrStatistics:
+        """A recording's part in its speaker's fMLLR transform, where `AlignerFiles.adapts`.
+
+        Args and errors: as `align`.
+        """
+
+    def align(
+        self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None
+    ) -> RecordingTimes:
+        """Align one recording.
+
+        Args:
+          features: [T, F] from `features`.
+          words: the normalised transcript, one word at least.
+          speaker: of the recording's speaker; None unless `AlignerFiles.by_speaker`.
+
+        Raises:
+          ToolkitError: the words cannot be aligned with the audio.
+        """
+
+
+class AlignerFiles(Protocol):
+    """The files of an aligner: frozen, hashable by value, opened once in each worker process."""
+
+    @property
+    def unit_tier(self) -> str:
+        """The tier beside `words`, and its file without suffix: `phones` or `units`."""
+
+    @property
+    def by_speaker(self) -> bool:
+        """Whether `align` needs the mean of all recordings of a speaker."""
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it needs a speaker's transform as well."""
+
+    def spoken(self, recording: Recording) -> tuple[list[str], str]:
+        """The normalised words of a recording, and what was left out (`Recording.spoken`)."""
+
+    def with_pronunciations(self, words: Collection[str]) -> "AlignerFiles":
+        """The same with guessed pronunciations of the words that it cannot pronounce."""
+
+    def guessed(self, words: Collection[str]) -> tuple[list[str], list[str]]:
+        """Those of the words whose pronunciation was guessed, and those aligned as noise."""
+
+    def open(self) -> Aligner:
+        """Load the models."""
+
+
 WORK = ".partial"
 """Folder of intermediate files below the output, removed at the end."""
 
@@ -119,10 +205,8 @@ WORK = ".partial"
 class AlignJob:
     """The settings that all passes share."""
 
-    bundle: Path
+    aligner: AlignerFiles
     """The aligner."""
-    pronunciations: tuple[tuple[str, Pronunciation], ...]
-    """Pronunciations of words that its lexicon lacks."""
     out: Path
     """The folder of the results."""
     channel: int | None = None
@@ -152,29 +236,17 @@ class AlignTask:
 
 
 @dataclass(frozen=True)
-class RecordingCepstra:
-    """The cepstra of one recording: their sum; the frames are in an intermediate file."""
+class RecordingFeatures:
+    """The features of one recording: their sum; the frames are in an intermediate file."""
 
     task: AlignTask
     """The recording."""
     frames: int = 0
     """Number of frames without digital silence."""
-    seconds: float = 0.0
-    """Length of the audio."""
     sum: tuple[float, ...] = ()
     """[F] sum over these frames."""
     fault: str = ""
     """Why there are none."""
-
-
-@dataclass(frozen=True)
-class SpeakerAdaptation:
-    """Normalisation and adaptation of a speaker, estimated on all recordings of the speaker."""
-
-    mean: tuple[float, ...]
-    """[F] mean of the cepstra."""
-    transform: tuple[tuple[float, ...], ...] | None = None
-    """[D, D+1] fMLLR transform."""
 
 
 @dataclass(frozen=True)
@@ -188,65 +260,64 @@ class AlignedRecording:
     log_likelihood_per_frame: float = 0.0
     """Unscaled."""
     confidence: float = 0.0
-    """Geometric mean posterior over the frames of speech."""
+    """See `RecordingTimes`."""
     retried: bool = False
     """Whether a wider beam was needed."""
     fault: str = ""
-    """Why there are none."""
+    """Why there are no times."""
 
 
 @lru_cache(maxsize=1)
-def _aligner(job: AlignJob) -> Aligner:
-    return Aligner(job.bundle, pronunciations=job.pronunciations)
+def _open(aligner: AlignerFiles) -> Aligner:
+    """Open an aligner, once per process."""
+    return aligner.open()
 
 
-def extract(job: AlignJob, task: AlignTask) -> RecordingCepstra:
-    """Compute the cepstra of a recording."""
+def extract(job: AlignJob, task: AlignTask) -> RecordingFeatures:
+    """Compute the features of a recording and store them."""
+    aligner = _open(job.aligner)
     try:
-        cepstra = _aligner(job).cepstra(task.audio, job.channel)
+        features = aligner.features(task.audio, job.channel)
     except ToolkitError as error:
-        return RecordingCepstra(task, fault=str(error))
-    with open_audio(task.audio) as file:
-        seconds = file.frames / file.samplerate
-    task.file(job, ".safetensors").write_bytes(save({"cepstra": cepstra}))
-    counted = cepstra[counted_frames(cepstra, _aligner(job).frontend.config.kind)]
-    total = counted.sum(dim=0, dtype=torch.float64)
-    return RecordingCepstra(task, len(counted), seconds, tuple(total.tolist()))
+        return RecordingFeatures(task, fault=str(error))
+    task.file(job, ".safetensors").write_bytes(save({"features": features}))
+    total, frames = aligner.feature_sum(features)
+    return RecordingFeatures(task, frames, tuple(total.tolist()))
 
 
-def adapt(
-    job: AlignJob, item: tuple[RecordingCepstra, SpeakerAdaptation]
-) -> FmllrStatistics | None:
+def _stored_features(job: AlignJob, task: AlignTask) -> Tensor:
+    return load_file(task.file(job, ".safetensors"))["features"]
+
+
+def accumulate(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation]) -> FmllrStatistics | None:
     """Accumulate a recording's fMLLR statistics; None if it cannot be aligned."""
-    extracted, speaker = item
-    cepstra = load_file(extracted.task.file(job, ".safetensors"))["cepstra"]
+    task, speaker = item
     mean = torch.tensor(speaker.mean)
     try:
-        return _aligner(job).adaptation_statistics(cepstra, mean, extracted.task.words)
+        return _open(job.aligner).speaker_statistics(_stored_features(job, task), mean, task.words)
     except ToolkitError:
         return None
 
 
-def align(job: AlignJob, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> AlignedRecording:
-    """Align a recording and write its TextGrid."""
-    extracted, speaker = item
-    task, aligner = extracted.task, _aligner(job)
-    cepstra = load_file(task.file(job, ".safetensors"))["cepstra"]
-    transform = None if speaker.transform is None else torch.tensor(speaker.transform)
+def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> AlignedRecording:
+    """Align a recording and write its TextGrid; features are computed where none are stored."""
+    task, speaker = item
+    aligner = _open(job.aligner)
     try:
-        alignment = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
-        words, phones = aligner.to_timed_tokens(task.words, alignment)
-        tiers = {"words": words, "phones": phones}
-        write_textgrid(tiers, extracted.seconds, textgrid_path(job.out, task.utterance))
+        if speaker is None:
+            features = aligner.features(task.audio, job.channel)
+        else:
+            features = _stored_features(job, task)
+        times = aligner.align(features, task.words, speaker)
+        tiers = {"words": times.words, job.aligner.unit_tier: times.units}
+        with open_audio(task.audio) as file:
+            seconds = file.frames / file.samplerate
+        write_textgrid(tiers, seconds, textgrid_path(job.out, task.utterance))
     except ToolkitError as error:
         return AlignedRecording(task, fault=str(error))
     task.file(job, ".json").write_text(json.dumps(tiers), encoding="utf-8")
     return AlignedRecording(
-        task,
-        seconds=extracted.seconds,
-        log_likelihood_per_frame=float(alignment.log_likelihoods.mean(dtype=torch.float64)),
-        confidence=aligner.confidence(alignment),
-        retried=alignment.beam > aligner.config.search.beam,
+        task, seconds, times.log_likelihood_per_frame, times.confidence, times.retried
     )
 
 
@@ -260,17 +331,12 @@ def stored_times(
         yield task.utterance, channel, [TimedToken(*fields) for fields in times[tier]]
 
 
-def as_tuples(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
-    """A matrix for `SpeakerAdaptation`."""
-    return tuple(tuple(row) for row in matrix.tolist())
-
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def align_folder(
-    model: Path,
+    aligner: AlignerFiles,
     audio: Path,
     text: Path,
     out: Path,
@@ -280,12 +346,16 @@ def align_folder(
 ) -> list[FileOutcome]:
     """Align every recording of a folder with its text; one that fails does not stop the others.
 
+    One pass over the recordings, two where features are normalised by speaker, three where the
+    aligner adapts to speakers.
+
     Args:
-      model: an aligner bundle, or the `final` folder that has one.
+      aligner: such as `toolkit.align.aligner.GmmAlignerFiles`.
       audio: a folder of audio, see `read_inputs` for this and the next.
       text: a Kaldi text file or a folder of .txt and .lab files. Tags, such as
-        [laughter] and <unk>, are left out unless the bundle keeps them (`lang.tags`).
-      out: gets `words.ctm`, `phones.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
+        [laughter] and <unk>, are left out unless the aligner keeps them (`lang.tags`).
+      out: gets `words.ctm`, a CTM of the phones or units, `textgrid/<utterance>.TextGrid` and
+        `table.tsv`.
       speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
         adapting system adapted, together.
       jobs: worker processes; the results do not depend on them.
@@ -295,38 +365,37 @@ def align_folder(
       An outcome for every text and every audio file, sorted by utterance.
 
     Raises:
-      AlignerError: `model` holds no aligner.
+      ToolkitError: the aligner cannot be opened.
       InputError: audio or text that cannot be read at all.
     """
-    bundle = find_bundle(model)
-    policy = Lang.load(bundle / LANG).policy
-    tasks, outcomes = _tasks(read_inputs(audio, text, speakers), policy)
-    guesses = pronounce_missing_words(bundle, {word for task in tasks for word in task.words})
-    job = AlignJob(bundle, guesses.pronunciations, out, channel)
-    work = out / WORK
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    recordings = read_inputs(audio, text, speakers, aligner.by_speaker)
+    tasks, outcomes = _tasks(recordings, aligner)
+    aligner = aligner.with_pronunciations({word for task in tasks for word in task.words})
+    job = AlignJob(aligner, out, channel)
+    intermediate = out / WORK
+    shutil.rmtree(intermediate, ignore_errors=True)
+    intermediate.mkdir(parents=True)
     try:
-        timed = _run(job, tasks, jobs)
-        good = [t.task for t in timed if not t.fault]
-        for tier in ("words", "phones"):
+        aligned = _run(job, tasks, jobs)
+        good = [recording.task for recording in aligned if not recording.fault]
+        for tier in ("words", aligner.unit_tier):
             write_ctm(stored_times(job, good, tier), out / f"{tier}.ctm")
     finally:
-        shutil.rmtree(work, ignore_errors=True)
-    outcomes += [_outcome(t, guesses) for t in timed]
+        shutil.rmtree(intermediate, ignore_errors=True)
+    outcomes += [_outcome(recording, aligner) for recording in aligned]
     outcomes.sort(key=lambda outcome: outcome.utterance)
     write_outcomes(outcomes, out)
     return outcomes
 
 
 def _tasks(
-    recordings: Sequence[Recording], policy: TextPolicy
+    recordings: Sequence[Recording], aligner: AlignerFiles
 ) -> tuple[list[AlignTask], list[FileOutcome]]:
-    """The recordings to align, with their words by a policy, and the outcomes of the others."""
+    """The recordings to align, with their words, and the outcomes of the others."""
     tasks: list[AlignTask] = []
     outcomes = []
     for recording in recordings:
-        words, left_out = recording.spoken(policy)
+        words, left_out = aligner.spoken(recording)
         fault = recording.fault or ("" if words else "no word in its text")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
@@ -341,25 +410,31 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
     with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
 
         def run(
-            name: str, work: Callable[[AlignJob, Item], Result], items: list[Item]
+            title: str, function: Callable[[AlignJob, Item], Result], items: list[Item]
         ) -> Iterable[Result]:
-            return Bar(pool.map(partial(work, job), items), name, len(items))
+            return Bar(pool.map(partial(function, job), items), title, len(items))
 
+        if not job.aligner.by_speaker:
+            return list(run("align", align, [(task, None) for task in tasks]))
         extracted = list(run("features", extract, list(tasks)))
         usable = [recording for recording in extracted if not recording.fault]
         speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
-        if (job.bundle / INDEPENDENT).is_dir():
-            statistics = run("adapt", adapt, [(e, speakers[e.task.speaker]) for e in usable])
-            for name, matrix in estimate_speaker_transforms(usable, statistics).items():
-                speakers[name] = SpeakerAdaptation(speakers[name].mean, as_tuples(matrix))
-        aligned = iter(list(run("align", align, [(e, speakers[e.task.speaker]) for e in usable])))
+        if job.aligner.adapts:
+            items = [(e.task, speakers[e.task.speaker]) for e in usable]
+            statistics = run("adapt", accumulate, items)
+            names = [e.task.speaker for e in usable]
+            for name, matrix in estimate_speaker_transforms(names, statistics).items():
+                rows = tuple(tuple(row) for row in matrix.tolist())
+                speakers[name] = SpeakerAdaptation(speakers[name].mean, rows)
+        items = [(e.task, speakers[e.task.speaker]) for e in usable]
+        aligned = iter(list(run("align", align, items)))
     return [
         AlignedRecording(e.task, fault=e.fault) if e.fault else next(aligned) for e in extracted
     ]
 
 
-def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]]:
-    """The mean cepstra of each speaker, without digital silence."""
+def _means(extracted: Iterable[RecordingFeatures]) -> dict[str, tuple[float, ...]]:
+    """The mean features of each speaker, without digital silence."""
     sums: dict[str, tuple[Tensor, int]] = {}
     for recording in extracted:
         total, frames = sums.get(recording.task.speaker, (0, 0))
@@ -369,23 +444,22 @@ def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]
 
 
 def estimate_speaker_transforms(
-    extracted: Sequence[RecordingCepstra], statistics: Iterable[FmllrStatistics | None]
-) -> dict[str, Tensor]:
+    speakers: Sequence[str], statistics: Iterable[FmllrStatistics | None]
+) -> Mapping[str, Tensor]:
     """Estimate the fMLLR transform of each speaker with a recording that could be aligned.
 
     A speaker's statistics take half a megabyte and are released after the last recording.
 
     Args:
-      extracted: the recordings, each with its speaker.
+      speakers: the speaker of each recording.
       statistics: of each recording; None: it could not be aligned.
 
     Returns:
       [D, D+1] by speaker.
     """
-    recordings_left = Counter(recording.task.speaker for recording in extracted)
+    recordings_left = Counter(speakers)
     sums, transforms = SpeakerStatistics({}), {}
-    for recording, of_recording in zip(extracted, statistics, strict=True):
-        speaker = recording.task.speaker
+    for speaker, of_recording in zip(speakers, statistics, strict=True):
         if of_recording is not None:
             sums.add(SpeakerStatistics({speaker: of_recording}))
         recordings_left[speaker] -= 1
@@ -394,19 +468,20 @@ def estimate_speaker_transforms(
     return transforms
 
 
-def _outcome(timed: AlignedRecording, guesses: G2pPronunciations) -> FileOutcome:
-    task, words = timed.task, set(timed.task.words)
-    if timed.fault:
-        return FileOutcome.failure(task.utterance, timed.fault)
+def _outcome(aligned: AlignedRecording, aligner: AlignerFiles) -> FileOutcome:
+    task = aligned.task
+    if aligned.fault:
+        return FileOutcome.failure(task.utterance, aligned.fault)
     notes = [f"left out of the text: {task.left_out}"] if task.left_out else []
-    if unknown := sorted(words & guesses.unknown):
+    guessed, unknown = aligner.guessed(set(task.words))
+    if unknown:
         notes.append(f"aligned as noise, no pronunciation known: {' '.join(unknown)}")
     return FileOutcome(
         utterance=task.utterance,
-        status="retried" if timed.retried else "ok",
-        seconds=timed.seconds,
-        log_likelihood_per_frame=timed.log_likelihood_per_frame,
-        confidence=timed.confidence,
-        guessed=" ".join(word for word, _ in guesses.pronunciations if word in words),
+        status="retried" if aligned.retried else "ok",
+        seconds=aligned.seconds,
+        log_likelihood_per_frame=aligned.log_likelihood_per_frame,
+        confidence=aligned.confidence,
+        guessed=" ".join(guessed),
         reason="; ".join(notes),
     )

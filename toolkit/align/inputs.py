@@ -82,7 +82,7 @@ def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_inputs(
-    audio: Path, text: Path, speakers: Path | None = None, adapts: bool = True
+    audio: Path, text: Path, speakers: Path | None = None, by_speaker: bool = True
 ) -> list[Recording]:
     """Pair audio files with their texts; what has no partner is a recording with a fault.
 
@@ -96,7 +96,8 @@ def read_inputs(
         whose names are their paths below it.
       speakers: a file of `utterance speaker`. An utterance that it lacks (or any, without it) has
         its folder's name as its speaker, or its own name if it lies in `audio` itself.
-      adapts: whether models adapt to speakers, so that many recordings of one are told.
+      by_speaker: whether a speaker's recordings are normalised together; if so, a warning says
+        that many recordings count as one speaker's.
 
     A text that is not UTF-8 is a fault of its recording alone.
 
@@ -136,8 +137,8 @@ def read_inputs(
             fault = f"{paths[0]} has no text in {text}"
             recordings.append(_recording(name, paths[0], "", audio, known, fault))
     _mark_clashes(recordings)
-    together = speakers is None and len({r.speaker for r in recordings}) == 1
-    if adapts and together and len(recordings) >= MANY:
+    one_speaker = speakers is None and len({r.speaker for r in recordings}) == 1
+    if by_speaker and one_speaker and len(recordings) >= MANY:
         logger.warning(
             "all %d recordings count as one speaker's, as a folder does; if they are not, name the"
             " speakers with --speakers: the models adapt to each",

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from toolkit.features.gmm_features import GmmFeaturesError, load_transforms
-from toolkit.features.store import FeatureStore, map_shards
+from toolkit.features.shards import FeatureStore, map_shards
 from toolkit.fsa.search_kernels import FrameScores
 from toolkit.hmm.gmm import LazyGmmScores
 from toolkit.hmm.gmm_system import GmmSystem

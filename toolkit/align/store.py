@@ -13,7 +13,7 @@ from torch import Tensor
 from toolkit.errors import ToolkitError
 from toolkit.features.augment import original_and_speed
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology, phone_contexts
 from toolkit.storage.files import write_atomically

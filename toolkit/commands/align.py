@@ -63,30 +63,29 @@ def align(
     Example:
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
     """
-    from toolkit.align.aligner import find_bundle
+    from toolkit.align.aligner import GmmAlignerFiles
     from toolkit.align.folder import align_folder, summary
     from toolkit.align.times import read_ctm
     from toolkit.decode.bundle import find_ctc, read_card
-    from toolkit.decode.ctc.align_folder import align_folder_by_ctc
+    from toolkit.decode.ctc.align_folder import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries
 
-    # Read first: a fault of it is better told of before the alignment than after.
-    truth = None if reference is None else read_ctm(reference)
-    ctc, index = find_ctc(model), None if channel is None else channel - 1
-    if card := read_card(ctc or find_bundle(model)):
+    # Read first: report its faults before the alignment.
+    true_times = None if reference is None else read_ctm(reference)
+    ctc = find_ctc(model)
+    aligner = GmmAlignerFiles.find(model) if ctc is None else CtcAlignerFiles(ctc)
+    if card := read_card(aligner.bundle):
         click.echo(card, err=True)
-    if ctc is not None:
-        if speakers is not None:
-            note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
-            click.echo(note, err=True)
-        outcomes = align_folder_by_ctc(ctc, audio_dir, text, out, speakers, jobs, index)
-    else:
-        outcomes = align_folder(model, audio_dir, text, out, speakers, jobs, index)
+    if speakers is not None and not aligner.by_speaker:
+        note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
+        click.echo(note, err=True)
+    index = None if channel is None else channel - 1
+    outcomes = align_folder(aligner, audio_dir, text, out, speakers, jobs, index)
     for outcome in outcomes:
         if not outcome.aligned:
             click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)
     click.echo(summary(outcomes))
-    if truth is not None:
-        report = compare_boundaries(truth, read_ctm(out / "words.ctm"))
+    if true_times is not None:
+        report = compare_boundaries(true_times, read_ctm(out / "words.ctm"))
         click.echo(report.text(), nl=False)
     ctx.exit(0 if all(outcome.aligned for outcome in outcomes) else 1)

@@ -30,7 +30,7 @@ def clean(
     Example:
       toolkit clean exp/demo fbank plp denominators --dry-run
     """
-    from toolkit.report.folder import RunFolder
+    from toolkit.report.run_folder import RunFolder
     from toolkit.stages.disk import choose, removable, remove
     from toolkit.stages.log import duration
 

@@ -337,7 +337,7 @@ def import_alignments(
             raise click.ClickException(f"{table} holds no alignment")
         return
     from toolkit.align.times import read_ctm
-    from toolkit.features.store import FeatureStore
+    from toolkit.features.shards import FeatureStore
 
     if features is None:
         raise click.UsageError("a CTM does not give the number of frames: add --features")

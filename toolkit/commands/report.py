@@ -46,8 +46,8 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
       toolkit report exp/demo --out demo.html
       toolkit report exp/demo exp/wider
     """
-    from toolkit.report.run_page import ReportConfig, write_report
-    from toolkit.report.two_runs import write_comparison
+    from toolkit.report.config import ReportConfig
+    from toolkit.report.run_page import write_comparison, write_report
 
     if other is None:
         out = out or _page_of(run)
@@ -63,7 +63,7 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
 
 def _page_of(run: Path) -> Path:
     """The page in a run directory, unless it shows what is no longer there."""
-    from toolkit.report.folder import RunFolder
+    from toolkit.report.run_folder import RunFolder
     from toolkit.stages.disk import removed
 
     page = run / "report.html"

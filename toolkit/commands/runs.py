@@ -22,11 +22,11 @@ def runs(as_json: bool, folder: Path) -> None:
     Example:
       toolkit runs recipes
     """
-    from toolkit.report.runs import find_runs, lines
+    from toolkit.report.run_folder import find_runs, table_lines
 
     found = find_runs(folder)
     if as_json:
         click.echo(json.dumps([asdict(run) for run in found], indent=1))
         return
-    for line in lines(found):
+    for line in table_lines(found):
         click.echo(line)

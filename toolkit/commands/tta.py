@@ -175,8 +175,8 @@ def page(
         equal_batch=read_platforms(equal_batch) if equal_batch else (),
         equal_batch_targets=replace(config, wer=EQUAL_BATCH_WER) if wer is None else config,
         sweep=sweep_table(sweep) if sweep else None,
-        dataset=read_dataset(dataset).html() if dataset else "",
-        features=feature_figure(features) if features else "",
+        dataset=read_dataset(dataset) if dataset else None,
+        features=feature_figure(features) if features else None,
         title=title,
     )
     write_page(platforms, out, config, extras)

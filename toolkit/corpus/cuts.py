@@ -36,7 +36,7 @@ TRANSFORMS = frozenset(
     {
         *("Clipping", "Compress", "DereverbWPE", "LoudnessNormalization", "Narrowband", "Resample"),
         *("ReverbWithImpulseResponse", "Speed", "Tempo", "Volume"),
-        *("AddNoise", "Reverberate"),  # of toolkit.features.degrade
+        *("AddNoise", "Reverberate"),  # of toolkit.features.cut_audio
     }
 )
 """Transforms of audio, which lhotse looks up by name: those that read nothing but local files."""

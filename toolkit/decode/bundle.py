@@ -18,7 +18,7 @@ from toolkit.decode.rescore import WEIGHTS
 from toolkit.decode.search import DecodeConfig
 from toolkit.engines import engines
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import Weights

@@ -37,13 +37,11 @@ from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.decoded import Recognised
 from toolkit.decode.rescore import WEIGHTS, NbestList, Rescorer, RescoringWeights
 from toolkit.decode.words import SilenceGate, SilencePosteriors, WordAligner, silence_pdfs
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.shards import SHARDS, CmnState, FeatureStore, write_manifest, write_shard
 from toolkit.features.silence import counted_frames
-from toolkit.features.store import FeatureStore
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights

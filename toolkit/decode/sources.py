@@ -18,8 +18,7 @@ from toolkit.align.inputs import audio_files, read_speakers
 from toolkit.corpus.audio_file import begins_as_audio, count_channels
 from toolkit.decode.decoded import Transcript
 from toolkit.errors import ToolkitError
-from toolkit.features.audio import AudioError
-from toolkit.features.blocks import audio_blocks, pcm_blocks
+from toolkit.features.audio import AudioError, audio_blocks, pcm_blocks
 from toolkit.storage.paths import first_clash, places_of, safe_name
 from toolkit.storage.reading import regular, validated
 

@@ -12,8 +12,8 @@ from toolkit.decode.bundle import BundleError, is_ctc
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.decoded import Recognised
 from toolkit.decode.recogniser import NetworkRecogniser
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 from toolkit.fsa.online_search import OnlineSearch

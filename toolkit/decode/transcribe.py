@@ -18,9 +18,9 @@ from toolkit.decode.recogniser import NetworkRecogniser, SpeakerRecogniser, load
 from toolkit.decode.sources import Source, by_speaker, role_of
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
 from toolkit.processes.workers import map_in_processes

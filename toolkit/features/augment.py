@@ -20,6 +20,7 @@ import soundfile
 from toolkit.corpus.audio_file import AUDIO_SUFFIXES, open_audio
 from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
+from toolkit.features.config import AugmentConfig
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -32,48 +33,6 @@ _SUFFIX = re.compile(r"(?:_sp(\d+(?:\.\d+)?)(_aug)?|_aug)$")
 
 class AugmentError(ToolkitError):
     """Noises or impulse responses that cannot be used."""
-
-
-@dataclass(frozen=True)
-class AugmentConfig:
-    """Which augmented copies of the training utterances are added to the originals."""
-
-    speeds: tuple[float, ...] = ()
-    """A copy of every utterance for each of these factors; (0.9, 1.1) is the usual three-way speed
-    perturbation. None in the paper. 1 is allowed with `noise` or `rooms`."""
-    noise: Path | None = None
-    """Folder of noise recordings, searched with its subfolders; None: no noise."""
-    noise_share: float = 0.8
-    """Share of the copies that get noise."""
-    snr: tuple[float, float] = (5.0, 20.0)
-    """Lowest and highest ratio of speech to noise in dB."""
-    rooms: Path | None = None
-    """Folder of room impulse responses, searched with its subfolders; None: no reverberation."""
-    rooms_share: float = 0.5
-    """Share of the copies that are reverberated."""
-    seed: int = 0
-    """Random seed; with a copy's id it decides what the copy gets."""
-
-    def __post_init__(self) -> None:
-        if len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds are {self.speeds}, needs to be different factors")
-        for speed in self.speeds:
-            if not 0.5 <= speed <= 2:
-                raise ValueError(f"a speed is {speed}, needs to be from 0.5 to 2")
-            if speed == 1 and not self.degrades:
-                raise ValueError("speed 1 without noise or rooms would copy the originals")
-        if self.degrades and not self.speeds:
-            raise ValueError("noise and rooms need speeds: (1.0,) for copies at the same speed")
-        for name in ("noise_share", "rooms_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be from 0 to 1")
-        if len(self.snr) != 2 or self.snr[0] > self.snr[1]:
-            raise ValueError(f"snr is {self.snr}, needs to be the lowest and the highest in dB")
-
-    @property
-    def degrades(self) -> bool:
-        """Whether copies get noise or reverberation."""
-        return self.noise is not None or self.rooms is not None
 
 
 def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[MonoCut]":
@@ -139,8 +98,7 @@ def _audio_files(folder: Path) -> list[_Audio]:
 def _copy(
     cut: "MonoCut", speed: float, config: AugmentConfig, noises: list[_Audio], rooms: list[_Audio]
 ) -> "MonoCut":
-    from toolkit.features.cut_resampling import is_costly
-    from toolkit.features.degrade import AddNoise, Reverberate
+    from toolkit.features.cut_audio import AddNoise, Reverberate, is_costly
 
     name, rate = cut.id, cut.sampling_rate
     copy = cut.resample(ROUND_RATE) if is_costly(round(rate * speed), rate) else cut

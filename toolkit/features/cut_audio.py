@@ -1,21 +1,24 @@
-"""Reads the audio of lhotse cuts as one-channel float samples at a given sampling rate."""
+"""Reads the audio of lhotse's cuts, with its transforms: rooms and noise are added here."""
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lhotse.audio.backend import LibsndfileBackend, set_current_audio_backend
+from lhotse.augmentation import AudioTransform
 from lhotse.cut import Cut, MixedCut
 from lhotse.utils import compute_num_samples
 from torch import Tensor
 
-import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
+import toolkit.features.cut_audio  # noqa: F401 - registers its transforms with lhotse
 from toolkit.corpus.audio_file import absence, open_at, open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
 from toolkit.corpus.manifest import FEATURE_MATRIX
 from toolkit.features.audio import AudioError, check_samples, load_audio, resample
-from toolkit.features.cut_resampling import check_resampling
 from toolkit.storage.reading import reason
 
 
@@ -104,3 +107,115 @@ class LocalFiles(LibsndfileBackend):
 
 
 LOCAL_FILES = LocalFiles()
+
+
+TELEPHONE_RATE = 8000
+"""Hz: the rate of telephones, to and from which `Narrowband` resamples."""
+MAX_FILTER_VALUES = 1 << 24
+"""Values in a filter; lhotse takes some 32 bytes for each. 0.9 of any usual rate needs a hundred,
+44.1 to 16 kHz 71,000, 1.00001 of 384 kHz nine billion."""
+
+
+def check_resampling(cut: Cut) -> None:
+    """Check that no transform of the cut resamples between rates with next to no common divisor.
+
+    lhotse's filter has a row for every sample of the new rate and a column for every one of the
+    old, divided by the greatest common divisor.
+
+    Raises:
+      UnsafeCutError: one does.
+    """
+    for rate, new in _resamplings(cut):
+        if is_costly(rate, new):
+            raise UnsafeCutError(
+                f"{cut.id}: a transform resamples from {rate} to {new} Hz, whose greatest common"
+                f" divisor is {math.gcd(rate, new)}: the filter would take gigabytes; choose"
+                " another factor or write its output to a file and name that"
+            )
+
+
+def is_costly(rate: int, new: int) -> bool:
+    """Whether a filter between two rates has more than `MOST` values."""
+    return rate * new > MAX_FILTER_VALUES * math.gcd(rate, new) ** 2
+
+
+def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
+    cuts = [track.cut for track in cut.tracks] if isinstance(cut, MixedCut) else [cut]
+    for recording in (one.recording for one in cuts if one.has_recording):
+        for transform in recording.transforms or ():
+            if isinstance(transform, dict):
+                name, settings = transform["name"], transform["kwargs"]
+            else:
+                name, settings = type(transform).__name__, vars(transform)
+            if name == "Resample":
+                yield settings["source_sampling_rate"], settings["target_sampling_rate"]
+            elif name == "Narrowband":
+                yield settings["source_sampling_rate"], TELEPHONE_RATE
+            elif name == "Speed":  # at the rate of the recording, wherever it stands
+                yield round(recording.sampling_rate * settings["factor"]), recording.sampling_rate
+
+
+class _InPlace(AudioTransform):
+    """A transform that does not move samples in time."""
+
+    def reverse_timestamps(
+        self, offset: float, duration: float | None, sampling_rate: int
+    ) -> tuple[float, float | None]:
+        """Return the same span, see lhotse."""
+        return offset, duration
+
+
+@dataclass
+class Reverberate(_InPlace):
+    """Convolution with a room impulse response, the delay of its highest peak removed.
+
+    The power of each channel stays the same, so that levels remain comparable.
+    """
+
+    path: str
+    """Audio file of the impulse response."""
+    channel: int
+    """Index of the channel of the impulse response."""
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+        """Convolve [channels, S] samples."""
+        response = load_audio(self.path, sampling_rate, channel=self.channel).numpy()
+        delay = int(np.abs(response).argmax())
+        length = samples.shape[1]
+        from scipy.signal import fftconvolve
+
+        wet = fftconvolve(samples, response[None], axes=1)[:, delay : delay + length]
+        power = _power(wet)
+        gain = np.sqrt(np.divide(_power(samples), power, out=np.ones_like(power), where=power > 0))
+        return (wet * gain).astype(np.float32)
+
+
+@dataclass
+class AddNoise(_InPlace):
+    """Additive noise at a given signal-to-noise ratio over the whole utterance, in each channel."""
+
+    path: str
+    """Audio file of the noise; repeated where it is too short."""
+    start: float
+    """Start of the excerpt of the noise, in seconds."""
+    snr: float
+    """Signal-to-noise ratio in dB."""
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+        """Add the noise to [channels, S] samples."""
+        noise = self._noise(samples.shape[1], sampling_rate)
+        power = float(_power(noise[None])[0, 0])
+        if power == 0:
+            return samples
+        gain = np.sqrt(_power(samples) / (power * 10 ** (self.snr / 10)))
+        return (samples + gain * noise).astype(np.float32)
+
+    def _noise(self, length: int, rate: int) -> np.ndarray:
+        whole = load_audio(self.path, rate).numpy()
+        first = min(round(self.start * rate), len(whole) - 1)
+        return np.resize(np.roll(whole, -first), length)
+
+
+def _power(samples: np.ndarray) -> np.ndarray:
+    """Return the mean square [channels, 1] of samples [channels, S]."""
+    return np.mean(np.square(samples, dtype=np.float64), axis=1, keepdims=True)

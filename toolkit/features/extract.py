@@ -5,26 +5,30 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from toolkit.corpus.manifest import audio_of, speaker_of, write_cuts
 from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
-from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.degrade import AddNoise, Reverberate
-from toolkit.features.engine import engine_version, usable_engine
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError, TooShortError
+from toolkit.features.config import ExtractConfig, FrontendConfig
+from toolkit.features.cut_audio import AddNoise, Reverberate, load_cut_audio
+from toolkit.features.frontend import (
+    Frontend,
+    FrontendError,
+    TooShortError,
+    engine_version,
+    feature_backend,
+)
 from toolkit.features.kaldi.feature_dir import KaldiFormat, read_features
 from toolkit.features.kaldi.tables import KaldiIoError
-from toolkit.features.on_device import features_on_device
-from toolkit.features.packing import balanced_shards, total_seconds
 from toolkit.features.shards import (
     FAILED_CUTS,
     MANIFEST,
@@ -32,11 +36,13 @@ from toolkit.features.shards import (
     FeatureFormat,
     cuts_path,
     features_path,
+    plan_shards,
+    total_seconds,
     write_manifest,
     write_shard,
 )
 from toolkit.processes.devices import one_thread
-from toolkit.processes.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes, map_in_threads
 from toolkit.storage.files import link_or_copy, write_atomically
 from toolkit.storage.paths import PathAliases, places_of
 
@@ -44,37 +50,16 @@ if TYPE_CHECKING:
     from lhotse.cut import MonoCut
     from torch import Tensor
 
+logger = logging.getLogger(__name__)
+
 KALDI = "Kaldi"
 """What has computed imported features, in markers and manifests."""
 MARKERS = "done"
 FAILED = "failed.tsv"
-logger = logging.getLogger(__name__)
 
 
 class ExtractError(ToolkitError):
     """A split whose features cannot be extracted."""
-
-
-@dataclass(frozen=True)
-class ExtractConfig:
-    """What to extract and how to cut it into shards."""
-
-    frontend: FrontendConfig = field(default_factory=FrontendConfig)
-    """The front end (C5 by default)."""
-    hours_per_shard: float = 0.5
-    """Approximate hours of audio per shard (C16: 5 h): speakers are never divided, so one with more
-    has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is
-    the unit of parallel work and of resuming."""
-    max_failed_share: float = 0.05
-    """Share of utterances that may fail before the extraction is an error. Utterances shorter than
-    a window do not count: the check excludes them from training and warns of those in other
-    splits."""
-
-    def __post_init__(self) -> None:
-        if self.hours_per_shard <= 0:
-            raise ValueError("hours_per_shard must be positive")
-        if not 0 <= self.max_failed_share <= 1:
-            raise ValueError("max_failed_share must be from 0 to 1")
 
 
 def extract(
@@ -124,7 +109,7 @@ def extract(
         # Made here too: a missing engine is better reported than in a worker.
         log_engine(Frontend(config.frontend).engine)
     features: FeatureFormat = imported or config.frontend
-    engine = engine_version(usable_engine()) if imported is None else KALDI
+    engine = engine_version(feature_backend()) if imported is None else KALDI
     shards = pack_shards(cuts, config.hours_per_shard)
     digest = partial(_digest, form=features, places=places_of(out), audio=audio or {})
     plans = [_Plan(i, digest(shard), shard) for i, shard in enumerate(shards)]
@@ -204,7 +189,7 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
     durations = {s: total_seconds(cut.duration for cut in own) for s, own in speakers.items()}
     return [
         [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
-        for shard in balanced_shards(durations, hours)
+        for shard in plan_shards(durations, hours)
     ]
 
 
@@ -293,7 +278,7 @@ def _extract_shard(plan: _Plan, form: FeatureFormat, out: Path) -> dict:
     if isinstance(form, FrontendConfig):
         compute = Frontend(form)
         features = (_features(cut, compute) for cut in plan.cuts)
-        engine = engine_version(usable_engine())
+        engine = engine_version(feature_backend())
     else:
         features, engine = map(_imported, plan.cuts), KALDI
     with one_thread():
@@ -316,7 +301,7 @@ def _extract_on_device(
     for plan in plans:
         with one_thread():
             features = islice(found, len(plan.cuts))
-            engine = engine_version(usable_engine())
+            engine = engine_version(feature_backend())
             marker = _write_shard(plan, features, frontend, out, engine)
         yield marker
 
@@ -366,3 +351,56 @@ def _usable(
             raise ExtractError(f"{cut.id}: {features!r} during feature extraction") from features
         else:
             yield cut, speaker_of(cut), features
+
+
+BATCH = 32
+"""Most utterances per batch."""
+BATCH_SECONDS = 320.0
+"""Audio per batch, after which it is closed: some 200 MB of the device's memory."""
+BATCHES_AHEAD = 2
+
+
+def features_on_device(
+    cuts: "Iterable[MonoCut]", frontend: Frontend, jobs: int
+) -> Iterator[Tensor | Exception]:
+    """Compute the features of cuts, in their order.
+
+    Args:
+      cuts: any number; they are taken as needed.
+      frontend: for the device to compute on.
+      jobs: threads that read audio.
+
+    Yields:
+      For each cut [T, F] float32 on the CPU, or the exception that its audio or features raised.
+    """
+    rate = frontend.config.sampling_rate
+
+    def load(cut: "MonoCut") -> Tensor | Exception:
+        try:
+            return load_cut_audio(cut, rate)
+        except Exception as error:
+            return error
+
+    def compute(batch: list[Tensor | Exception]) -> list[Tensor | Exception]:
+        found = iter(frontend.batch([x for x in batch if isinstance(x, Tensor)]))
+        return [next(found) if isinstance(x, Tensor) else x for x in batch]
+
+    loaded = map_in_threads(load, cuts, jobs, jobs + 2 * BATCH)
+    batches = _batches(loaded, BATCH_SECONDS * rate)
+    return chain.from_iterable(map_in_threads(compute, batches, 1, BATCHES_AHEAD))
+
+
+def _batches(
+    loaded: Iterator[Tensor | Exception], most: float
+) -> Iterator[list[Tensor | Exception]]:
+    """Group what was loaded; a batch is closed at `BATCH` or `most` samples."""
+    batch: list[Tensor | Exception] = []
+    samples = 0
+    for one in loaded:
+        batch.append(one)
+        samples += len(one) if isinstance(one, Tensor) else 0
+        if len(batch) == BATCH or samples >= most:
+            yield batch
+            batch, samples = [], 0
+    if batch:
+        yield batch

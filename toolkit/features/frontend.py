@@ -1,18 +1,17 @@
 """Kaldi's front ends (log-mel, MFCC, PLP, log-mel beside MFCC), by kaldifeat or by torch."""
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from toolkit.engines import FRONTEND_VARIABLE, EngineError, frontend_engine
 from toolkit.errors import ToolkitError
-from toolkit.features.cepstra import CepstralTransform, PerceptualLinearPrediction
-from toolkit.features.engine import usable_engine
-from toolkit.features.filterbank import FilterBank, FlooredLog, mel_filters, mel_points
+from toolkit.features.config import FrontendConfig
 from toolkit.features.silence import PLP_MARK
 from toolkit.processes.devices import to_device
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 SMALLEST_STEP = 1e-3
 """Of a 16-bit step: where no two neighbouring samples differ by more there is digital silence."""
-DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
 
 
 class FrontendError(ToolkitError):
@@ -30,90 +28,6 @@ class FrontendError(ToolkitError):
 
 class TooShortError(FrontendError):
     """The audio of an utterance is shorter than one window."""
-
-
-def _mel(hertz: float) -> float:
-    return 1127 * math.log(1 + hertz / 700)
-
-
-@dataclass(frozen=True)
-class FrontendConfig:
-    """Settings of the front end; all others have Kaldi's defaults."""
-
-    kind: str = "fbank"
-    """`fbank` (natural-log mel energies, C5), `mfcc`, `plp` (C4), or `fbank_mfcc` (A1): natural-log
-    mel magnitudes followed by the MFCC computed from them."""
-    num_mel_bins: int | None = None
-    """Mel filters; None: 64 for fbank (C5), 80 for fbank_mfcc (A1), 23 (Kaldi's default) for mfcc
-    and plp."""
-    num_ceps: int = 13
-    """Coefficients of mfcc, plp and fbank_mfcc, C0 included (C4: 13, 39 with deltas; A1: 13)."""
-    frame_length_ms: float = 25.0
-    """Window in milliseconds (C5: 25, A1: 32)."""
-    frame_shift_ms: float = 10.0
-    """Step in milliseconds (C5, A1: 10)."""
-    low_freq: float = 20.0
-    """Lower edge of the first mel filter in Hz."""
-    high_freq: float = 0.0
-    """Upper edge of the last mel filter in Hz; zero or below counts from the Nyquist frequency."""
-    sampling_rate: int = 16000
-    """Rate in Hz at which the front end runs (C5: 16 kHz); audio is resampled to it."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in DEFAULT_MEL_BINS:
-            raise ValueError(f"kind is {self.kind!r}, not one of {sorted(DEFAULT_MEL_BINS)}")
-        if self.mel_bins < 3:
-            raise ValueError(f"num_mel_bins is {self.num_mel_bins}, needs to be 3 or more")
-        most = 13 if self.kind == "plp" else self.mel_bins  # PLP: linear prediction of order 12
-        if self.kind != "fbank" and not 1 <= self.num_ceps <= most:
-            raise ValueError(f"num_ceps is {self.num_ceps}, needs to be 1 to {most}")
-        if not 0 < self.frame_shift_ms <= self.frame_length_ms <= 1000:
-            raise ValueError("needs 0 < frame_shift_ms <= frame_length_ms <= 1000")
-        if not 1000 <= self.sampling_rate <= 1_000_000:
-            raise ValueError(f"sampling_rate is {self.sampling_rate}, needs 1,000 to 1,000,000 Hz")
-        nyquist = self.sampling_rate / 2
-        if not 0 <= self.low_freq < self.upper_edge <= nyquist:
-            raise ValueError(f"needs 0 <= low_freq < high_freq <= {nyquist:g} Hz")
-        if self._has_empty_filter(self.upper_edge):
-            raise ValueError(
-                f"num_mel_bins is {self.mel_bins}, too many for windows of "
-                f"{self.frame_length_ms:g} ms: a filter would contain no bin of the FFT"
-            )
-
-    def _has_empty_filter(self, high: float) -> bool:
-        """Whether some mel filter contains no bin of the FFT, in which case kaldifeat aborts."""
-        window = round(self.frame_length_ms * self.sampling_rate / 1000)
-        points = 2 ** (window - 1).bit_length()  # of the FFT
-        bins = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
-        low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
-        lefts = [low + i * step for i in range(self.mel_bins)]
-        return any(bisect_right(bins, left) >= bisect_left(bins, left + 2 * step) for left in lefts)
-
-    @property
-    def upper_edge(self) -> float:
-        """Upper edge of the last mel filter in Hz, counted from 0."""
-        return self.high_freq if self.high_freq > 0 else self.sampling_rate / 2 + self.high_freq
-
-    @property
-    def mel_bins(self) -> int:
-        """Number of mel filters, the default resolved."""
-        return DEFAULT_MEL_BINS[self.kind] if self.num_mel_bins is None else self.num_mel_bins
-
-    @property
-    def dimension(self) -> int:
-        """F, the number of values per frame."""
-        if self.kind == "fbank_mfcc":
-            return self.mel_bins + self.num_ceps
-        return self.mel_bins if self.kind == "fbank" else self.num_ceps
-
-
-PRESETS = {
-    "fbank80-mfcc13": FrontendConfig("fbank_mfcc", frame_length_ms=32.0),
-    "fbank80": FrontendConfig("fbank", num_mel_bins=80),
-    "fbank40": FrontendConfig("fbank", num_mel_bins=40, frame_length_ms=10.0),
-}
-"""The benchmark's 93 values per frame (A1), and what it compares them with: 80 log-mel of 25 ms
-windows and 40 of 10 ms windows (A2)."""
 
 
 class Frontend:
@@ -137,12 +51,12 @@ class Frontend:
         self, config: FrontendConfig, engine: str | None = None, device: str = "cpu"
     ) -> None:
         self.config = config
-        self.engine = engine or usable_engine()
+        self.engine = engine or feature_backend()
         self._device = torch.device(device)
         if self.engine == "kaldifeat":
-            self._base = _by_kaldifeat(config, self._device)
+            self._base = _kaldifeat_computer(config, self._device)
         else:
-            self._base = _by_torch(config)
+            self._base = _torch_computer(config)
         if config.kind == "fbank_mfcc":
             self._cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
 
@@ -274,7 +188,7 @@ def kaldifeat_computer(
     return classes.get(config.kind, kaldifeat.Fbank)(options)
 
 
-def _by_kaldifeat(config: FrontendConfig, device: torch.device) -> Callable[..., Tensor]:
+def _kaldifeat_computer(config: FrontendConfig, device: torch.device) -> Callable[..., Tensor]:
     kaldi = kaldifeat_computer(config, device)
 
     def compute(*utterances: Tensor) -> Tensor:
@@ -285,7 +199,7 @@ def _by_kaldifeat(config: FrontendConfig, device: torch.device) -> Callable[...,
     return compute
 
 
-def _by_torch(config: FrontendConfig) -> Callable[..., Tensor]:
+def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
     # Kaldi rounds down.
     window = int(config.frame_length_ms * config.sampling_rate / 1000)
     step = int(config.frame_shift_ms * config.sampling_rate / 1000)
@@ -305,3 +219,266 @@ def _by_torch(config: FrontendConfig) -> Callable[..., Tensor]:
         return rest.to(device)(bank.to(device)(*utterances))
 
     return compute
+
+
+def feature_backend() -> str:
+    """Return `toolkit.engines.frontend_engine`, having imported it.
+
+    Raises:
+      EngineError: it is kaldifeat, which cannot be imported.
+    """
+    engine = frontend_engine()
+    if engine == "kaldifeat" and (problem := kaldifeat_import_error()):
+        raise EngineError(
+            f"kaldifeat cannot be imported ({problem}); with {FRONTEND_VARIABLE}=torch features are"
+            " computed without it"
+        )
+    return engine
+
+
+def engine_version(engine: str) -> str:
+    """Return an engine's name and version: "torch 2.13.0"."""
+    return f"{engine} {metadata.version(engine)}"
+
+
+@cache
+def kaldifeat_import_error() -> str:
+    """Return why kaldifeat cannot be imported; empty where it can."""
+    import torch  # noqa: F401 - before kaldifeat, whose library needs torch's to be loaded
+
+    try:
+        import kaldifeat  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+PREEMPHASIS = 0.97  # Kaldi's
+FRAMES_PER_BLOCK = 256
+"""Frames computed at a time on a CPU: what lies between samples and energies stays in its cache."""
+
+
+def hertz_to_mel(hertz: Tensor) -> Tensor:
+    """Return frequencies in Hz on Kaldi's mel scale, rounded as Kaldi's: [...] float32.
+
+    The logarithm is correctly rounded (as the C library's, but not torch's own, is): at 2,840 mel
+    the last bit is worth 2.4e-4 mel, and narrow filters show it in their energies.
+    """
+    return 1127 * (1 + hertz.float() / 700).double().log().float()
+
+
+def mel_to_hertz(mels: Tensor) -> Tensor:
+    """Return points of the mel scale in Hz: [...] float64."""
+    return 700 * ((mels.double() / 1127).exp() - 1)
+
+
+def mel_points(num_bins: int, low: float, high: float) -> Tensor:
+    """Return where the filters begin, peak and end in mel: [M + 2] float32.
+
+    Filter m rises from point m to point m + 1, where the next begins, and falls to point m + 2.
+
+    Args:
+      num_bins: M, the number of filters.
+      low: lower edge of the first in Hz.
+      high: upper edge of the last in Hz.
+    """
+    first, last = hertz_to_mel(torch.tensor([low, high]))
+    return first + torch.arange(num_bins + 2) * ((last - first) / (num_bins + 1))
+
+
+def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
+    """Return Kaldi's mel filters, triangles on the mel scale whose peaks are 1.
+
+    Args:
+      points: [M + 2] of `mel_points`.
+      size: N, of the FFT.
+      rate: sampling rate in Hz.
+
+    Returns:
+      [N / 2, M] float32; as in Kaldi the bin of the Nyquist frequency is left out.
+    """
+    left, peak, right = points[:-2], points[1:-1], points[2:]
+    bins = hertz_to_mel(torch.arange(size // 2) * (rate / size))[:, None]
+    rising, falling = (bins - left) / (peak - left), (right - bins) / (right - peak)
+    return torch.minimum(rising, falling).clamp(min=0)
+
+
+class FilterBank(nn.Module):
+    """Mel energies of frames, in Kaldi's order of operations.
+
+    Of each frame the mean is subtracted, then 0.97 of the sample before; Povey's window and zeros
+    up to a power of two follow. The order matters beyond the last bit: where a narrow filter holds
+    a thousandth of the amplitude, one rounding of a sample is seen in its logarithm (noise, 80
+    filters: 8e-4 with one rounding fewer in the pre-emphasis, 2e-5 without). Frames lie as with
+    `--snip-edges=false`: the signal is mirrored at both ends.
+
+    Args:
+      filters: [N / 2, M] of `mel_filters`, N a power of two.
+      window: W, the window's length in samples, W <= N.
+      step: samples from frame to frame.
+      power: whether to sum the power of the spectrum, or its magnitude.
+    """
+
+    def __init__(self, filters: Tensor, window: int, step: int, power: bool = True) -> None:
+        super().__init__()
+        self._step, self._power = step, power
+        angles = 2 * math.pi / (window - 1) * torch.arange(window, dtype=torch.float64)
+        self.register_buffer("_window", (0.5 - 0.5 * angles.cos()).pow(0.85).float())
+        self.register_buffer("_filters", filters)
+
+    def forward(self, *utterances: Tensor) -> Tensor:
+        """Compute the energies of one utterance or several.
+
+        Args:
+          utterances: [S] float32 each, S >= W, on the module's device.
+
+        Returns:
+          [T, M] float32, the utterances' frames one after the other; each has round(S / step).
+        """
+        first, *others = (self._frames(samples) for samples in utterances)
+        frames = torch.cat([first, *others]) if others else first
+        if frames.device.type != "cpu":
+            return self._energies(frames)
+        return torch.cat([self._energies(block) for block in frames.split(FRAMES_PER_BLOCK)])
+
+    def _frames(self, samples: Tensor) -> Tensor:
+        """Return the overlapping windows [T, W], which share their memory."""
+        size = len(self._window)
+        count = (len(samples) + self._step // 2) // self._step
+        left = (size - self._step) // 2
+        right = max(0, (count - 1) * self._step + size - left - len(samples))
+        mirrored = [samples[:left].flip(0), samples, samples[len(samples) - right :].flip(0)]
+        return torch.cat(mirrored).as_strided((count, size), (self._step, 1))
+
+    def _energies(self, frames: Tensor) -> Tensor:
+        padded = frames.new_zeros(len(frames), 2 * len(self._filters))
+        windowed = padded[:, : frames.shape[1]]
+        centred = frames - frames.mean(dim=1, keepdim=True)
+        # Not `torch.sub(..., alpha=PREEMPHASIS)`: that rounds once where Kaldi rounds twice.
+        torch.sub(centred[:, 1:], PREEMPHASIS * centred[:, :-1], out=windowed[:, 1:])
+        torch.mul(centred[:, 0], 1 - PREEMPHASIS, out=windowed[:, 0])
+        windowed *= self._window
+        spectrum = torch.fft.rfft(padded)[:, :-1].abs()
+        return (spectrum.square_() if self._power else spectrum) @ self._filters
+
+
+class FlooredLog(nn.Module):
+    """Natural logarithms of energies; Kaldi's floor, 2^-23, stands for nothing."""
+
+    def forward(self, energies: Tensor) -> Tensor:
+        """Return the logarithms in the place of `energies`."""
+        return energies.clamp_(min=torch.finfo(torch.float32).eps).log_()
+
+
+LIFTER = 22  # this and the following are Kaldi's
+LPC_ORDER = 12
+COMPRESSION = 0.33333
+SMALLEST_GAIN = 1e-5
+
+
+def lifter(num_ceps: int) -> Tensor:
+    """Return the factors of the cepstral coefficients: [num_ceps] float64."""
+    orders = torch.arange(num_ceps, dtype=torch.float64)
+    return 1 + LIFTER / 2 * torch.sin(math.pi * orders / LIFTER)
+
+
+def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
+    """Return the matrix of Kaldi's MFCC on log-mel values: DCT-II, orthonormal, then lifter.
+
+    Returns:
+      [mel_bins, num_ceps] float64.
+    """
+    filters = torch.arange(mel_bins, dtype=torch.float64) + 0.5
+    orders = torch.arange(num_ceps, dtype=torch.float64)
+    matrix = math.sqrt(2 / mel_bins) * torch.cos(math.pi / mel_bins * filters[:, None] * orders)
+    matrix[:, 0] = math.sqrt(1 / mel_bins)
+    return matrix * lifter(num_ceps)
+
+
+class CepstralTransform(nn.Module):
+    """MFCC of log-mel values: `cepstral_transform` in float32.
+
+    Args:
+      mel_bins: M, the number of filters.
+      num_ceps: coefficients to compute, C0 included.
+    """
+
+    def __init__(self, mel_bins: int, num_ceps: int) -> None:
+        super().__init__()
+        self.register_buffer("_matrix", cepstral_transform(mel_bins, num_ceps).float())
+
+    def forward(self, log_mel: Tensor) -> Tensor:
+        """Transform log-mel values [T, M]; return [T, num_ceps]."""
+        return log_mel @ self._matrix
+
+
+class PerceptualLinearPrediction(nn.Module):
+    """PLP of mel energies (Hermansky 1990): loudness, its autocorrelation, prediction, cepstrum.
+
+    From the autocorrelation on in float64: where a spectrum has a high peak, the recursion
+    amplifies roundings. C0 is the logarithm of the residual, at least 2^-23 as in kaldifeat.
+    Frames without energy are not numbers.
+
+    Args:
+      points: [M + 2] of `toolkit.features.frontend.mel_points`.
+      num_ceps: coefficients to compute, C0 included; at most 13.
+    """
+
+    def __init__(self, points: Tensor, num_ceps: int) -> None:
+        super().__init__()
+        square = mel_to_hertz(points[1:-1]) ** 2  # of Hz
+        loudness = (square / (square + 1.6e5)) ** 2 * (square + 1.44e6) / (square + 9.61e6)
+        self.register_buffer("_loudness", loudness.float())
+        # The inverse DFT of a spectrum [M + 2] and its mirror image: [order + 1, M + 2].
+        steps = len(points) - 1
+        angles = torch.arange(LPC_ORDER + 1)[:, None] * torch.arange(steps + 1).double()
+        cosines = torch.cos(math.pi / steps * angles) / steps
+        cosines[:, [0, -1]] /= 2
+        self.register_buffer("_cosines", cosines)
+        self.register_buffer("_lifter", lifter(num_ceps))
+
+    def forward(self, energies: Tensor) -> Tensor:
+        """Transform mel energies [T, M] float32; return [T, num_ceps] float32."""
+        loudness = (energies * self._loudness).pow_(COMPRESSION).double()
+        spectrum = torch.cat([loudness[:, :1], loudness, loudness[:, -1:]], dim=1)
+        predictor, residual = durbin(self._cosines @ spectrum.T)
+        c0 = residual.log().clamp(min=torch.finfo(torch.float32).eps)
+        cepstra = torch.cat([c0[None], cepstrum(predictor)])[: len(self._lifter)]
+        return (cepstra.T * self._lifter).float()
+
+
+def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the linear predictors of frames by the Levinson-Durbin recursion.
+
+    Args:
+      autocorrelation: [P + 1, T].
+
+    Returns:
+      `a` [P, T] of the inverse filter 1 + a_1 z^-1 + ..., and the energy [T] of what it leaves. As
+      in Kaldi an order lowers that by a factor of 1e-5 at most.
+    """
+    order = len(autocorrelation) - 1
+    predictor = torch.empty_like(autocorrelation[1:])
+    energy = autocorrelation[0]
+    for i in range(order):
+        known = predictor[:i]
+        later = autocorrelation[1 : i + 1].flip(0)
+        reflection = (autocorrelation[i + 1] + (known * later).sum(dim=0)) / energy
+        energy = energy * (1 - reflection.square()).clamp(min=SMALLEST_GAIN)
+        predictor[:i] = known - reflection * known.flip(0)
+        predictor[i] = -reflection
+    return predictor, energy
+
+
+def cepstrum(predictor: Tensor) -> Tensor:
+    """Return the cepstral coefficients 1 to P [P, T] of the filters 1 / (1 + a_1 z^-1 + ...).
+
+    Args:
+      predictor: a, [P, T].
+    """
+    cepstra = torch.empty_like(predictor)
+    for n in range(len(predictor)):
+        weights = torch.arange(n, 0, -1, dtype=predictor.dtype, device=predictor.device) / (n + 1)
+        products = predictor[:n] * cepstra[:n].flip(0) * weights[:, None]
+        cepstra[n] = -predictor[n] - products.sum(dim=0)
+    return cepstra

@@ -1,4 +1,4 @@
-"""Features of GMM systems from cepstra: CMN by speaker, deltas, LDA + MLLT, fMLLR."""
+"""Features of GMM systems from cepstra: CMN by speaker, deltas, LDA + MLLT, fMLLR (C4)."""
 
 import json
 import os
@@ -12,16 +12,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.deltas import add_deltas
-from toolkit.features.shards import MANIFEST
-from toolkit.features.splice import splice
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import MANIFEST, FeatureStore
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 
 ADVICE = "train the system again, or restore the file"
 MAX_SPLICE = 50
-KEPT_BYTES = 64 << 20
+CACHED_BYTES = 64 << 20
 """Features of a front end that a process keeps, before fMLLR: 1.1 hours of 40 values per frame.
 Training passes over the same utterances dozens of times, and making their features takes a quarter
 of the time of a pass. Those of two front ends are kept: a system's and of that which it is trained
@@ -146,7 +143,7 @@ class GmmFeatures:
     def load(self, utterance: str) -> Tensor:
         """Return the features of an utterance, [T, D]."""
         speaker = self.speaker(utterance)
-        kept = _kept(self.path, self._modified, self.frontend.splice, self._projection)
+        kept = _feature_cache(self.path, self._modified, self.frontend.splice, self._projection)
         x = kept.get(utterance)
         if x is None:
             if speaker not in self._means:
@@ -179,12 +176,12 @@ class GmmFeatures:
         self.__dict__.update(state | {"transforms": transforms})
 
 
-class _Kept:
+class _FeatureCache:
     """Features by utterance, the first ones that have room: passes are in the same order."""
 
     def __init__(self) -> None:
         self._features: dict[str, Tensor] = {}
-        self._room = KEPT_BYTES
+        self._room = CACHED_BYTES
 
     def get(self, utterance: str) -> Tensor | None:
         return self._features.get(utterance)
@@ -197,9 +194,11 @@ class _Kept:
 
 
 @lru_cache(maxsize=2)
-def _kept(path: Path, modified: int, splice: int, projection: bytes | None) -> _Kept:
+def _feature_cache(
+    path: Path, modified: int, splice: int, projection: bytes | None
+) -> _FeatureCache:
     """What this process keeps of a store's features by one front end."""
-    return _Kept()
+    return _FeatureCache()
 
 
 @lru_cache(maxsize=8)
@@ -221,3 +220,63 @@ def load_transforms(path: Path) -> dict[str, Tensor]:
     """
     with reading(path, GmmFeaturesError, ADVICE):
         return read_tensors(path, {"*": ("F32", 2)})[0]
+
+
+def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
+    """Append regression deltas up to `order`, as Kaldi's add-deltas does.
+
+    Each order is one filter on the original frames (the regression filter convolved with
+    itself); frames past either end repeat the end frame.
+
+    Args:
+      features: [T, F].
+      order: highest derivative.
+      window: frames on either side of the regression.
+
+    Returns:
+      [T, F * (order + 1)]: the features, then their deltas, then delta-deltas, ...
+    """
+    num_frames = features.shape[0]
+    if num_frames == 0:
+        return features.new_empty(0, features.shape[1] * (order + 1))
+    context = order * window
+    times = torch.arange(-context, num_frames + context).clamp(0, num_frames - 1)
+    padded = features[times]
+    blocks = [features]
+    for filter_ in _delta_filters(order, window)[1:]:
+        half = len(filter_) // 2
+        block = torch.zeros_like(features)
+        for shift, weight in enumerate(filter_, start=context - half):
+            block += weight * padded[shift : shift + num_frames]
+        blocks.append(block)
+    return torch.cat(blocks, dim=1)
+
+
+def _delta_filters(order: int, window: int) -> list[list[float]]:
+    """Filter of every order, each 2 * order * window + 1 weights, oldest frame first."""
+    norm = sum(j * j for j in range(-window, window + 1))
+    filters = [[1.0]]
+    for _ in range(order):
+        last = filters[-1]
+        convolved = [0.0] * (len(last) + 2 * window)
+        for i, weight in enumerate(last):
+            for j in range(-window, window + 1):
+                convolved[i + j + window] += weight * j / norm
+        filters.append(convolved)
+    return filters
+
+
+def splice(features: Tensor, left: int, right: int) -> Tensor:
+    """Join every frame with its neighbours, as Kaldi's splice-feats does.
+
+    Args:
+      features: [T, D].
+      left, right: frames before and after; past either end the end frame repeats.
+
+    Returns:
+      [T, D * (left + 1 + right)]: the oldest frame first.
+    """
+    times = torch.arange(len(features), device=features.device)
+    offsets = torch.arange(-left, right + 1, device=features.device)
+    window = (times[:, None] + offsets).clamp(0, max(len(features) - 1, 0))
+    return features[window].flatten(1)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.cmn_state import CmnState
+from toolkit.features.shards import CmnState, FeatureStore
 from toolkit.features.silence import counted_frames
-from toolkit.features.store import FeatureStore
 from toolkit.processes.devices import one_thread
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading

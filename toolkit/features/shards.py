@@ -1,9 +1,9 @@
-"""Feature shards on disk, in the layout of lhotse's Shar.
+"""Shards on disk, in the layout of lhotse's Shar, and access to them by utterance.
 
-A shard is `cuts.NNNNNN.jsonl` and `features.NNNNNN.tar`; `CutSet.from_shar(in_dir=...)` reads a
-folder of them without this package. The layout is written here and not by lhotse's SharWriter
-because that writes cuts with gzip, whose header holds the time, and moves every cut to the start
-of its recording; these files depend on their content alone.
+A shard is `cuts.NNNNNN.jsonl` and a tar for each field, such as `features.NNNNNN.tar`;
+`CutSet.from_shar(in_dir=...)` reads a folder of them without this package. The layout is written
+here and not by lhotse's SharWriter because that writes cuts with gzip, whose header holds the time,
+and moves every cut to the start of its recording; these files depend on their content alone.
 
 Features are stored raw at the front end's rate as float16 `.npy`. Measured on 72 s of read
 speech, 64 log-mel, one core: 46 MB/h, largest error 0.008 (0.3 % of a standard deviation),
@@ -11,23 +11,36 @@ written at 48,000 and read at 45,000 times real time. lilcom, lhotse's default, 
 0.016, 4,900 and 27,000: its compression costs as much time as the front end.
 """
 
+import heapq
+import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+import operator
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache, reduce
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
 from toolkit.corpus.relocation import portable
-from toolkit.features.cmn_state import CmnState
+from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
-from toolkit.features.tars import TarWriter, read_members
+from toolkit.processes.bars import Bar
+from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.paths import places_of
-from toolkit.storage.reading import parse_array
+from toolkit.storage.paths import PathAliases, places_of
+from toolkit.storage.reading import NATURAL, parse_array, quoted, read_json, reading, validated
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut
 
 MANIFEST = "features.json"
 SHARDS = "shards"
@@ -37,6 +50,203 @@ DIGITAL_SILENCE = "digital_silence"
 FAILED_CUTS = "failed.jsonl"
 """Cuts whose features could not be extracted, written by `toolkit.corpus.manifest.write_cuts`."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@dataclass(frozen=True)
+class CmnState:
+    """Number and sum of the frames of a speaker's earlier utterances (C17).
+
+    Frames of digital silence do not count: see `toolkit.features.silence`.
+    """
+
+    frames: int
+    """Number of frames that count."""
+    sum: Tensor
+    """[F] float64: sum of these frames."""
+
+    @classmethod
+    def empty(cls, dimension: int) -> "CmnState":
+        """Return the state before a speaker's first utterance."""
+        return cls(0, torch.zeros(dimension, dtype=torch.float64))
+
+    def after(self, features: Tensor, counted: Tensor) -> "CmnState":
+        """Return the state after one more utterance.
+
+        Args:
+          features: [T, F] raw.
+          counted: [T] which frames count, see `toolkit.features.silence.counted_frames`.
+        """
+        total = features[counted].sum(dim=0, dtype=torch.float64).cpu()
+        return CmnState(self.frames + int(counted.sum()), self.sum + total)
+
+
+MIN_SHARDS = 4
+"""So that several processes can work on a split of few minutes."""
+
+
+def total_seconds(seconds: Iterable[float]) -> float:
+    """Add in increasing order, with a rounding at every step: `sum` has none since Python 3.12."""
+    return reduce(operator.add, sorted(seconds))
+
+
+def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
+    """Distribute speakers with so many seconds each over shards of about so many hours."""
+    return partition_by_size(seconds, number_of_shards(total_seconds(seconds.values()), hours))
+
+
+def number_of_shards(seconds: float, hours: float) -> int:
+    """Return how many shards of about so many hours to cut audio into.
+
+    They are `LEAST_SHARDS` at least, as far as there is a minute for each.
+    """
+    return max(1, round(seconds / (3600 * hours)), min(MIN_SHARDS, int(seconds / 60)))
+
+
+def partition_by_size(sizes: Mapping[str, float], count: int) -> list[list[str]]:
+    """Distribute groups over `count` parts: the largest first, each to the smallest part so far.
+
+    Args:
+      sizes: positive size of each group by name, in any order and unit.
+      count: number of parts, at least 1; there are never more parts than groups.
+
+    Returns:
+      Sorted names of each part; no part is empty.
+    """
+    count = min(max(count, 1), len(sizes))
+    members: list[list[str]] = [[] for _ in range(count)]
+    loads = [(0.0, index) for index in range(count)]
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        load, index = heapq.heappop(loads)
+        members[index].append(name)
+        heapq.heappush(loads, (load + sizes[name], index))
+    return [sorted(part) for part in members]
+
+
+BLOCK = tarfile.BLOCKSIZE
+LONGEST_NAME = 100
+NAME, SIZE, CHECKSUM = slice(0, 100), slice(124, 136), slice(148, 156)
+BUFFER_BYTES = 1 << 20
+_END = bytes(BLOCK)
+_RECORD = re.compile(rb"(\d{1,9}) ([^=]*)=")
+_TEMPLATE = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
+_FIXED_SUM = sum(_TEMPLATE) - sum(_TEMPLATE[SIZE]) - sum(_TEMPLATE[CHECKSUM]) + 8 * ord(" ")
+
+
+class TarWriter:
+    """Writes members one after the other; time, owner and group are zero.
+
+    Args:
+      file: opened for writing bytes; stays open.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._size = 0
+        self._buffer: list[bytes] = []
+        self._buffer_size = 0
+
+    def add_array(self, id: str, array: np.ndarray, manifest: Mapping) -> None:
+        """Add an utterance's array, `<id>.npy`, and its lhotse manifest, `<id>.json`."""
+        text = json.dumps(manifest).encode()
+        shape = npy_header(array.dtype.str, array.shape)
+        size = len(shape) + array.nbytes
+        parts = (
+            member_header(f"{id}.npy", size), shape, array.tobytes(), bytes(-size % BLOCK),
+            member_header(f"{id}.json", len(text)), text, bytes(-len(text) % BLOCK),
+        )  # fmt: skip
+        for part in parts:
+            self.write(part)
+
+    def write(self, members: bytes) -> None:
+        """Add bytes that are, together, whole members with their headers and padding."""
+        self._buffer.append(members)
+        self._buffer_size += len(members)
+        if self._buffer_size > BUFFER_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the buffer and the end of the archive."""
+        end = 2 * BLOCK
+        size = self._size + self._buffer_size + end
+        self.write(bytes(end + -size % tarfile.RECORDSIZE))
+        self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(b"".join(self._buffer))
+        self._size += self._buffer_size
+        self._buffer, self._buffer_size = [], 0
+
+
+def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
+    """Find the members of a tar: name, start (its headers included), first byte of content, size.
+
+    Raises:
+      tarfile.TarError: the file is cut short, or not a tar file.
+    """
+    total = file.seek(0, 2)
+    position = start = 0
+    long_name = None
+    while True:
+        file.seek(position)
+        header = file.read(BLOCK)
+        if len(header) < BLOCK:
+            raise tarfile.ReadError("unexpected end of a tar")
+        if header == _END:
+            return
+        try:
+            size = int(header[SIZE].rstrip(b" \0"), 8)
+            name = header[NAME].split(b"\0", 1)[0].decode() if long_name is None else long_name
+        except ValueError:
+            raise tarfile.ReadError("not a tar file, or one with too large members") from None
+        content = position + BLOCK
+        if size < 0 or content + size > total:
+            raise tarfile.ReadError(f"a member of {size} bytes goes beyond the end of the file")
+        position = content + size + -size % BLOCK
+        if header[156:157] == tarfile.XHDTYPE:
+            long_name = _pax_path(file.read(size))
+            continue
+        yield name, start, content, size
+        start, long_name = position, None
+
+
+def _pax_path(records: bytes) -> str:
+    """Find the name in a pax header: records of `<length> <key>=<value>` and a newline."""
+    while records:
+        match = _RECORD.match(records)
+        length = int(match[1]) if match else 0
+        if not match or not len(match[0]) < length <= len(records):
+            break
+        if match[2] == b"path":
+            try:
+                return records[len(match[0]) : length - 1].decode()
+            except ValueError:
+                break
+        records = records[length:]
+    raise tarfile.ReadError("a pax header without a name")
+
+
+def member_header(name: str, size: int) -> bytes:
+    """Return the header of a regular file, as `tarfile` makes it."""
+    encoded = name.encode("ascii", "ignore")
+    if len(encoded) != len(name) or len(name) > LONGEST_NAME or size >= 8**11:
+        member = tarfile.TarInfo(name)
+        member.size = size
+        return member.tobuf(tarfile.PAX_FORMAT)
+    header = bytearray(_TEMPLATE)
+    header[: len(encoded)] = encoded
+    header[SIZE] = b"%011o\0" % size
+    total = _FIXED_SUM + sum(encoded) + sum(header[SIZE])
+    header[CHECKSUM] = b"%06o\0 " % total
+    return bytes(header)
+
+
+@lru_cache(maxsize=4096)
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return the header of a `.npy` file of an array in C order."""
+    stream = io.BytesIO()
+    described = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, described)
+    return stream.getvalue()
 
 
 class FeatureFormat(Protocol):
@@ -228,3 +438,251 @@ def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) ->
         "channels": cut["channel"],
     }
     return {key: value for key, value in manifest.items() if value is not None}
+
+
+Result = TypeVar("Result")
+ADVICE = "extract the features again"
+_MANIFEST_FORM = {
+    "frontend": {"kind": str},
+    "dimension": NATURAL,
+    "utterances": NATURAL,
+    "shards": [{str: Any}],
+}
+_SILENCE_FORM = {DIGITAL_SILENCE: [[NATURAL]]}
+_CUT_FORM = {
+    "id": str,
+    "supervisions": [{"speaker": str}],
+    "features": {"num_frames": NATURAL},
+    "custom": {"cmn_sum": list, "cmn_frames": NATURAL},
+}
+
+
+class StoreError(ToolkitError):
+    """A feature folder that is incomplete, damaged or lacks an utterance."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shard: int
+    row: int
+    num_frames: int
+    speaker: str
+    line: int  # byte offset of the cut in the shard's file of cuts
+    digital_silence: list[list[int]]  # first frame and end of each span
+
+
+class FeatureStore:
+    """The features of one split as `extract` wrote them.
+
+    Opening reads the shards' cuts; a shard's tar is scanned at the first `load` from it. Files
+    are opened for each read, so that a store may be used from many processes and pickled.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        with reading(self.path, StoreError, ADVICE, "not a folder of finished features"):
+            self.manifest = read_json(self.path / MANIFEST, _MANIFEST_FORM)
+        self.dimension: int = self.manifest["dimension"]
+        """F, the number of values per frame."""
+        self.kind: str = self.manifest["frontend"]["kind"]
+        """Of the features: that of the front end, or of the GMM system that made them."""
+        self._entries: dict[str, _Entry] = {}
+        self._sums: list[Tensor] = []  # per shard [N, F] float64
+        self._frames: list[list[int]] = []
+        self._offsets: dict[int, list[tuple[str, int, int]]] = {}
+        self.shards: list[list[str]] = [
+            self._read_cuts(i) for i in range(len(self.manifest["shards"]))
+        ]
+        """Utterance ids by shard, in stored order."""
+        if len(self._entries) != self.manifest["utterances"]:
+            counts = Counter(chain.from_iterable(self.shards))
+            repeated = next((name for name, count in counts.items() if count > 1), None)
+            if repeated is not None:
+                raise StoreError(
+                    f"{self.path}: {repeated!r} is the id of several utterances: ids must be unique"
+                    " in the whole corpus or data lake; change them there and extract again"
+                )
+            raise StoreError(
+                f"{self.path}: holds {len(self._entries)} utterances where {MANIFEST} has "
+                f"{self.manifest['utterances']}; extract them again"
+            )
+
+    def _read_cuts(self, shard: int) -> list[str]:
+        names, sums, frames, line_start = [], [], [], 0
+        path = cuts_path(self.path / SHARDS, shard)
+        with reading(path, StoreError, ADVICE, "damaged"), open(path, "rb") as file:
+            for line in file:
+                cut = validated(json.loads(line), _CUT_FORM, f"line {len(names) + 1}")
+                custom = cut["custom"]
+                if DIGITAL_SILENCE in custom:
+                    validated(custom, _SILENCE_FORM, f"line {len(names) + 1}")
+                    if any(len(span) != 2 for span in custom[DIGITAL_SILENCE]):
+                        raise ValueError(f"`{DIGITAL_SILENCE}` is not pairs of frames")
+                self._entries[cut["id"]] = _Entry(
+                    shard=shard,
+                    row=len(names),
+                    num_frames=cut["features"]["num_frames"],
+                    speaker=cut["supervisions"][0]["speaker"],
+                    line=line_start,
+                    digital_silence=custom.get(DIGITAL_SILENCE, []),
+                )
+                names.append(cut["id"])
+                sums.append(custom["cmn_sum"])
+                frames.append(custom["cmn_frames"])
+                line_start += len(line)
+            table = torch.tensor(sums, dtype=torch.float64)
+            if names and (
+                table.shape != (len(names), self.dimension) or not table.isfinite().all()
+            ):
+                raise ValueError(f"`cmn_sum` is not {self.dimension} numbers everywhere")
+        self._sums.append(table)
+        self._frames.append(frames)
+        return names
+
+    @cached_property
+    def _places(self) -> PathAliases | None:
+        return places_of(self.path / MANIFEST)
+
+    @cached_property
+    def failed_cuts(self) -> "list[MonoCut]":
+        """Cuts without features, since their extraction failed; none in stores that do not tell."""
+        from toolkit.corpus.manifest import read_cuts
+
+        path = self.path / FAILED_CUTS
+        return read_cuts(path) if path.exists() else []
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """All utterance ids, in shard order."""
+        return [name for shard in self.shards for name in shard]
+
+    @cached_property
+    def speakers(self) -> list[str]:
+        """All speakers, in shard order."""
+        return list(self._last_of_speaker)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def num_frames(self, name: str) -> int:
+        """Return T, the number of raw frames of an utterance."""
+        return self._entry(name).num_frames
+
+    def speaker(self, name: str) -> str:
+        """Return the speaker of an utterance."""
+        return self._entry(name).speaker
+
+    def cut(self, name: str) -> "MonoCut":
+        """Read the cut of an utterance, as it was stored.
+
+        Raises:
+          StoreError: it is damaged.
+          UnsafeCutError: it names more than local files, see `toolkit.corpus.cuts`.
+        """
+        from toolkit.corpus.cuts import parse_cut
+
+        entry = self._entry(name)
+        path = cuts_path(self.path / SHARDS, entry.shard)
+        with reading(path, StoreError, ADVICE, f"{name} is damaged"), open(path, "rb") as file:
+            file.seek(entry.line)
+            return parse_cut(json.loads(file.readline()), str(path), self._places)
+
+    def load(self, name: str) -> Tensor:
+        """Read the raw features of an utterance: [T, F] float32."""
+        entry = self._entry(name)
+        path = features_path(self.path / SHARDS, entry.shard)
+        with reading(path, StoreError, ADVICE, f"{name} cannot be read"):
+            found, offset, size = self._index(entry.shard)[entry.row]
+            if found != name:
+                raise ValueError(f"{quoted(found)} is in its place")
+            features = read_array(path, offset, size)
+            if features.shape != (entry.num_frames, self.dimension):
+                raise ValueError(
+                    f"{list(features.shape)} values, not {[entry.num_frames, self.dimension]}"
+                )
+        return features
+
+    def iter(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (id, raw features [T, F] float32) of every utterance in shard order."""
+        for name in self.ids:
+            yield name, self.load(name)
+
+    def state(self, name: str) -> CmnState:
+        """Return the state of mean normalisation before an utterance."""
+        entry = self._entry(name)
+        return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
+
+    def counted(self, name: str) -> Tensor:
+        """Return which frames of an utterance are no digital silence: [T] bool."""
+        entry = self._entry(name)
+        return outside(entry.digital_silence, entry.num_frames)
+
+    def speaker_total(self, speaker: str) -> CmnState:
+        """Return the number and sum of the raw frames of a speaker, without digital silence."""
+        if speaker not in self._last_of_speaker:
+            raise StoreError(f"{speaker}: no such speaker in {self.path}")
+        last = self._last_of_speaker[speaker]
+        return self.state(last).after(self.load(last), self.counted(last))
+
+    def speaker_mean(self, speaker: str) -> Tensor:
+        """Return the mean of the raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64.
+
+        Without digital silence; it is zero if there is nothing else.
+        """
+        total = self.speaker_total(speaker)
+        return total.sum / max(1, total.frames)
+
+    @cached_property
+    def _last_of_speaker(self) -> dict[str, str]:
+        last: dict[str, tuple[int, str]] = {}
+        for name, entry in self._entries.items():  # in any order: a store may be shuffled
+            silent = sum(end - begin for begin, end in entry.digital_silence)
+            end = self._frames[entry.shard][entry.row] + entry.num_frames - silent
+            if end >= last.get(entry.speaker, (0, ""))[0]:
+                last[entry.speaker] = (end, name)
+        return {speaker: name for speaker, (_, name) in last.items()}
+
+    def _index(self, shard: int) -> list[tuple[str, int, int]]:
+        if shard not in self._offsets:
+            path = features_path(self.path / SHARDS, shard)
+            self._offsets[shard] = list(index_features(path))
+        return self._offsets[shard]
+
+    def _entry(self, name: str) -> _Entry:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise StoreError(
+                f"{name}: no such utterance in {self.path} (failed.tsv there lists those "
+                "that could not be extracted)"
+            ) from None
+
+
+def map_shards(
+    function: Callable[[tuple[int, Sequence[str]]], Result],
+    store: FeatureStore,
+    jobs: int,
+    title: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Result]:
+    """Apply a function to every shard of a store and yield results in order, with a progress bar.
+
+    Args:
+      function: picklable; takes a shard's number and its utterance ids.
+      store: the store of the shards.
+      jobs: worker processes.
+      title: title of the progress bar, which counts utterances and names the split.
+      progress: called with (shards done, shards).
+    """
+    shards = list(enumerate(store.shards))
+    results = map_in_processes(function, shards, jobs)
+    total = sum(len(ids) for _, ids in shards)
+    name = f"{title} {store.path.name}"
+    with Bar(total=total, desc=name, unit="utt") as bar:
+        for done, (result, (_, ids)) in enumerate(zip(results, shards, strict=True), 1):
+            bar.update(len(ids))
+            yield result
+            progress(done, len(shards))

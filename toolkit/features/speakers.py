@@ -20,8 +20,9 @@ from torch import Tensor
 from toolkit.corpus.manifest import NO_SPEAKER, has_audio, speaker_of
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
+from toolkit.features.config import FrontendConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.kaldi.feature_dir import read_features
 from toolkit.features.kaldi.tables import KaldiIoError
 from toolkit.features.silence import counted_frames

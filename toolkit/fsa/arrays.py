@@ -1,4 +1,4 @@
-"""Growing arrays and hash tables inside compiled kernels (numba), and scores in fixed point."""
+"""Ragged arrays, growing arrays and hash tables of compiled kernels (numba), fixed-point scores."""
 
 import numpy as np
 from numba import njit
@@ -18,6 +18,23 @@ def from_fixed_point(scores: np.ndarray) -> np.ndarray:
     return (scores * SCORE_UNIT).astype(np.float32)
 
 
+def ragged_ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All entries `begin[r]` to `begin[r + 1] - 1` of rows r, such as the arcs out of states.
+
+    Args:
+      begin: [rows + 1] where each row begins, as in a compressed sparse matrix.
+      rows: [N] the rows, in any order.
+
+    Returns:
+      [M] the position in `rows` of each entry's row, ascending; and [M] the entries.
+    """
+    counts = begin[rows + 1] - begin[rows]
+    position = np.repeat(np.arange(len(rows)), counts)
+    # The offset of an entry in its row: its number among all, less the entries of earlier rows.
+    offset = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return position, begin[rows][position] + offset
+
+
 @njit(cache=True, nogil=True)
 def with_capacity(values: Array, size: int) -> Array:
     """The array itself if it has room for `size` entries, else a larger copy."""
@@ -30,7 +47,8 @@ def with_capacity(values: Array, size: int) -> Array:
 
 @njit(cache=True, nogil=True)
 def hash_int64(key: int) -> int:
-    """A hash of an int64, not negative."""
+    """A hash of an int64, not negative: xor-shift and multiply, as the finaliser of SplitMix64."""
+    # The constants are 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, written as signed numbers.
     key = (key ^ (key >> 29)) * np.int64(-4658895280553007687)
     key = (key ^ (key >> 32)) * np.int64(-7723592293110705685)
     return (key ^ (key >> 30)) & np.int64(0x7FFFFFFFFFFFFFFF)
@@ -46,6 +64,7 @@ def find_slot(key: int, keys: Array, slots: Array) -> int:
       slots: [a power of 2] int32.
     """
     slot = hash_int64(key) & (len(slots) - 1)
+    # Open addressing with linear probing.
     while slots[slot] >= 0 and keys[slots[slot]] != key:
         slot = (slot + 1) & (len(slots) - 1)
     return slot
@@ -53,13 +72,13 @@ def find_slot(key: int, keys: Array, slots: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def rehash_if_full(slots: Array, keys: Array, count: int, size: int) -> Array:
-    """The slots of the first `count` keys with room for `size`: larger ones if half are taken."""
+    """The slots of the first `count` keys with room for `size`: larger ones if half are in use."""
     if 2 * size <= len(slots):
         return slots
-    room = len(slots)
-    while room < 4 * size:
-        room *= 2
-    slots = np.full(room, -1, np.int32)
+    num_slots = len(slots)
+    while num_slots < 4 * size:  # so that at most a quarter is in use afterwards
+        num_slots *= 2
+    slots = np.full(num_slots, -1, np.int32)
     for number in range(count):
         slot = hash_int64(keys[number]) & (len(slots) - 1)
         while slots[slot] >= 0:

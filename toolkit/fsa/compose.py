@@ -21,8 +21,11 @@ class _Side(NamedTuple):
     """One transducer, the arcs of each state sorted by the label in which the two must agree."""
 
     first: np.ndarray
+    """[states + 1] where the arcs of each state begin."""
     target: np.ndarray
+    """[arcs] int32."""
     label: np.ndarray
+    """[arcs] int32: output labels of the first transducer, input labels of the second."""
     arc: np.ndarray
     """[arcs] the arc's number in the transducer."""
 
@@ -45,13 +48,14 @@ def compose(a: Fst, b: Fst) -> Fst:
         raise CompositionError("arcs of the first transducer write two labels, or one at the end")
     if (b.labels == EPSILON).any():
         raise CompositionError("arcs of the second transducer read nothing")
-    written = np.zeros(a.num_arcs, np.int32)
-    written[a.word_counts > 0] = a.words
-    left = _side(a, np.where(a.labels == FINAL, _END, written))
-    right = _side(b, np.where(b.labels == FINAL, _END, b.labels))
-    source, target, of_a, of_b, final = _pairs(left, right, len(b.first))
+    output_label = np.zeros(a.num_arcs, np.int32)
+    output_label[a.word_counts > 0] = a.words
+    outputs_of_a = _side(a, np.where(a.labels == FINAL, _END, output_label))
+    inputs_of_b = _side(b, np.where(b.labels == FINAL, _END, b.labels))
+    source, target, of_a, of_b, final = _compose_pairs(outputs_of_a, inputs_of_b, len(b.first))
     states = 1 + max(source.max(initial=0), target.max(initial=0))
     if final >= 0:
+        # Pairs are numbered as they are reached: move the pair of final states to the end.
         number = np.arange(states, dtype=np.int32)
         number -= number > final
         number[final] = states - 1
@@ -71,16 +75,22 @@ def compose(a: Fst, b: Fst) -> Fst:
 
 
 def _side(fst: Fst, label: np.ndarray) -> _Side:
+    """The arcs of a transducer sorted by source and label."""
     order = np.lexsort((label, fst.source))
     arc = order.astype(np.int32)
     return _Side(fst.first, fst.target[order], label[order].astype(np.int32), arc)
 
 
 @njit(cache=True, nogil=True)
-def _pairs(
+def _compose_pairs(
     a: _Side, b: _Side, width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """The arcs between pairs of states that can be reached, breadth first.
+
+    Args:
+      a: the first transducer, sorted by output label.
+      b: the second one, sorted by input label.
+      width: states of `b`, or more: a pair (s, t) has the key s * width + t.
 
     Returns:
       Of every arc its source, its target, its arc of `a` and of `b` (-1: none); the number of the
@@ -89,46 +99,57 @@ def _pairs(
     pairs, slots = np.empty(1024, np.int64), np.full(4096, -1, np.int32)
     source, target = np.empty(4096, np.int32), np.empty(4096, np.int32)
     of_a, of_b = np.empty(4096, np.int32), np.empty(4096, np.int32)
-    pairs[0], size, done, arcs, final = 0, np.int64(1), 0, 0, -1
-    slots[find_slot(pairs[0], pairs, slots)] = 0
-    while done < size:
-        at_a, at_b = pairs[done] // width, pairs[done] % width
-        matched_a, matched_b = _matches(a, at_a, b, at_b)
-        more = arcs + len(matched_a)
-        source, target = with_capacity(source, more), with_capacity(target, more)
-        of_a, of_b = with_capacity(of_a, more), with_capacity(of_b, more)
-        for k in range(len(matched_a)):
-            i, j = matched_a[k], matched_b[k]
-            pair = np.int64(a.target[i]) * width + (at_b if j < 0 else b.target[j])
+    pairs[0], num_pairs, expanded, num_arcs, final = 0, np.int64(1), 0, 0, -1
+    slots[find_slot(pairs[0], pairs, slots)] = 0  # the pair of start states
+    while expanded < num_pairs:
+        at_a, at_b = pairs[expanded] // width, pairs[expanded] % width
+        a_positions, b_positions = _matches(a, at_a, b, at_b)
+        capacity = num_arcs + len(a_positions)
+        source, target = with_capacity(source, capacity), with_capacity(target, capacity)
+        of_a, of_b = with_capacity(of_a, capacity), with_capacity(of_b, capacity)
+        for k in range(len(a_positions)):
+            a_position, b_position = a_positions[k], b_positions[k]
+            # Where `a` writes nothing, `b` stays in its state.
+            b_target = at_b if b_position < 0 else b.target[b_position]
+            pair = np.int64(a.target[a_position]) * width + b_target
             slot = find_slot(pair, pairs, slots)
-            number = slots[slot]
-            if number < 0:
-                number, slots[slot] = size, size
-                pairs = with_capacity(pairs, size + 1)
-                pairs[size] = pair
-                size += 1
-                slots = rehash_if_full(slots, pairs, size, size)
-            if a.label[i] == _END:
-                final = number
-            source[arcs], target[arcs] = done, number
-            of_a[arcs], of_b[arcs] = a.arc[i], -1 if j < 0 else b.arc[j]
-            arcs += 1
-        done += 1
-    return source[:arcs].copy(), target[:arcs].copy(), of_a[:arcs].copy(), of_b[:arcs].copy(), final
+            pair_number = slots[slot]
+            if pair_number < 0:
+                pair_number, slots[slot] = num_pairs, num_pairs
+                pairs = with_capacity(pairs, num_pairs + 1)
+                pairs[num_pairs] = pair
+                num_pairs += 1
+                slots = rehash_if_full(slots, pairs, num_pairs, num_pairs)
+            if a.label[a_position] == _END:
+                final = pair_number
+            source[num_arcs], target[num_arcs] = expanded, pair_number
+            of_a[num_arcs] = a.arc[a_position]
+            of_b[num_arcs] = -1 if b_position < 0 else b.arc[b_position]
+            num_arcs += 1
+        expanded += 1
+    return (
+        source[:num_arcs].copy(),
+        target[:num_arcs].copy(),
+        of_a[:num_arcs].copy(),
+        of_b[:num_arcs].copy(),
+        final,
+    )
 
 
 @njit(cache=True, nogil=True)
 def _matches(a: _Side, at_a: int, b: _Side, at_b: int) -> tuple[np.ndarray, np.ndarray]:
     """The arcs that leave a pair of states: positions in `a`, and in `b` or -1."""
+    # Arcs of `a` that write nothing come first; they match no arc of `b`.
     begin, end = a.first[at_a], a.first[at_a + 1]
-    middle = begin
-    while middle < end and a.label[middle] == 0:
-        middle += 1
+    first_writing = begin
+    while first_writing < end and a.label[first_writing] == 0:
+        first_writing += 1
     low, high = b.first[at_b], b.first[at_b + 1]
-    room, count = middle - begin, middle - begin
-    of_a, of_b = np.arange(begin, middle), np.full(room, -1)
-    if end - middle <= high - low:
-        for i in range(middle, end):
+    count = first_writing - begin
+    of_a, of_b = np.arange(begin, first_writing), np.full(count, -1)
+    # For each arc of the state with fewer arcs, search those of the other one by bisection.
+    if end - first_writing <= high - low:
+        for i in range(first_writing, end):
             j = low + np.searchsorted(b.label[low:high], a.label[i])
             while j < high and b.label[j] == a.label[i]:
                 of_a, of_b = with_capacity(of_a, count + 1), with_capacity(of_b, count + 1)
@@ -136,7 +157,7 @@ def _matches(a: _Side, at_a: int, b: _Side, at_b: int) -> tuple[np.ndarray, np.n
                 count, j = count + 1, j + 1
     else:
         for j in range(low, high):
-            i = middle + np.searchsorted(a.label[middle:end], b.label[j])
+            i = first_writing + np.searchsorted(a.label[first_writing:end], b.label[j])
             while i < end and a.label[i] == b.label[j]:
                 of_a, of_b = with_capacity(of_a, count + 1), with_capacity(of_b, count + 1)
                 of_a[count], of_b[count] = i, j

@@ -69,6 +69,7 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
 
 def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
     """Give the counts of the longest histories to their suffixes, except for the best ones."""
+    # The counts that a suffix would have if all longer histories were given to it.
     longest = [history for history in counts if len(history) == config.order - 1]
     by_suffix: Counts = defaultdict(Counter)
     for history in longest:
@@ -76,18 +77,22 @@ def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
     for suffix, shared in by_suffix.items():
         shared.update(counts.get(suffix, {}))  # from the begins of sentences
     ranked = sorted(longest, key=lambda h: (-_gain(counts[h], by_suffix[h[1:]]), h))
-    kept = {h: c for h, c in counts.items() if len(h) < config.order - 1}
-    kept |= {history: counts[history] for history in ranked[: config.extra_states]}
+    # Keep all shorter histories and the `extra_states` that gain most; the others add up.
+    merged = {h: c for h, c in counts.items() if len(h) < config.order - 1}
+    merged |= {history: counts[history] for history in ranked[: config.extra_states]}
     for history in longest:
-        if history not in kept:
-            kept.setdefault(history[1:], Counter()).update(counts[history])
-    return kept
+        if history not in merged:
+            merged.setdefault(history[1:], Counter()).update(counts[history])
+    return merged
 
 
-def _gain(own: Counter[int], shared: Counter[int]) -> float:
-    """The log-likelihood that phones gain by their own distribution instead of a shared one."""
-    totals = own.total(), shared.total()
-    return sum(n * log(n * totals[1] / (totals[0] * shared[phone])) for phone, n in own.items())
+def _gain(counts: Counter[int], shared: Counter[int]) -> float:
+    """The log-likelihood that phones gain by their own distribution instead of a shared one.
+
+    sum_p n(p) log((n(p) / n) / (m(p) / m)), n the own counts and m the shared ones.
+    """
+    total, shared_total = counts.total(), shared.total()
+    return sum(n * log(n * shared_total / (total * shared[phone])) for phone, n in counts.items())
 
 
 def _acceptor(counts: Counts, order: int) -> Fst:
@@ -217,7 +222,8 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     graph = expand_phones_to_pdfs(phones, senones)
     states = graph.num_states - 1  # without the final one
     weight = np.exp(graph.scores.astype(np.float64))
-    leaving = np.bincount(graph.source, weight, states)
+    leaving = np.bincount(graph.source, weight, states)  # [S] with the weight of ending
+    # Transitions between the same two states become one, with the sum of their weights.
     inside = graph.labels != FINAL
     key, arc = np.unique(
         graph.source[inside].astype(np.int64) * states + graph.target[inside], return_inverse=True
@@ -234,10 +240,16 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
 def _initial(
     source: np.ndarray, target: np.ndarray, probability: np.ndarray, states: int
 ) -> np.ndarray:
-    here, total = np.zeros(states), np.zeros(states)
-    here[0] = 1.0
+    """[S] float64: the state probabilities averaged over the first `STEPS` frames from state 0.
+
+    Args:
+      source, target, probability: [A] of the transitions, those of a state at most 1 in all.
+      states: S.
+    """
+    occupancy, mean_occupancy = np.zeros(states), np.zeros(states)
+    occupancy[0] = 1.0
     for _ in range(STEPS):
-        total += here / STEPS
-        here = np.bincount(target, here[source] * probability, states)
-        here /= here.sum()
-    return total / total.sum()
+        mean_occupancy += occupancy / STEPS
+        occupancy = np.bincount(target, occupancy[source] * probability, states)
+        occupancy /= occupancy.sum()  # without what ended
+    return mean_occupancy / mean_occupancy.sum()

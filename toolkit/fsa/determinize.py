@@ -8,6 +8,7 @@ from toolkit.fsa.determinize_kernels import InputFst, determinized
 from toolkit.fsa.fst import Fst
 
 _FACTOR, _LEAST = 10, 10**6
+"""Arcs of the result at most: a multiple of those of the input, or this many if that is less."""
 
 
 class DeterminizationError(ToolkitError):
@@ -37,7 +38,7 @@ def determinize(fst: Fst) -> Fst:
         thousand words wait to be written: the scores or words of two cycles that read the same
         differ (no twins).
     """
-    machine = InputFst(
+    input_fst = InputFst(
         fst.first,
         fst.target,
         fst.labels,
@@ -46,13 +47,13 @@ def determinize(fst: Fst) -> Fst:
         fst.splits,
         fst.words,
     )
-    done, states, arcs = determinized(machine, max(_FACTOR * fst.num_arcs, _LEAST))
-    if not done:
+    complete, states, arcs = determinized(input_fst, max(_FACTOR * fst.num_arcs, _LEAST))
+    if not complete:
         raise DeterminizationError(
             f"a graph of {fst.num_arcs} arcs cannot be made deterministic: words that sound alike"
             " need disambiguation symbols (`#1`, ...) in the lexicon"
         )
-    final = arcs.label < 0
+    final = arcs.label < 0  # their target, -1 so far, becomes the last state
     return Fst(
         source=arcs.source,
         target=np.where(final, np.int32(states), arcs.target),

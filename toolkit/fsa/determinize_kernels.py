@@ -1,4 +1,9 @@
-"""Compiled kernels (numba) of `toolkit.fsa.determinize`; scores are exact (see `tables`)."""
+"""Compiled kernels (numba) of `toolkit.fsa.determinize`: the weighted subset construction.
+
+A state of the result is a subset: elements (state, residual score, residual string) of the input
+(Mohri, "Finite-state transducers in language and speech processing", 1997, figure 10). Scores are
+int64 in fixed point (`toolkit.fsa.arrays.to_fixed_point`), so that equal subsets have equal bits.
+"""
 
 from typing import NamedTuple
 
@@ -9,59 +14,72 @@ from toolkit.fsa.arrays import find_slot, hash_int64, rehash_if_full, with_capac
 
 Array = np.ndarray
 _LOW = 32
+"""Two 32-bit numbers are packed into an int64 key: high << _LOW | low."""
 _MASK = np.int64(0xFFFFFFFF)
+"""Selects the low one."""
 LONGEST = 1000
 """The most words that may wait to be written."""
 
 
 class InputFst(NamedTuple):
-    """The transducer."""
+    """The transducer to determinize, of A arcs."""
 
     first: Array
     """[states + 1] where the arcs of each state begin."""
     target: Array
+    """[A] int32."""
     label: Array
+    """[A] int32; -1 leads to the final state."""
     score: Array
+    """[A] int64."""
     lm: Array
+    """[A] int64, determinized in parallel to `score`."""
     splits: Array
+    """[A + 1] arc a writes `words[splits[a] : splits[a + 1]]`."""
     words: Array
+    """[W] int32."""
 
 
 class SubsetElements(NamedTuple):
-    """States that are reached together, each with what it lags behind by."""
+    """The elements of subsets: states that the same input reaches, with their residuals."""
 
     state: Array
-    """int32."""
+    """int32, of the input transducer."""
     score: Array
-    """int64; the best of a set is 0."""
+    """int64, residual score; the best of a subset is 0."""
     lm: Array
-    """int64; likewise."""
+    """int64, likewise."""
     string: Array
-    """int32, the words not yet written: see `Strings`."""
+    """int32, residual words: a number in `OutputStrings`."""
 
 
 class SubsetTable(NamedTuple):
-    """The sets found so far, each a range of elements sorted by state and string."""
+    """The subsets so far, each a range of elements sorted by state and string."""
 
     begin: Array
-    """[sets + 1] int64."""
+    """[subsets + 1] int64: where the elements of each begin."""
     key: Array
-    """[sets] int64 hashes."""
+    """[subsets] int64 hashes of their elements."""
     slots: Array
+    """[a power of 2] int32: hash table of subset numbers."""
 
 
 class OutputStrings(NamedTuple):
-    """Lists of words, each stored once: first word << 32 | number of the rest; 0 is empty."""
+    """Lists of words, each stored once as a linked list; number 0 is the empty one."""
 
     key: Array
+    """[strings] int64: first word << 32 | number of the string of the other words."""
     slots: Array
+    """[a power of 2] int32: hash table of string numbers."""
 
 
 class Arcs(NamedTuple):
-    """The arcs of the result."""
+    """The arcs of the result; columns as those of `InputFst`."""
 
     source: Array
+    """[arcs] int32, the subset that an arc leaves."""
     target: Array
+    """[arcs] int32; -1 for the final state."""
     label: Array
     score: Array
     lm: Array
@@ -70,11 +88,11 @@ class Arcs(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def determinized(machine: InputFst, limit: int) -> tuple[bool, int, Arcs]:
+def determinized(input_fst: InputFst, limit: int) -> tuple[bool, int, Arcs]:
     """Determinize, breadth first.
 
     Args:
-      machine: the transducer.
+      input_fst: the transducer.
       limit: the most arcs, elements and strings that are made.
 
     Returns:
@@ -83,145 +101,180 @@ def determinized(machine: InputFst, limit: int) -> tuple[bool, int, Arcs]:
     """
     # Typed numbers, here and below: from bare ones numba would compile each function once more for
     # the constant.
-    zero, one, every = np.int64(0), np.int64(1), np.int64(-1)
+    zero, none = np.int64(0), np.int64(-1)
     elements = _elements(np.int64(1024))
-    sets = SubsetTable(
+    subsets = SubsetTable(
         np.zeros(1024, np.int64), np.zeros(1024, np.int64), np.full(4096, -1, np.int32)
     )
     strings = OutputStrings(np.full(1024, -1, np.int64), np.full(4096, -1, np.int32))
     arcs = _arcs(1024)
-    # The set of the start state.
+    # Subset 0: the start state without residuals.
     elements.state[0], elements.score[0], elements.lm[0], elements.string[0] = 0, 0, 0, 0
-    sets.begin[1] = 1
-    sets.key[0] = _set_key(elements, zero, one)
-    sets.slots[find_slot(sets.key[0], sets.key, sets.slots)] = 0
-    num_sets, num_strings, num_arcs, done = one, one, zero, zero
-    while done < num_sets:
-        end = sets.begin[num_sets]
-        label, way, strings, num_strings = _ways(
-            machine, elements, sets.begin[done], sets.begin[done + 1], strings, num_strings
+    subsets.begin[1] = 1
+    subsets.key[0] = _subset_key(elements, zero, np.int64(1))
+    subsets.slots[find_slot(subsets.key[0], subsets.key, subsets.slots)] = 0
+    num_subsets, num_strings, num_arcs, expanded = np.int64(1), np.int64(1), zero, zero
+    while expanded < num_subsets:
+        # 1. Follow all arcs out of the elements of a subset, sorted by label, state and string.
+        end = subsets.begin[num_subsets]
+        label, successors, strings, num_strings = _successors(
+            input_fst,
+            elements,
+            subsets.begin[expanded],
+            subsets.begin[expanded + 1],
+            strings,
+            num_strings,
         )
         if num_strings < 0 or max(num_arcs, end, num_strings) > limit:
-            return False, done, arcs
-        order = _sorted(label, way)
+            return False, expanded, arcs
+        order = _sort_successors(label, successors)
         count = len(order)
-        elements = _roomy_elements(elements, end + count)
-        arcs = _roomy_arcs(arcs, num_arcs + count + 1)
-        sets = _roomy_sets(sets, num_sets, num_sets + count + 1)
+        elements = _resize_elements(elements, end + count)
+        arcs = _resize_arcs(arcs, num_arcs + count + 1)
+        subsets = _resize_subsets(subsets, num_subsets, num_subsets + count + 1)
         k = 0
         while k < count:
-            read, size, begin = label[order[k]], zero, sets.begin[num_sets]
-            while k < count and label[order[k]] == read:
-                size = _add(way, order[k], elements, begin, size)
+            # 2. The successors by one label become the elements of a new subset, for now.
+            input_label, size, begin = label[order[k]], zero, subsets.begin[num_subsets]
+            while k < count and label[order[k]] == input_label:
+                size = _append_element(successors, order[k], elements, begin, size)
                 k += 1
-            if read < 0:
-                for at in range(begin, begin + size):
-                    arcs = _written(arcs, num_arcs, elements.string[at], strings, every)
-                    _set_arc(arcs, num_arcs, done, every, read, elements.score[at], elements.lm[at])
+            if input_label < 0:
+                # Final arcs write their residual strings; each keeps its own score.
+                for i in range(begin, begin + size):
+                    arcs = _write_words(arcs, num_arcs, elements.string[i], strings, none)
+                    score, lm = elements.score[i], elements.lm[i]
+                    _set_arc(arcs, num_arcs, expanded, none, input_label, score, lm)
                     num_arcs += 1
                 continue
+            # 3. The arc to the subset has the best score of its elements (the sum of the tropical
+            # semiring) and the words that all of them begin with.
             score, lm = elements.score[begin], elements.lm[begin]
-            for at in range(begin + 1, begin + size):
-                score, lm = max(score, elements.score[at]), max(lm, elements.lm[at])
-            prefix = _common(elements.string[begin : begin + size], strings)
-            arcs = _written(arcs, num_arcs, elements.string[begin], strings, prefix)
-            for at in range(begin, begin + size):
-                elements.score[at] -= score
-                elements.lm[at] -= lm
+            for i in range(begin + 1, begin + size):
+                score, lm = max(score, elements.score[i]), max(lm, elements.lm[i])
+            prefix = _common_prefix(elements.string[begin : begin + size], strings)
+            arcs = _write_words(arcs, num_arcs, elements.string[begin], strings, prefix)
+            # 4. What an element has beyond that is its residual.
+            for i in range(begin, begin + size):
+                elements.score[i] -= score
+                elements.lm[i] -= lm
                 for _ in range(prefix):
-                    elements.string[at] = strings.key[elements.string[at]] & _MASK
+                    elements.string[i] = strings.key[elements.string[i]] & _MASK
             _sort_strings(elements, begin, begin + size)
-            number = _number(elements, sets, num_sets, begin + size)
-            _set_arc(arcs, num_arcs, done, number, read, score, lm)
+            # 5. Look the subset up: it is an earlier one, or becomes a state of the result.
+            number = _find_or_add_subset(elements, subsets, num_subsets, begin + size)
+            _set_arc(arcs, num_arcs, expanded, number, input_label, score, lm)
             num_arcs += 1
-            if number == num_sets:
-                num_sets += 1
-                sets.begin[num_sets] = begin + size
-        done += 1
-    return True, num_sets, _trimmed(arcs, num_arcs)
+            if number == num_subsets:
+                num_subsets += 1
+                subsets.begin[num_subsets] = begin + size
+        expanded += 1
+    return True, num_subsets, _trimmed(arcs, num_arcs)
 
 
 @njit(cache=True, nogil=True)
-def _ways(
-    machine: InputFst,
+def _successors(
+    input_fst: InputFst,
     elements: SubsetElements,
     begin: int,
     end: int,
     strings: OutputStrings,
     num_strings: int,
 ) -> tuple[Array, SubsetElements, OutputStrings, int]:
-    """The arcs that leave a set: labels, and the elements they lead to (see `_appended`)."""
+    """The arcs that leave a subset, elements `begin` to `end - 1`.
+
+    Returns:
+      The labels, the elements they lead to, the strings and their number (-1: one is too long).
+    """
     total = np.int64(0)
-    for at in range(begin, end):
-        state = elements.state[at]
-        total += machine.first[state + 1] - machine.first[state]
-    label, way, k = np.empty(total, np.int32), _elements(total), 0
-    for at in range(begin, end):
-        state = elements.state[at]
-        for arc in range(machine.first[state], machine.first[state + 1]):
-            string = elements.string[at]
-            low, high = machine.splits[arc], machine.splits[arc + 1]
+    for i in range(begin, end):
+        state = elements.state[i]
+        total += input_fst.first[state + 1] - input_fst.first[state]
+    label, successors, k = np.empty(total, np.int32), _elements(total), 0
+    for i in range(begin, end):
+        state = elements.state[i]
+        for arc in range(input_fst.first[state], input_fst.first[state + 1]):
+            # Residual string, then the arc's words.
+            string = elements.string[i]
+            low, high = input_fst.splits[arc], input_fst.splits[arc + 1]
             if low < high:
-                string, strings, num_strings = _appended(
-                    string, machine.words[low:high], strings, num_strings
+                string, strings, num_strings = _append_words(
+                    string, input_fst.words[low:high], strings, num_strings
                 )
                 if num_strings < 0:
-                    return label, way, strings, num_strings
-            label[k], way.state[k], way.string[k] = machine.label[arc], machine.target[arc], string
-            way.score[k] = elements.score[at] + machine.score[arc]
-            way.lm[k] = elements.lm[at] + machine.lm[arc]
+                    return label, successors, strings, num_strings
+            label[k] = input_fst.label[arc]
+            successors.state[k], successors.string[k] = input_fst.target[arc], string
+            # Residual score plus the arc's.
+            successors.score[k] = elements.score[i] + input_fst.score[arc]
+            successors.lm[k] = elements.lm[i] + input_fst.lm[arc]
             k += 1
-    return label, way, strings, num_strings
+    return label, successors, strings, num_strings
 
 
 @njit(cache=True, nogil=True)
-def _sorted(label: Array, way: SubsetElements) -> Array:
-    """The order of ways by label, state and string; the better of equals first."""
-    key = ((label.astype(np.int64) + 1) << _LOW) | way.state
-    tidy = True
+def _sort_successors(label: Array, successors: SubsetElements) -> Array:
+    """The order of successors by label, state and string; of equal ones the better first."""
+    key = ((label.astype(np.int64) + 1) << _LOW) | successors.state
+    ascending = True
     for k in range(1, len(key)):
-        tidy &= key[k - 1] < key[k]
-    if tidy:
+        ascending &= key[k - 1] < key[k]
+    if ascending:  # as for a subset of one state whose arcs are sorted
         return np.arange(len(key))
     order = np.argsort(key, kind="mergesort")
+    # Insertion sort of the few that have the same label and state.
     begin = 0
     for k in range(1, len(key) + 1):
         if k == len(key) or key[order[k]] != key[order[begin]]:
             for i in range(begin + 1, k):
-                one, j = order[i], i
-                while j > begin and _before(way, one, order[j - 1]):
+                inserted, j = order[i], i
+                while j > begin and _precedes(successors, inserted, order[j - 1]):
                     order[j] = order[j - 1]
                     j -= 1
-                order[j] = one
+                order[j] = inserted
             begin = k
     return order
 
 
 @njit(cache=True, nogil=True)
-def _before(way: SubsetElements, one: int, other: int) -> bool:
-    if way.string[one] != way.string[other]:
-        return way.string[one] < way.string[other]
-    if way.score[one] != way.score[other]:
-        return way.score[one] > way.score[other]
-    return way.lm[one] > way.lm[other]
+def _precedes(successors: SubsetElements, a: int, b: int) -> bool:
+    """Whether a comes before b: by string, then by higher score, then by higher LM score."""
+    if successors.string[a] != successors.string[b]:
+        return successors.string[a] < successors.string[b]
+    if successors.score[a] != successors.score[b]:
+        return successors.score[a] > successors.score[b]
+    return successors.lm[a] > successors.lm[b]
 
 
 @njit(cache=True, nogil=True)
-def _add(way: SubsetElements, k: int, elements: SubsetElements, begin: int, size: int) -> int:
-    """Append a way to the set that begins there, unless its state and string are there."""
-    at = begin + size
-    if size and elements.state[at - 1] == way.state[k] and elements.string[at - 1] == way.string[k]:
+def _append_element(
+    successors: SubsetElements, k: int, elements: SubsetElements, begin: int, size: int
+) -> int:
+    """Append successor k to the subset at `begin`, unless its state and string are there.
+
+    Successors come sorted, so that the better of two equal ones is there already. Returns the new
+    size of the subset.
+    """
+    end = begin + size
+    if (
+        size
+        and elements.state[end - 1] == successors.state[k]
+        and elements.string[end - 1] == successors.string[k]
+    ):
         return size
-    elements.state[at], elements.string[at] = way.state[k], way.string[k]
-    elements.score[at], elements.lm[at] = way.score[k], way.lm[k]
+    elements.state[end], elements.string[end] = successors.state[k], successors.string[k]
+    elements.score[end], elements.lm[end] = successors.score[k], successors.lm[k]
     return size + 1
 
 
 @njit(cache=True, nogil=True)
 def _sort_strings(elements: SubsetElements, begin: int, end: int) -> None:
-    """Sort elements of the same state by string: without their prefix they are others."""
-    for at in range(begin + 1, end):
-        j = at
+    """Sort elements of the same state by string (insertion sort).
+
+    Without their common prefix the strings have other numbers, in another order.
+    """
+    for i in range(begin + 1, end):
+        j = i
         while (
             j > begin
             and elements.state[j - 1] == elements.state[j]
@@ -235,63 +288,70 @@ def _sort_strings(elements: SubsetElements, begin: int, end: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _set_key(elements: SubsetElements, begin: int, end: int) -> int:
+def _subset_key(elements: SubsetElements, begin: int, end: int) -> int:
+    """The hash of a subset: of its size and of all four columns of its elements."""
     key = np.int64(end - begin)
-    for at in range(begin, end):
-        key = hash_int64(key ^ ((np.int64(elements.string[at]) << _LOW) | elements.state[at]))
-        key = hash_int64(key ^ (elements.score[at] * np.int64(31) + elements.lm[at]))
+    for i in range(begin, end):
+        key = hash_int64(key ^ ((np.int64(elements.string[i]) << _LOW) | elements.state[i]))
+        key = hash_int64(key ^ (elements.score[i] * np.int64(31) + elements.lm[i]))
     return key
 
 
 @njit(cache=True, nogil=True)
-def _number(elements: SubsetElements, sets: SubsetTable, count: int, end: int) -> int:
-    """The number of the set of the newest elements, which becomes `count` if it is new."""
-    begin = sets.begin[count]
-    key = _set_key(elements, begin, end)
-    slot = hash_int64(key) & (len(sets.slots) - 1)
-    while sets.slots[slot] >= 0:
-        number = sets.slots[slot]
-        if sets.key[number] == key and _same(elements, sets, number, begin, end):
+def _find_or_add_subset(
+    elements: SubsetElements, subsets: SubsetTable, count: int, end: int
+) -> int:
+    """The number of the subset of the newest elements, up to `end`; `count` if it is new."""
+    begin = subsets.begin[count]
+    key = _subset_key(elements, begin, end)
+    slot = hash_int64(key) & (len(subsets.slots) - 1)
+    while subsets.slots[slot] >= 0:
+        number = subsets.slots[slot]
+        if subsets.key[number] == key and _is_same(elements, subsets, number, begin, end):
             return number
-        slot = (slot + 1) & (len(sets.slots) - 1)
-    sets.slots[slot], sets.key[count] = count, key
+        slot = (slot + 1) & (len(subsets.slots) - 1)
+    subsets.slots[slot], subsets.key[count] = count, key
     return count
 
 
 @njit(cache=True, nogil=True)
-def _same(elements: SubsetElements, sets: SubsetTable, number: int, begin: int, end: int) -> bool:
-    shift = begin - sets.begin[number]
-    if sets.begin[number + 1] + shift != end:
+def _is_same(
+    elements: SubsetElements, subsets: SubsetTable, number: int, begin: int, end: int
+) -> bool:
+    """Whether a subset consists of the same elements as those from `begin` to `end - 1`."""
+    shift = begin - subsets.begin[number]
+    if subsets.begin[number + 1] + shift != end:
         return False
-    for at in range(begin, end):
+    for i in range(begin, end):
         if (
-            elements.state[at] != elements.state[at - shift]
-            or elements.string[at] != elements.string[at - shift]
-            or elements.score[at] != elements.score[at - shift]
-            or elements.lm[at] != elements.lm[at - shift]
+            elements.state[i] != elements.state[i - shift]
+            or elements.string[i] != elements.string[i - shift]
+            or elements.score[i] != elements.score[i - shift]
+            or elements.lm[i] != elements.lm[i - shift]
         ):
             return False
     return True
 
 
 @njit(cache=True, nogil=True)
-def _appended(
+def _append_words(
     string: int, words: Array, strings: OutputStrings, count: int
 ) -> tuple[int, OutputStrings, int]:
     """The string with words appended, the strings, and their number; -1 if it is too long."""
-    length, rest = 0, string
-    while rest:
-        length, rest = length + 1, strings.key[rest] & _MASK
+    length, suffix = 0, string
+    while suffix:
+        length, suffix = length + 1, strings.key[suffix] & _MASK
     if length > LONGEST:
         return string, strings, -1
-    before = np.empty(length, np.int32)
+    # Strings share their ends: unpack the words of this one, then link them anew from the back.
+    prefix = np.empty(length, np.int32)
     for k in range(length):
-        before[k] = strings.key[string] >> _LOW
+        prefix[k] = strings.key[string] >> _LOW
         string = strings.key[string] & _MASK
     number = np.int64(0)
     for k in range(length + len(words) - 1, -1, -1):
-        head = before[k] if k < length else words[k - length]
-        key = (np.int64(head) << _LOW) | number
+        first_word = prefix[k] if k < length else words[k - length]
+        key = (np.int64(first_word) << _LOW) | number
         slot = find_slot(key, strings.key, strings.slots)
         number = np.int64(strings.slots[slot])
         if number < 0:
@@ -300,30 +360,30 @@ def _appended(
             keys = with_capacity(strings.key, count + 1)
             keys[count] = key
             count += 1
-            # Key 0, that of the empty string, is never looked up: what precedes it is no word.
+            # Key 0, that of the empty string, is never looked up: word ids are above 0.
             strings = OutputStrings(keys, rehash_if_full(strings.slots, keys, count, count))
     return number, strings, count
 
 
 @njit(cache=True, nogil=True)
-def _common(string: Array, strings: OutputStrings) -> int:
+def _common_prefix(string: Array, strings: OutputStrings) -> int:
     """The number of words with which all of the strings begin."""
-    rests, length = string.copy(), 0
+    suffixes, length = string.copy(), 0
     while True:
-        if rests[0] == 0:
+        if suffixes[0] == 0:
             return length
-        head = strings.key[rests[0]] >> _LOW
-        for k in range(len(rests)):
-            if rests[k] == 0 or strings.key[rests[k]] >> _LOW != head:
+        first_word = strings.key[suffixes[0]] >> _LOW
+        for k in range(len(suffixes)):
+            if suffixes[k] == 0 or strings.key[suffixes[k]] >> _LOW != first_word:
                 return length
-        for k in range(len(rests)):
-            rests[k] = strings.key[rests[k]] & _MASK
+        for k in range(len(suffixes)):
+            suffixes[k] = strings.key[suffixes[k]] & _MASK
         length += 1
 
 
 @njit(cache=True, nogil=True)
-def _written(arcs: Arcs, number: int, string: int, strings: OutputStrings, length: int) -> Arcs:
-    """The arcs, number `number` writing the first words of the string (-1: all)."""
+def _write_words(arcs: Arcs, number: int, string: int, strings: OutputStrings, length: int) -> Arcs:
+    """Let arc `number` write the first `length` words of the string (-1: all); returns the arcs."""
     words, end = arcs.words, arcs.splits[number]
     while string and length:
         words = with_capacity(words, end + 1)
@@ -352,7 +412,7 @@ def _elements(size: int) -> SubsetElements:
 
 
 @njit(cache=True, nogil=True)
-def _roomy_elements(elements: SubsetElements, size: int) -> SubsetElements:
+def _resize_elements(elements: SubsetElements, size: int) -> SubsetElements:
     return SubsetElements(
         with_capacity(elements.state, size),
         with_capacity(elements.score, size),
@@ -362,10 +422,10 @@ def _roomy_elements(elements: SubsetElements, size: int) -> SubsetElements:
 
 
 @njit(cache=True, nogil=True)
-def _roomy_sets(sets: SubsetTable, count: int, size: int) -> SubsetTable:
-    key = with_capacity(sets.key, size)
+def _resize_subsets(subsets: SubsetTable, count: int, size: int) -> SubsetTable:
+    key = with_capacity(subsets.key, size)
     return SubsetTable(
-        with_capacity(sets.begin, size + 1), key, rehash_if_full(sets.slots, key, count, size)
+        with_capacity(subsets.begin, size + 1), key, rehash_if_full(subsets.slots, key, count, size)
     )
 
 
@@ -383,7 +443,7 @@ def _arcs(size: int) -> Arcs:
 
 
 @njit(cache=True, nogil=True)
-def _roomy_arcs(arcs: Arcs, size: int) -> Arcs:
+def _resize_arcs(arcs: Arcs, size: int) -> Arcs:
     return Arcs(
         with_capacity(arcs.source, size),
         with_capacity(arcs.target, size),

@@ -121,45 +121,54 @@ def sequence_objective(
         _check(n, lattice, reference, log_likelihoods)
     device = log_likelihoods.device
     packed = pack(lattices, device)
+    # Of the E arcs of all lattices that read a frame: utterance and frame, pdf, reference pdf.
     rows, pdfs = (packed.utterance[packed.emitting], packed.frame), packed.pdf
-    right = pad_sequence([x.to(device).long() for x in references], batch_first=True)
-    right_here = right[rows]
-    real = torch.arange(right.shape[1], device=device) < packed.frames[:, None]
-    # Not `index_put`, which waits for a GPU to check the range of the indices.
-    place = packed.utterance[packed.emitting] * right.shape[1] + packed.frame
-    hits = torch.zeros_like(right).flatten().index_add(0, place, (pdfs == right_here).long())
-    hits = hits.view_as(right)
-    missing = real & (hits == 0)
+    padded_references = pad_sequence([x.to(device).long() for x in references], batch_first=True)
+    arc_references = padded_references[rows]
+    is_frame = torch.arange(padded_references.shape[1], device=device) < packed.frames[:, None]
+    # [N, T] how many arcs of a frame have its reference pdf. Not `index_put`, which waits for a GPU
+    # to check the range of the indices.
+    flat_index = rows[0] * padded_references.shape[1] + rows[1]
+    hits = torch.zeros_like(padded_references).flatten()
+    hits = hits.index_add(0, flat_index, (pdfs == arc_references).long())
+    missing = is_frame & (hits.view_as(padded_references) == 0)
 
+    # Scores of arcs: kappa log p(x | pdf) + boost where the phone is wrong + graph score.
     index = (*rows, pdfs)
-    heard = log_likelihoods[index].double()
+    arc_likelihoods = log_likelihoods[index].double()
     if criterion.kind == "mmi" and criterion.drop_frames:
-        heard = torch.where(missing[rows], heard.detach(), heard)
-    emitted = criterion.acoustic_scale * heard
+        arc_likelihoods = torch.where(missing[rows], arc_likelihoods.detach(), arc_likelihoods)
+    arc_acoustics = criterion.acoustic_scale * arc_likelihoods
     if criterion.kind == "mmi" and criterion.boost:
-        wrong = (classes.phones[pdfs] != classes.phones[right_here]) & ~classes.silence[pdfs]
-        emitted = emitted + criterion.boost * wrong
-    scores = (criterion.lm_scale * packed.scores).index_add(0, packed.emitting, emitted)
+        wrong = (classes.phones[pdfs] != classes.phones[arc_references]) & ~classes.silence[pdfs]
+        arc_acoustics = arc_acoustics + criterion.boost * wrong
+    scores = (criterion.lm_scale * packed.scores).index_add(0, packed.emitting, arc_acoustics)
     if criterion.kind == "mmi":
-        along = log_likelihoods.gather(2, right[:, :, None])[:, :, 0].masked_fill(~real, 0.0)
+        # Numerator: the score of the reference path [N]. Denominator: that of all paths.
+        of_reference = log_likelihoods.gather(2, padded_references[:, :, None])[:, :, 0]
+        of_reference = of_reference.masked_fill(~is_frame, 0.0)  # [N, T]
         if criterion.drop_frames:
-            along = torch.where(missing, along.detach(), along)
-        numerator = criterion.acoustic_scale * along.double().sum(dim=1)
+            of_reference = torch.where(missing, of_reference.detach(), of_reference)
+        numerator = criterion.acoustic_scale * of_reference.double().sum(dim=1)
         objective = numerator - total_scores(packed, scores)
-    else:
-        accuracy = _accuracy(pdfs, right_here, criterion, classes)
+    else:  # the accuracy expected over all paths
+        accuracy = _accuracy(pdfs, arc_references, criterion, classes)
         values = torch.zeros_like(packed.scores).index_add(0, packed.emitting, accuracy)
         objective = expected_sums(packed, scores, values)
     return SequenceValue(objective, missing.sum(dim=1))
 
 
-def _accuracy(pdfs: Tensor, right: Tensor, criterion: Criterion, classes: PdfClasses) -> Tensor:
+def _accuracy(
+    pdfs: Tensor, references: Tensor, criterion: Criterion, classes: PdfClasses
+) -> Tensor:
     """1 or 0 for every arc: whether its pdf counts as right."""
     of_class = classes.phones
-    same = of_class[pdfs] == of_class[right] if criterion.kind == "mpfe" else pdfs == right
+    same = (
+        of_class[pdfs] == of_class[references] if criterion.kind == "mpfe" else pdfs == references
+    )
     silent = classes.silence[pdfs]
     if criterion.one_silence_class:
-        return (same | (silent & classes.silence[right])).double()
+        return (same | (silent & classes.silence[references])).double()
     return (same & ~silent).double()
 
 

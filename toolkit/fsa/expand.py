@@ -60,11 +60,11 @@ class _Chains:
         is_silent = silent[self.phone] if chain is None else silent[self.phone[chain]]
         valid = True if chain is None else chain >= 0
         kinds = []
-        for kind in (is_silent & valid, ~is_silent & valid):
-            mine = np.flatnonzero(kind)
-            if len(mine):
-                chosen = mine[0] if chain is None else chain[mine[0]]
-                kinds.append((int(self.phone[chosen]), mine))
+        for is_member in (is_silent & valid, ~is_silent & valid):
+            members = np.flatnonzero(is_member)
+            if len(members):
+                example = members[0] if chain is None else chain[members[0]]
+                kinds.append((int(self.phone[example]), members))
         return kinds
 
 
@@ -72,46 +72,51 @@ def _contexts(
     arcs: np.ndarray, ids: np.ndarray, ends: np.ndarray, senones: Senones
 ) -> tuple[_Chains, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The chains, and which arc leads from which chain (-1: the start) to which."""
-    source, target, phone = arcs.T
+    source, target, phone = arcs.T  # [A] each
     units, silence = senones.context_units, senones.topology.silence
     num_phones, num_units = len(units.index), len(units.phone)
-    # What may precede and follow each state: (state, phone) pairs as sorted keys.
-    before = np.unique(np.append(target * num_phones + phone, silence))  # state 0 starts
-    after = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
+    # 1. What may precede and follow each state: (state, phone) pairs as sorted keys
+    # state * num_phones + phone. State 0 is preceded by silence, final states are followed by it.
+    left_contexts = np.unique(np.append(target * num_phones + phone, silence))
+    right_contexts = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
 
-    # Each arc with each phone before it and each behind it, and the unit that it then is.
-    arc, pair = _join(source, before // num_phones)
-    left = before[pair] % num_phones
-    row, pair = _join(target[arc], after // num_phones)
-    arc, left, right = arc[row], left[row], after[pair] % num_phones
-    unit = units.index[left, phone[arc], right]
+    # 2. Each arc with each phone before it and each behind it: the unit that it then is. A chain is
+    # a unit that ends in a state.
+    arc, pair = _join(source, left_contexts // num_phones)
+    left_phone = left_contexts[pair] % num_phones
+    row, pair = _join(target[arc], right_contexts // num_phones)
+    arc, left_phone, right_phone = arc[row], left_phone[row], right_contexts[pair] % num_phones
+    unit = units.index[left_phone, phone[arc], right_phone]
     key, chain = np.unique(target[arc] * num_units + unit, return_inverse=True)
     chains = _Chains(key // num_units, key % num_units, senones)
 
-    # Each arc, by the phone before it, with the chains that it may enter.
+    # 3. Each arc, by the phone before it, with the chains that it may enter; keys again.
     width = len(key) + 1
-    entry = np.unique((arc * num_phones + left) * width + chain)
+    entry = np.unique((arc * num_phones + left_phone) * width + chain)
     entered, arc_left = entry % width, entry // width
-    arc, left = arc_left // num_phones, arc_left % num_phones
+    arc, left_phone = arc_left // num_phones, arc_left % num_phones
 
-    # A chain leads on to the arcs of its state whose phone its unit foresees.
+    # 4. A chain leads on to the arcs of its state that have its phone as left context and a phone
+    # that its unit allows on its right.
     chain_key = chains.state * num_phones + chains.phone
     order = np.argsort(chain_key, kind="stable")
-    row, pair = _join(source[arc] * num_phones + left, chain_key[order])
+    row, pair = _join(source[arc] * num_phones + left_phone, chain_key[order])
     origin = order[pair]
     fits = units.right[chains.unit[origin], phone[arc[row]]]
     row, origin = row[fits], origin[fits]
-    begins = np.flatnonzero((source[arc] == 0) & (left == silence))
+    # 5. The start leads to the arcs of state 0, with silence as left context.
+    begins = np.flatnonzero((source[arc] == 0) & (left_phone == silence))
     row = np.append(begins, row)
     origin = np.append(np.full(len(begins), -1), origin)
     return chains, (origin, ids[arc[row]], entered[row])
 
 
-def _join(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of equal keys: positions in `left` and in `right`, which is sorted."""
-    low, high = np.searchsorted(right, left), np.searchsorted(right, left, side="right")
+def _join(keys: np.ndarray, sorted_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of equal keys: positions in `keys` and in `sorted_keys`, which is sorted."""
+    low, high = np.searchsorted(sorted_keys, keys), np.searchsorted(sorted_keys, keys, side="right")
     counts = high - low
-    rows = np.repeat(np.arange(len(left)), counts)
+    rows = np.repeat(np.arange(len(keys)), counts)
+    # The offset of a pair among those of its key.
     offsets = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
     return rows, low[rows] + offsets
 
@@ -119,17 +124,19 @@ def _join(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _inside(chains: _Chains) -> np.ndarray:
     """The arcs within chains: [n, 4] source, target, label, the arc of the graph (-1: none)."""
     parts = []
-    for phone, mine in chains.by_topology():
-        pairs = np.array(
+    # All chains of one topology at once: [members, transitions].
+    for phone, members in chains.by_topology():
+        transitions = np.array(
             [
                 (state, following)
                 for state in range(chains.topology.num_states(phone))
                 for following in chains.topology.successors(phone, state)
             ]
         )
-        first = chains.first[mine][:, None]
-        pdfs = chains.units.pdfs[chains.unit[mine]][:, pairs[:, 1]]
-        parts.append(_arcs(first + pairs[:, 0], first + pairs[:, 1], pdfs, -1))
+        first = chains.first[members][:, None]
+        # An arc reads the pdf of the state that it enters.
+        pdfs = chains.units.pdfs[chains.unit[members]][:, transitions[:, 1]]
+        parts.append(_arcs(first + transitions[:, 0], first + transitions[:, 1], pdfs, -1))
     return np.concatenate(parts)
 
 
@@ -138,29 +145,32 @@ def _entries(
 ) -> np.ndarray:
     """The arcs into chains, from the start (origin -1) or from every exit of another chain."""
     pdf, target = chains.units.pdfs[chains.unit[entered], 0], chains.first[entered]
-    begin = origin < 0
-    parts = [_arcs(np.zeros(begin.sum()), target[begin], pdf[begin], arc[begin])]
-    for phone, mine in chains.by_topology(origin):
+    from_start = origin < 0
+    parts = [
+        _arcs(np.zeros(from_start.sum()), target[from_start], pdf[from_start], arc[from_start])
+    ]
+    for phone, members in chains.by_topology(origin):
         for state in chains.topology.exit_states(phone):
-            source = chains.first[origin[mine]] + state
-            parts.append(_arcs(source, target[mine], pdf[mine], arc[mine]))
+            source = chains.first[origin[members]] + state
+            parts.append(_arcs(source, target[members], pdf[members], arc[members]))
     return np.concatenate(parts)
 
 
 def _finals(chains: _Chains, arcs: np.ndarray, final: np.ndarray, open_end: bool) -> np.ndarray:
     """The arcs to the final state: from the exits of chains that end where the graph may."""
     last = chains.first[-1]
-    if open_end:
+    if open_end:  # from every state
         return _arcs(np.arange(1, last), last, FINAL - 1, -1)
+    # Chains that end in a final state of the graph, and whose unit allows silence on its right.
     ids = np.flatnonzero(final)
     order = np.argsort(arcs[ids, 0], kind="stable")
     chain, pair = _join(chains.state, arcs[ids[order], 0])
-    fits = chains.units.right[chains.unit[chain], chains.topology.silence]
-    chain, arc = chain[fits], ids[order][pair[fits]]
+    allows_silence = chains.units.right[chains.unit[chain], chains.topology.silence]
+    chain, arc = chain[allows_silence], ids[order][pair[allows_silence]]
     parts = [np.zeros((0, 4), dtype=np.int64)]
-    for phone, mine in chains.by_topology(chain):
+    for phone, members in chains.by_topology(chain):
         for state in chains.topology.exit_states(phone):
-            parts.append(_arcs(chains.first[chain[mine]] + state, last, FINAL - 1, arc[mine]))
+            parts.append(_arcs(chains.first[chain[members]] + state, last, FINAL - 1, arc[members]))
     return np.concatenate(parts)
 
 

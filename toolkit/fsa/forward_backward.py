@@ -163,6 +163,7 @@ def log_sums(steps: Steps, scores: Tensor) -> Tensor:
 def _log_sums_by_frame(steps: Steps, scores: Tensor, best: Tensor, multiple: Tensor) -> None:
     lowest = torch.finfo(best.dtype).min  # in place of -inf, which cannot be subtracted
     for source, target, score in steps.groups(scores):
+        # All steps into a state belong to one group, so that `best` is final after it.
         into = best[source] + multiple[source].log() + score
         best.scatter_reduce_(0, target, into, "amax")
         multiple.index_add_(0, target, (into - best[target].clamp(min=lowest)).exp())
@@ -198,18 +199,23 @@ def _log_sums(
     best: np.ndarray,
     multiple: np.ndarray,
 ) -> None:
+    """log_sums on a CPU; updates `best` and `multiple` [2S] in place.
+
+    The log-sum-exp of a state is best + log(multiple), where `best` is its largest summand so far.
+    """
     total = 0.0
     for a in range(len(source)):
+        # Steps out of a state often follow each other: its sum is computed once for them.
         if a == 0 or source[a] != source[a - 1]:
             total = best[source[a]] + np.log(multiple[source[a]])
-        into, at = total + scores[a], target[a]
+        into, state = total + scores[a], target[a]
         if into == -np.inf:
             continue
-        if into <= best[at]:
-            multiple[at] += np.exp(into - best[at])
-        else:
-            multiple[at] = 1.0 + multiple[at] * np.exp(best[at] - into)
-            best[at] = into
+        if into <= best[state]:
+            multiple[state] += np.exp(into - best[state])
+        else:  # a new largest summand: rescale
+            multiple[state] = 1.0 + multiple[state] * np.exp(best[state] - into)
+            best[state] = into
 
 
 @njit(cache=True, nogil=True)
@@ -220,6 +226,7 @@ def _mean_sums(
     values: np.ndarray,
     means: np.ndarray,
 ) -> None:
+    """mean_sums on a CPU; adds to `means` [2S]."""
     for a in range(len(source)):
         means[target[a]] += shares[a] * (means[source[a]] + values[a])
 
@@ -255,13 +262,17 @@ def pdf_posteriors(lattice: Lattice) -> tuple[Tensor, Tensor, Tensor]:
     """
     packed = pack([lattice], torch.device("cpu"))
     scores = packed.scores.requires_grad_()
-    (of_arcs,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
-    place = (packed.frame * (1 + int(packed.pdf.max())) + packed.pdf).numpy()
-    places, number = np.unique(place, return_inverse=True)
-    found = torch.from_numpy(np.bincount(number, of_arcs[packed.emitting].numpy()))
-    frames, pdfs = np.divmod(places, 1 + int(packed.pdf.max()))
-    kept = found > 0
-    return torch.from_numpy(frames)[kept], torch.from_numpy(pdfs)[kept], found[kept]
+    (arc_posteriors,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
+    keys = (packed.frame * (1 + int(packed.pdf.max())) + packed.pdf).numpy()
+    unique_keys, key_index = np.unique(keys, return_inverse=True)
+    posteriors = torch.from_numpy(np.bincount(key_index, arc_posteriors[packed.emitting].numpy()))
+    frames, pdfs = np.divmod(unique_keys, 1 + int(packed.pdf.max()))
+    positive = posteriors > 0
+    return (
+        torch.from_numpy(frames)[positive],
+        torch.from_numpy(pdfs)[positive],
+        posteriors[positive],
+    )
 
 
 class _PathSums(torch.autograd.Function):
@@ -274,22 +285,27 @@ class _PathSums(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, values: Tensor | None, lattices: PackedLattices
     ) -> Tensor:
-        x = lattices
-        steps = Steps.of(x)
-        weight = scores.repeat(2)[x.order]
-        logs = log_sums(steps, weight)
-        before, behind = logs.split(x.num_states)
-        result = before[x.ends]
-        slope = (before[x.source] + scores + behind[x.target] - result[x.utterance]).exp()
+        packed = lattices
+        steps = Steps.of(packed)
+        step_scores = scores.repeat(2)[packed.order]
+        logs = log_sums(steps, step_scores)  # [2S]: forward sums, then backward sums
+        forward, backward = logs.split(packed.num_states)
+        result = forward[packed.ends]
+        # Posterior of arc a from s to d: gamma = exp(alpha(s) + score + beta(d) - total).
+        gradient = forward[packed.source] + scores + backward[packed.target]
+        gradient = (gradient - result[packed.utterance]).exp()
         if values is not None:
             # The share that a step has in the paths into the state that it enters.
-            entered = logs[steps.target]
-            share = (logs[steps.source] + weight - entered).exp()
-            share.masked_fill_(entered.isneginf(), 0.0)
-            before, behind = mean_sums(steps, share, values.repeat(2)[x.order]).split(x.num_states)
-            result = before[x.ends]
-            slope *= before[x.source] + values + behind[x.target] - result[x.utterance]
-        ctx.save_for_backward(slope, x.utterance)
+            target_logs = logs[steps.target]
+            share = (logs[steps.source] + step_scores - target_logs).exp()
+            share.masked_fill_(target_logs.isneginf(), 0.0)
+            means = mean_sums(steps, share, values.repeat(2)[packed.order])
+            forward, backward = means.split(packed.num_states)
+            result = forward[packed.ends]
+            # gamma (c - c_hat), c the sum expected on paths through the arc.
+            through = forward[packed.source] + values + backward[packed.target]
+            gradient *= through - result[packed.utterance]
+        ctx.save_for_backward(gradient, packed.utterance)
         return result
 
     @staticmethod

@@ -150,10 +150,11 @@ def select_words(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits and words of some of the arcs, in their order."""
     counts = splits[arcs + 1] - splits[arcs]
-    taken = np.zeros(len(arcs) + 1, np.int32)
-    np.cumsum(counts, out=taken[1:])
-    within = np.arange(taken[-1]) - np.repeat(taken[:-1], counts)
-    return taken, words[np.repeat(splits[arcs], counts) + within]
+    new_splits = np.zeros(len(arcs) + 1, np.int32)
+    np.cumsum(counts, out=new_splits[1:])
+    # Word k is that with the same offset from the old begin of its arc.
+    offset = np.arange(new_splits[-1]) - np.repeat(new_splits[:-1], counts)
+    return new_splits, words[np.repeat(splits[arcs], counts) + offset]
 
 
 def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, float]) -> Fst:
@@ -192,14 +193,19 @@ def connect(fst: AnyFst) -> AnyFst:
     """
     if not (fst.labels == FINAL).any():
         return fst.select_arcs(np.zeros(fst.num_arcs, bool))
+    # Keep states that the start reaches and that reach the end, by arcs sorted by target.
     last = fst.num_states - 1
     forward = _reachable(fst.first, fst.target, 0)
-    order = np.argsort(fst.target, kind="stable").astype(np.int32)
-    before = np.searchsorted(fst.target[order], np.arange(fst.num_states + 1)).astype(np.int32)
-    alive = forward & _reachable(before, fst.source[order], last)
-    number = (np.cumsum(alive) - 1).astype(np.int32)
-    kept = np.flatnonzero(alive[fst.source] & alive[fst.target])
-    return fst.select_arcs(kept, source=number[fst.source[kept]], target=number[fst.target[kept]])
+    by_target = np.argsort(fst.target, kind="stable").astype(np.int32)
+    first_incoming = np.searchsorted(fst.target[by_target], np.arange(fst.num_states + 1)).astype(
+        np.int32
+    )
+    alive = forward & _reachable(first_incoming, fst.source[by_target], last)
+    new_state = (np.cumsum(alive) - 1).astype(np.int32)
+    arcs = np.flatnonzero(alive[fst.source] & alive[fst.target])
+    return fst.select_arcs(
+        arcs, source=new_state[fst.source[arcs]], target=new_state[fst.target[arcs]]
+    )
 
 
 def arc_sort(fst: AnyFst) -> AnyFst:
@@ -211,21 +217,21 @@ def arc_sort(fst: AnyFst) -> AnyFst:
 @njit(cache=True, nogil=True)
 def _reachable(first: np.ndarray, target: np.ndarray, state: int) -> np.ndarray:
     """[states] bool: whether arcs lead there from `state`."""
-    seen = np.zeros(len(first) - 1, np.bool_)
+    reached = np.zeros(len(first) - 1, np.bool_)
     stack = np.empty(len(first), np.int32)
     stack[0], size = state, 1
-    seen[state] = True
+    reached[state] = True
     # Depth-first search.
     while size:
         size -= 1
-        here = stack[size]
-        for arc in range(first[here], first[here + 1]):
-            there = target[arc]
-            if not seen[there]:
-                seen[there] = True
-                stack[size] = there
+        state_on_stack = stack[size]
+        for arc in range(first[state_on_stack], first[state_on_stack + 1]):
+            next_state = target[arc]
+            if not reached[next_state]:
+                reached[next_state] = True
+                stack[size] = next_state
                 size += 1
-    return seen
+    return reached
 
 
 _SHAPES = {

@@ -69,77 +69,86 @@ class _Contexts:
         levels = model.levels
         self.begin = np.cumsum([1, *(len(level.word) for level in levels)])
         self.word = np.concatenate([[-1], *(level.word for level in levels)])
-        before = [
+        contexts = [
             begin + level.context for begin, level in zip([0, *self.begin], levels, strict=False)
         ]
-        self.context = np.concatenate([[0], *before])
+        self.context = np.concatenate([[0], *contexts])
         scale = math.log(10)
         self.score = np.concatenate([[0.0], *(level.logprob * scale for level in levels)])
         self.weight = np.concatenate([[0.0], *(level.backoff * scale for level in levels)])
         if len(levels) == model.order:
             self.weight[self.begin[-2] :] = 0.0  # nothing follows the longest n-grams
-        self.kept = self._kept(ids)
+        self.included = self._included(ids)
         self.suffix = self._suffixes(model)
 
     def _level(self, n: int) -> slice:
         return slice(self.begin[n], self.begin[n + 1])
 
-    def _kept(self, ids: np.ndarray) -> np.ndarray:
+    def _included(self, ids: np.ndarray) -> np.ndarray:
         """[nodes] bool: n-grams of listed words, <s> only in front and </s> only at the end."""
         listed = np.append(ids >= 0, True)
         listed[[self.start, self.end]] = True
-        kept = listed[self.word]
+        included = listed[self.word]
+        # Level by level: an n-gram needs its context, which must not end the sentence.
         for n in range(1, len(self.begin) - 1):
             level = self._level(n)
-            before = self.context[level]
-            kept[level] &= kept[before] & (self.word[before] != self.end)
-            kept[level] &= self.word[level] != self.start
-        return kept
+            context = self.context[level]
+            included[level] &= included[context] & (self.word[context] != self.end)
+            included[level] &= self.word[level] != self.start
+        return included
 
     def _suffixes(self, model: BackoffModel) -> np.ndarray:
         """[nodes] the longest listed n-gram that ends like each and is shorter."""
         suffix = np.zeros(len(self.word), np.int64)
         for n in range(1, len(self.begin) - 1):
             level = self._level(n)
+            # The suffix of "context word" is "suffix of context, word", if that is listed; else the
+            # same with ever shorter suffixes of the context, in the end the word alone.
             word, shorter = self.word[level], suffix[self.context[level]]
             suffixes = np.full(len(word), -1)
             while (suffixes < 0).any():
+                # Contexts of k words are looked up among the n-grams of k + 1 words.
                 for k in range(n):
                     low, high = (self.begin[k - 1] if k else 0), self.begin[k]
                     rows = np.flatnonzero((suffixes < 0) & (shorter >= low) & (shorter < high))
-                    at = model.find(k, shorter[rows] - low, word[rows])
-                    suffixes[rows] = np.where(at < 0, -1, at + self.begin[k])
+                    position = model.find(k, shorter[rows] - low, word[rows])
+                    suffixes[rows] = np.where(position < 0, -1, position + self.begin[k])
                 shorter = suffix[shorter]
             suffix[level] = suffixes
         return suffix
 
     def acceptor(self, ids: np.ndarray, backoff: int) -> Fst:
         """The acceptor; `backoff` is the label of its back-off arcs."""
-        reads = self.kept & (self.word != self.start)
+        # 1. States: the contexts of n-grams, the empty context, and <s>, the start.
+        reads = self.included & (self.word != self.start)
         reads[0] = False
-        state = np.zeros(len(self.word), bool)
-        state[self.context[reads]] = True
+        is_state = np.zeros(len(self.word), bool)
+        is_state[self.context[reads]] = True
         first = 1 + self.start
-        state[[0, first]] = True
-        # Where an n-gram leads to, and the weights of the contexts passed over on the way.
+        is_state[[0, first]] = True
+        # 2. The state that an n-gram leads to, its longest suffix that is one, and the back-off
+        # weights of the contexts passed over on the way.
         reached, passed = np.arange(len(self.word)), np.zeros(len(self.word))
         for n in range(len(self.begin) - 1):
             level = np.arange(self.begin[n], self.begin[n + 1])
-            level = level[~state[level]]
+            level = level[~is_state[level]]
             shorter = self.suffix[level]
             reached[level] = reached[shorter]
             passed[level] = self.weight[level] + passed[shorter]
+        # 3. Arcs: n-grams of words, back-off of every state but the empty context, and </s>.
         ends = np.flatnonzero(reads & (self.word == self.end))
         ngrams = np.flatnonzero(reads & (self.word != self.end))
-        states = np.flatnonzero(state)
+        states = np.flatnonzero(is_state)
         contexts = states[states > 0]
+        # The start is numbered 0.
         number = np.full(len(self.word), -1, np.int64)
         number[np.append(first, states[states != first])] = np.arange(len(states))
         labels = ids[self.word[ngrams]]
         shorter = self.suffix[contexts]
-        ending, backing = np.full(len(ends), len(states)), np.full(len(contexts), backoff)
         source = number[np.concatenate([self.context[ngrams], contexts, self.context[ends]])]
-        target = np.append(number[np.append(reached[ngrams], reached[shorter])], ending)
+        target = number[np.append(reached[ngrams], reached[shorter])]
+        target = np.append(target, np.full(len(ends), len(states)))
+        backing = np.full(len(contexts), backoff)
         read = np.concatenate([labels, backing, np.full(len(ends), FINAL)])
         weights = self.weight[contexts] + passed[shorter]
         scores = np.concatenate([self.score[ngrams] + passed[ngrams], weights, self.score[ends]])

@@ -34,8 +34,8 @@ class K2Engine:
         """See `toolkit.fsa.search.search_best_paths`."""
         dense = [rows.dense() if isinstance(rows, LazyGmmScores) else rows for rows in scores]
         joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(dense[0].device)
-        found = _lattices(dense, joined, graphs, beam)
-        return [None if lattice is None else best_path(lattice) for lattice in found]
+        lattices = _lattices(dense, joined, graphs, beam)
+        return [None if lattice is None else best_path(lattice) for lattice in lattices]
 
 
 def to_k2(fst: Fst) -> k2.Fsa:
@@ -47,13 +47,13 @@ def to_k2(fst: Fst) -> k2.Fsa:
 
 
 def _lattices(
-    scores: Sequence[Tensor], joined: k2.Fsa, graphs: Sequence[Fst], beam: Beam
+    scores: Sequence[Tensor], graph_vec: k2.Fsa, graphs: Sequence[Fst], beam: Beam
 ) -> list[Lattice | None]:
     """The lattices of utterances, the longest first.
 
     Args:
       scores: for each [T_n, P_n].
-      joined: an FsaVec with a graph for each.
+      graph_vec: an FsaVec with a graph for each.
       graphs: the same.
       beam: the pruning.
     """
@@ -64,8 +64,8 @@ def _lattices(
         row[: len(values), 1 : values.shape[1] + 1] = values
     segments = [[n, 0, len(values)] for n, values in enumerate(scores)]
     dense = k2.DenseFsaVec(padded.float(), torch.tensor(segments, dtype=torch.int32))
-    found = k2.intersect_dense_pruned(
-        joined,
+    intersection = k2.intersect_dense_pruned(
+        graph_vec,
         dense,
         search_beam=beam.search,
         output_beam=beam.output,
@@ -73,14 +73,19 @@ def _lattices(
         max_active_states=beam.max_active,
         frame_idx_name="frame",
     ).to("cpu")
-    states, arcs = found.arcs.row_splits(1).tolist(), found.arcs.row_splits(2)
-    table = found.arcs.values().numpy()
+    states, arcs = intersection.arcs.row_splits(1).tolist(), intersection.arcs.row_splits(2)
+    table = intersection.arcs.values().numpy()
     lattices = []
     for n, graph in enumerate(graphs):
-        mine = slice(int(arcs[states[n]]), int(arcs[states[n + 1]]))
-        number = found.graph_arc[mine].numpy()
+        arc_range = slice(int(arcs[states[n]]), int(arcs[states[n + 1]]))
+        graph_arc = intersection.graph_arc[arc_range].numpy()
         # k2 numbers arcs through all the graphs of an FsaVec; `graph_arc` counts in each.
-        frame, scores = found.frame[mine].numpy(), found.scores[mine].detach().numpy()
-        lattice = Lattice.of(graph, number, frame, table[mine, 0], table[mine, 1], scores)
+        frame, scores = (
+            intersection.frame[arc_range].numpy(),
+            intersection.scores[arc_range].detach().numpy(),
+        )
+        lattice = Lattice.of(
+            graph, graph_arc, frame, table[arc_range, 0], table[arc_range, 1], scores
+        )
         lattices.append(prune(lattice))
     return lattices

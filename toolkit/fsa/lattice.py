@@ -11,6 +11,7 @@ from torch import Tensor
 
 from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
+from toolkit.fsa.arrays import ragged_ranges
 from toolkit.fsa.fst import FINAL, Fst, Lattice
 
 Array = np.ndarray
@@ -138,20 +139,20 @@ def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
     """
     if not (lattice.labels == FINAL).any():
         return None
-    before, after = forward_scores(lattice), backward_scores(lattice)
-    through = before[lattice.source] + lattice.scores + after[lattice.target]
-    best = float(through.max())
+    forward, backward = forward_scores(lattice), backward_scores(lattice)
+    path_scores = forward[lattice.source] + lattice.scores + backward[lattice.target]
+    best = float(path_scores.max())
     if not math.isfinite(best):  # no path, or scores that are no numbers
         return None
-    # The margin allows for the rounding of sums in another order.
-    kept = np.flatnonzero(through > max(best - beam - 1e-6 * abs(best), -1e300))
-    if len(kept) == lattice.num_arcs:
+    # The margin allows for the rounding of sums in another order; -1e300 drops arcs on no path.
+    arcs = np.flatnonzero(path_scores > max(best - beam - 1e-6 * abs(best), -1e300))
+    if len(arcs) == lattice.num_arcs:
         return lattice
-    source, target = lattice.source[kept], lattice.target[kept]
+    source, target = lattice.source[arcs], lattice.target[arcs]
     alive = np.zeros(lattice.num_states, dtype=bool)
     alive[source] = alive[target] = True
-    number = (np.cumsum(alive) - 1).astype(np.int32)
-    return lattice.select_arcs(kept, source=number[source], target=number[target])
+    new_state = (np.cumsum(alive) - 1).astype(np.int32)
+    return lattice.select_arcs(arcs, source=new_state[source], target=new_state[target])
 
 
 def in_order(source: np.ndarray, target: np.ndarray, num_states: int) -> bool:
@@ -177,10 +178,7 @@ class LatticeTraversal:
 
     def out_arcs(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The arcs that leave `states`: for each the position of its state there, and its index."""
-        degrees = self._first[states + 1] - self._first[states]
-        source = np.repeat(np.arange(len(states)), degrees)
-        within = np.arange(len(source)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
-        return source, self._first[states][source] + within
+        return ragged_ranges(self._first, states)
 
     def output_words(self, arc: np.ndarray) -> "list[tuple[np.ndarray, np.ndarray]]":
         """The words on arcs: (positions in `arc`, word ids) of the first, of the second, ..."""
@@ -321,21 +319,21 @@ def prune_to_density(
       density: arcs per frame at most, from 1: the best path has one.
       beam: the output beam of the search.
     """
-    total, rest = forward_scores(lattice), backward_scores(lattice)
-    loss = total[-1] - (total[lattice.source] + lattice.scores + rest[lattice.target])
+    forward, backward = forward_scores(lattice), backward_scores(lattice)
+    loss = forward[-1] - (forward[lattice.source] + lattice.scores + backward[lattice.target])
     key = (lattice.frame.astype(np.int64) << 32) + lattice.graph_arc
     # The arcs to the final state, one per frame at most on a path, are not counted.
     emitting = key < frames << 32
     threshold = _threshold(np.sort(loss[emitting]), int(density * frames), beam)
-    kept = np.sort(key[loss < threshold])
-    return LatticeArcs(frames, (kept >> 32).astype(np.int32), kept.astype(np.int32))
+    kept_keys = np.sort(key[loss < threshold])
+    return LatticeArcs(frames, (kept_keys >> 32).astype(np.int32), kept_keys.astype(np.int32))
 
 
-def _threshold(losses: np.ndarray, most: int, beam: float) -> float:
-    """The largest threshold up to `beam` that keeps at most `most` of the sorted losses."""
-    most = min(most, int(np.searchsorted(losses, beam)))
-    if most >= len(losses):
+def _threshold(losses: np.ndarray, num_kept: int, beam: float) -> float:
+    """The largest threshold up to `beam` that keeps at most `num_kept` of the sorted losses."""
+    num_kept = min(num_kept, int(np.searchsorted(losses, beam)))
+    if num_kept >= len(losses):
         return np.inf
-    apart = np.flatnonzero(np.diff(losses[: most + 1]) > TIE)
-    last = apart[-1] if len(apart) else 0
-    return float(losses[last] + TIE / 2)
+    gaps = np.flatnonzero(np.diff(losses[: num_kept + 1]) > TIE)
+    last_kept = gaps[-1] if len(gaps) else 0
+    return float(losses[last_kept] + TIE / 2)

@@ -344,9 +344,9 @@ class LatticeStore:
 
     def __getstate__(self) -> dict:
         """Pickle the paths, without what was loaded from them."""
-        left_out = {"_graph", "_index"}
-        kept = {key: value for key, value in self.__dict__.items() if key not in left_out}
-        return {**kept, "_blocks": {}}
+        loaded = {"_graph", "_index"}
+        state = {key: value for key, value in self.__dict__.items() if key not in loaded}
+        return {**state, "_blocks": {}}
 
 
 def build_lattice(arcs: LatticeArcs, graph: Fst) -> Lattice:
@@ -517,9 +517,9 @@ def word_lattice_path(folder: Path, number: int) -> Path:
 
 def remove_word_lattices(folder: Path, number: int) -> None:
     """Remove the shards from `number` on, which another decode has left."""
-    kept = {word_lattice_path(folder, n) for n in range(number)}
+    current = {word_lattice_path(folder, n) for n in range(number)}
     for path in folder.glob("words.*.safetensors"):
-        if path not in kept:
+        if path not in current:
             path.unlink()
 
 

@@ -35,25 +35,25 @@ def lexicon_transducer(
     """
     score = silence_score
     # `inside` is between words, `pause` before a silence, `paused` behind it.
-    start, inside, pause, paused, count = 0, 1, 2, 3, 4
+    start, between_words, before_silence, after_silence, count = 0, 1, 2, 3, 4
     arcs: list[Arc] = [
-        (start, inside, EPSILON, EPSILON, score),
-        (start, pause, EPSILON, EPSILON, score),
-        (pause, paused, silence, EPSILON, 0.0),
-        (paused, inside, silence_disambig, EPSILON, 0.0),
+        (start, between_words, EPSILON, EPSILON, score),
+        (start, before_silence, EPSILON, EPSILON, score),
+        (before_silence, after_silence, silence, EPSILON, 0.0),
+        (after_silence, between_words, silence_disambig, EPSILON, 0.0),
     ]
     for word, phones in entries:
-        source = inside
+        source = between_words
         for i, phone in enumerate(phones):
-            written = word if i == 0 else EPSILON
+            output = word if i == 0 else EPSILON
             if i < len(phones) - 1:
-                arcs.append((source, count, phone, written, 0.0))
+                arcs.append((source, count, phone, output, 0.0))
                 source, count = count, count + 1
             else:
-                arcs.append((source, inside, phone, written, score))
-                arcs.append((source, pause, phone, written, score))
-    arcs.append((inside, inside, phone_disambig, word_disambig, 0.0))
-    return fst_from_arcs(arcs, [inside])
+                arcs.append((source, between_words, phone, output, score))
+                arcs.append((source, before_silence, phone, output, score))
+    arcs.append((between_words, between_words, phone_disambig, word_disambig, 0.0))
+    return fst_from_arcs(arcs, [between_words])
 
 
 def weighted_lexicon_transducer(
@@ -77,36 +77,39 @@ def weighted_lexicon_transducer(
       silence, word_disambig, phone_disambig, silence_disambig: see `lexicon_transducer`.
     """
     # Words begin in `spoken`, behind a word or the start, or in `paused`, behind a silence.
-    start, spoken, pause, silent, paused, count = 0, 1, 2, 3, 4, 5
+    start, after_word, before_silence, in_silence, after_silence, count = 0, 1, 2, 3, 4, 5
     arcs: list[Arc] = [
-        (start, spoken, EPSILON, EPSILON, math.log1p(-ends.start)),
-        (start, pause, EPSILON, EPSILON, math.log(ends.start)),
-        (pause, silent, silence, EPSILON, 0.0),
-        (silent, paused, silence_disambig, EPSILON, 0.0),
+        (start, after_word, EPSILON, EPSILON, math.log1p(-ends.start)),
+        (start, before_silence, EPSILON, EPSILON, math.log(ends.start)),
+        (before_silence, in_silence, silence, EPSILON, 0.0),
+        (in_silence, after_silence, silence_disambig, EPSILON, 0.0),
     ]
     for (word, phones), weight in zip(entries, weights, strict=True):
         score = math.log(weight.pronunciation)
-        before = {
-            spoken: score + math.log(weight.no_silence_before),
-            paused: score + math.log(weight.silence_before),
+        source_scores = {
+            after_word: score + math.log(weight.no_silence_before),
+            after_silence: score + math.log(weight.silence_before),
         }
-        after = {
-            spoken: math.log1p(-weight.silence_after),
-            pause: math.log(weight.silence_after),
+        word_end_scores = {
+            after_word: math.log1p(-weight.silence_after),
+            before_silence: math.log(weight.silence_after),
         }
         for i, phone in enumerate(phones):
-            written = EPSILON if i else word
-            inside, count = {count: 0.0}, count + 1
-            targets = after if i == len(phones) - 1 else inside
+            output = EPSILON if i else word
+            inner_scores, count = {count: 0.0}, count + 1
+            target_scores = word_end_scores if i == len(phones) - 1 else inner_scores
             arcs += [
-                (source, target, phone, written, entered + left)
-                for source, entered in before.items()
-                for target, left in targets.items()
+                (source, target, phone, output, source_score + target_score)
+                for source, source_score in source_scores.items()
+                for target, target_score in target_scores.items()
             ]
-            before = inside
-    for state in (spoken, paused):
+            source_scores = inner_scores
+    for state in (after_word, after_silence):
         arcs.append((state, state, phone_disambig, word_disambig, 0.0))
-    finals = {spoken: math.log(ends.no_silence_at_end), paused: math.log(ends.silence_at_end)}
+    finals = {
+        after_word: math.log(ends.no_silence_at_end),
+        after_silence: math.log(ends.silence_at_end),
+    }
     return fst_from_arcs(arcs, finals)
 
 
@@ -156,22 +159,22 @@ def transcript_graph(
     """
     arcs: list[Arc] = []
     # Boundary i has two states: `plain` (no silence read) and `after` (after a silence).
-    plain, after, count = 0, 1, 2
-    arcs.append((plain, after, silence, pack_label(silence), 0.0))
+    after_word, after_silence, count = 0, 1, 2
+    arcs.append((after_word, after_silence, silence, pack_label(silence), 0.0))
     for word, variants in zip(words, pronunciations, strict=True):
-        following, following_after = count, count + 1
+        next_after_word, next_after_silence = count, count + 1
         count += 2
         for phones in variants:
-            inner = list(range(count, count + len(phones) - 1))
-            count += len(inner)
-            stations = [*inner, following]
-            for source in (plain, after):
-                arcs.append((source, stations[0], phones[0], pack_label(phones[0], word), 0.0))
+            inner_states = list(range(count, count + len(phones) - 1))
+            count += len(inner_states)
+            phone_states = [*inner_states, next_after_word]
+            for source in (after_word, after_silence):
+                arcs.append((source, phone_states[0], phones[0], pack_label(phones[0], word), 0.0))
             for i, phone in enumerate(phones[1:]):
-                arcs.append((stations[i], stations[i + 1], phone, pack_label(phone), 0.0))
-        arcs.append((following, following_after, silence, pack_label(silence), 0.0))
-        plain, after = following, following_after
-    return fst_from_arcs(arcs, [plain, after])
+                arcs.append((phone_states[i], phone_states[i + 1], phone, pack_label(phone), 0.0))
+        arcs.append((next_after_word, next_after_silence, silence, pack_label(silence), 0.0))
+        after_word, after_silence = next_after_word, next_after_silence
+    return fst_from_arcs(arcs, [after_word, after_silence])
 
 
 def weighted_transcript_graph(
@@ -194,37 +197,37 @@ def weighted_transcript_graph(
     arcs: list[Arc] = []
     # A boundary is reached with a score: without silence, before one, after one. The first one has
     # a single state for the first two, as there is no arc into them that could hold the scores.
-    plain, after, count = (0, math.log1p(-ends.start)), 1, 2
-    arcs.append((0, after, silence, pack_label(silence), math.log(ends.start)))
-    for word, variants, known in zip(words, pronunciations, weights, strict=True):
-        following, pause, following_after = count, count + 1, count + 2
+    after_word, after_silence, count = (0, math.log1p(-ends.start)), 1, 2
+    arcs.append((0, after_silence, silence, pack_label(silence), math.log(ends.start)))
+    for word, variants, word_weights in zip(words, pronunciations, weights, strict=True):
+        next_after_word, before_silence, next_after_silence = count, count + 1, count + 2
         count += 3
-        for phones, weight in zip(variants, known, strict=True):
+        for phones, weight in zip(variants, word_weights, strict=True):
             score = math.log(weight.pronunciation)
-            source, earlier = plain
-            sources = {
-                source: earlier + score + math.log(weight.no_silence_before),
-                after: score + math.log(weight.silence_before),
+            source, boundary_score = after_word
+            source_scores = {
+                source: boundary_score + score + math.log(weight.no_silence_before),
+                after_silence: score + math.log(weight.silence_before),
             }
-            ways_out = {
-                following: math.log1p(-weight.silence_after),
-                pause: math.log(weight.silence_after),
+            word_end_scores = {
+                next_after_word: math.log1p(-weight.silence_after),
+                before_silence: math.log(weight.silence_after),
             }
             for i, phone in enumerate(phones):
                 label = pack_label(phone, 0 if i else word)
-                inside, count = {count: 0.0}, count + 1
-                targets = ways_out if i == len(phones) - 1 else inside
+                inner_scores, count = {count: 0.0}, count + 1
+                target_scores = word_end_scores if i == len(phones) - 1 else inner_scores
                 arcs += [
-                    (source, target, phone, label, entered + left)
-                    for source, entered in sources.items()
-                    for target, left in targets.items()
+                    (source, target, phone, label, source_score + target_score)
+                    for source, source_score in source_scores.items()
+                    for target, target_score in target_scores.items()
                 ]
-                sources = inside
-        arcs.append((pause, following_after, silence, pack_label(silence), 0.0))
-        plain, after = (following, 0.0), following_after
-    state, earlier = plain
+                source_scores = inner_scores
+        arcs.append((before_silence, next_after_silence, silence, pack_label(silence), 0.0))
+        after_word, after_silence = (next_after_word, 0.0), next_after_silence
+    state, boundary_score = after_word
     finals = {
-        state: earlier + math.log(ends.no_silence_at_end),
-        after: math.log(ends.silence_at_end),
+        state: boundary_score + math.log(ends.no_silence_at_end),
+        after_silence: math.log(ends.silence_at_end),
     }
     return fst_from_arcs(arcs, finals)

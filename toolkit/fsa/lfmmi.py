@@ -38,31 +38,37 @@ def leaky_forward_backward(
         in a chunk's frames and are 0 beyond. They are the gradient of `totals`.
     """
     device, frames = scores.device, scores.shape[1]
-    forwards, backwards, initial, pdf = _tables(denominator, scores.dtype, device)
+    into, out_of, initial, pdf = _tables(denominator, scores.dtype, device)
     ends = lengths.to(device)
     unread = _unread(denominator, scores.shape[2])
     if unread.any():  # beside the far higher score of one of these all others would be 0
         scores = scores.masked_fill(unread.to(device), -torch.inf)
-    top = scores.amax(dim=2)
+    # Likelihoods relative to the best pdf of each frame.
+    top = scores.amax(dim=2)  # [N, T]
     likelihoods = (scores - top[:, :, None]).exp().permute(1, 2, 0).contiguous()  # [T, P, N]
-    # The probabilities [S, N] after each frame, scaled to add up to 1, and what they added up to.
+    # Forward: alpha_t(s) = b_t(s) sum_r w(r, s) (alpha_{t-1}(r) + leak pi(r)), [S, N], each scaled
+    # to add up to 1. Before each frame a share of it leaks to the initial probabilities pi.
     alphas, sums = [initial.expand(-1, len(scores))], []
     for t in range(frames):
-        moved = forwards @ (alphas[-1] + leak * initial)
-        alpha = moved * likelihoods[t, pdf]
+        entered = into @ (alphas[-1] + leak * initial)
+        alpha = entered * likelihoods[t, pdf]
         sums.append(alpha.sum(dim=0))
         alphas.append(alpha / sums[-1])
+    # Backward, with the same scale: beta_{t-1}(r) = x(r) + leak sum_q pi(q) x(q) where
+    # x(r) = sum_s w(r, s) b_t(s) beta_t(s) / sum_t. At a chunk's last frame beta is 1.
     posteriors = torch.zeros_like(likelihoods)
     beta = torch.ones_like(alphas[-1])
     for t in reversed(range(frames)):
         beta = torch.where(t == ends - 1, torch.ones_like(beta), beta)
+        # State posteriors alpha beta [S, N], summed over the states of each pdf.
         posteriors[t].index_add_(0, pdf, alphas[t + 1] * beta)
-        ahead = backwards @ (beta * likelihoods[t, pdf] / sums[t])
-        beta = ahead + leak * (initial * ahead).sum(dim=0)
-    real = torch.arange(frames, device=device) < ends[:, None]
+        without_leak = out_of @ (beta * likelihoods[t, pdf] / sums[t])
+        beta = without_leak + leak * (initial * without_leak).sum(dim=0)
+    is_frame = torch.arange(frames, device=device) < ends[:, None]  # [N, T]
+    # The total is the product of all scales; after the last frame it leaks once more.
     logs = torch.stack(sums, dim=1).double().log() + top.double()
-    totals = logs.masked_fill(~real, 0.0).sum(dim=1) + float(np.log1p(leak))
-    return totals, posteriors.permute(2, 0, 1).masked_fill(~real[:, :, None], 0.0)
+    totals = logs.masked_fill(~is_frame, 0.0).sum(dim=1) + float(np.log1p(leak))
+    return totals, posteriors.permute(2, 0, 1).masked_fill(~is_frame[:, :, None], 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +119,14 @@ def _tables(
     hmm: Denominator, dtype: torch.dtype, device: torch.device
 ) -> tuple[_Transitions, _Transitions, Tensor, Tensor]:
     """Transitions into and out of each state; initial [S, 1]; pdf of each state."""
-    places = torch.from_numpy(np.stack([hmm.target, hmm.source])).long()
+    indices = torch.from_numpy(np.stack([hmm.target, hmm.source])).long()
     weights = torch.from_numpy(hmm.weight).to(dtype)
     size = (hmm.num_states, hmm.num_states)
     options = {"check_invariants": True} if torch.__version__ >= "2" else {}
-    into = torch.sparse_coo_tensor(places, weights, size, device=device, **options)
+    incoming = torch.sparse_coo_tensor(indices, weights, size, device=device, **options)
     initial = torch.from_numpy(hmm.initial).to(device, dtype)[:, None]
-    both = _Transitions.of(into), _Transitions.of(into.t())
-    return *both, initial, torch.from_numpy(hmm.pdf).long().to(device)
+    transitions = _Transitions.of(incoming), _Transitions.of(incoming.t())
+    return *transitions, initial, torch.from_numpy(hmm.pdf).long().to(device)
 
 
 @dataclass(frozen=True)
@@ -177,13 +183,15 @@ class _Lfmmi(torch.autograd.Function):
         scores = scores.detach()
         # Autocast would take the products of the denominator in half precision.
         with torch.autocast(scores.device.type, enabled=False):
-            totals, right = _numerators(scores, numerators)
-            right = right.to(scores.dtype)
-            heard = scores + boost * (1 - right) if boost else scores
-            others, expected = leaky_forward_backward(denominator, heard, lengths, leak)
-        ctx.save_for_backward(right - expected)
-        ctx.mark_non_differentiable(right)
-        return totals - others, right
+            numerator_logprobs, numerator_posteriors = _numerators(scores, numerators)
+            numerator_posteriors = numerator_posteriors.to(scores.dtype)
+            boosted_scores = scores + boost * (1 - numerator_posteriors) if boost else scores
+            denominator_logprobs, denominator_posteriors = leaky_forward_backward(
+                denominator, boosted_scores, lengths, leak
+            )
+        ctx.save_for_backward(numerator_posteriors - denominator_posteriors)
+        ctx.mark_non_differentiable(numerator_posteriors)
+        return numerator_logprobs - denominator_logprobs, numerator_posteriors
 
     @staticmethod
     @once_differentiable
@@ -197,11 +205,11 @@ def _numerators(scores: Tensor, lattices: Sequence[Lattice]) -> tuple[Tensor, Te
     # Their gradients are needed in validation too.
     with torch.inference_mode(False), torch.enable_grad():
         packed = pack(lattices, scores.device)
-        places = (packed.utterance[packed.emitting], packed.frame, packed.pdf)
-        heard = scores[places].double().requires_grad_()
-        totals = total_scores(packed, packed.scores.index_add(0, packed.emitting, heard))
-        (share,) = torch.autograd.grad(totals.sum(), heard)
+        indices = (packed.utterance[packed.emitting], packed.frame, packed.pdf)
+        arc_scores = scores[indices].double().requires_grad_()
+        totals = total_scores(packed, packed.scores.index_add(0, packed.emitting, arc_scores))
+        (arc_posteriors,) = torch.autograd.grad(totals.sum(), arc_scores)
     rows, frames, pdfs = scores.shape
-    flat = (places[0] * frames + places[1]) * pdfs + places[2]
-    posteriors = share.new_zeros(rows * frames * pdfs).index_add(0, flat, share)
+    flat = (indices[0] * frames + indices[1]) * pdfs + indices[2]
+    posteriors = arc_posteriors.new_zeros(rows * frames * pdfs).index_add(0, flat, arc_posteriors)
     return totals.detach(), posteriors.view(rows, frames, pdfs)

@@ -60,21 +60,21 @@ def minimum_risk(
       scores: [A] the logarithms of the weights of its arcs.
       starts: word sequences to begin with in place of the best path; the best outcome counts.
     """
-    shares = lattice.incoming_arc_posteriors(scores)
+    arc_posteriors = lattice.incoming_arc_posteriors(scores)
     starts = starts or [spoken_words(lattice, scores)]
-    found = (_improved(lattice, shares, words) for words in starts)
-    return min(found, key=lambda outcome: outcome.risk)
+    outcomes = (_improved(lattice, arc_posteriors, words) for words in starts)
+    return min(outcomes, key=lambda outcome: outcome.risk)
 
 
-def _improved(lattice: WordLattice, shares: Array, chosen: list[int]) -> MinimumRisk:
+def _improved(lattice: WordLattice, arc_posteriors: Array, hypothesis: list[int]) -> MinimumRisk:
     risk = np.inf
     while True:
-        found = _bins_around(lattice, shares, chosen)
-        words = [word.word for word in found.words]
+        outcome = _bins_around(lattice, arc_posteriors, hypothesis)
+        words = [word.word for word in outcome.words]
         # Only where several sequences have the same risk might they go on in a circle.
-        if words == chosen or found.risk > risk - 1e-9:
-            return found
-        chosen, risk = words, found.risk
+        if words == hypothesis or outcome.risk > risk - 1e-9:
+            return outcome
+        hypothesis, risk = words, outcome.risk
 
 
 def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
@@ -84,9 +84,9 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
       lattice: see `minimum_risk`.
       scores: [A] of its arcs.
     """
-    chosen = spoken_words(lattice, scores)
-    bins = _bins_around(lattice, lattice.incoming_arc_posteriors(scores), chosen).bins
-    return [_of_word(*each) for each in zip(chosen, bins[1::2], strict=True)]
+    hypothesis = spoken_words(lattice, scores)
+    bins = _bins_around(lattice, lattice.incoming_arc_posteriors(scores), hypothesis).bins
+    return [_of_word(*each) for each in zip(hypothesis, bins[1::2], strict=True)]
 
 
 def _of_word(word: int, candidates: Sequence[Candidate]) -> Candidate:
@@ -104,76 +104,81 @@ def spoken_words(lattice: WordLattice, scores: Array) -> list[int]:
     return [word for word in lattice.best_words(scores) if word > NO_WORD]
 
 
-def _bins_around(lattice: WordLattice, shares: Array, chosen: list[int]) -> MinimumRisk:
+def _bins_around(lattice: WordLattice, arc_posteriors: Array, hypothesis: list[int]) -> MinimumRisk:
     """The bins of all paths aligned with words, and the words' risk."""
     arcs = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
-    slots = np.full(2 * len(chosen) + 1, NO_WORD)  # an empty bin between any two words
-    slots[1::2] = chosen
-    distances = _distances(*arcs, shares, lattice.num_states, slots)
-    aligned = _aligned(*arcs, shares, lattice.times, slots, distances)
-    return MinimumRisk(_bins(*aligned, len(slots)), float(distances[-1, -1]))
+    bin_words = np.full(2 * len(hypothesis) + 1, NO_WORD)  # an empty bin between any two words
+    bin_words[1::2] = hypothesis
+    distances = _distances(*arcs, arc_posteriors, lattice.num_states, bin_words)
+    aligned = _aligned(*arcs, arc_posteriors, lattice.times, bin_words, distances)
+    return MinimumRisk(_bins(*aligned, len(bin_words)), float(distances[-1, -1]))
 
 
 def _bins(
     bins: Array, words: Array, masses: Array, begins: Array, ends: Array, count: int
 ) -> tuple[tuple[Candidate, ...], ...]:
     """The candidates of each bin from their parts: [K] bin, word, posterior, and sums of times."""
-    pairs, place = np.unique(np.stack([bins, words]), axis=1, return_inverse=True)
-    mass, begin, end = (np.bincount(place.reshape(-1), x) for x in (masses, begins, ends))
-    found: list[list[Candidate]] = [[] for _ in range(count)]
+    pairs, pair_index = np.unique(np.stack([bins, words]), axis=1, return_inverse=True)
+    mass, begin, end = (np.bincount(pair_index.reshape(-1), x) for x in (masses, begins, ends))
+    candidates_of_bin: list[list[Candidate]] = [[] for _ in range(count)]
     for (number, word), posterior, b, e in zip(pairs.T.tolist(), mass, begin, end, strict=True):
         if posterior > 0:
             parts = posterior, b / posterior, e / posterior
-            found[number].append(Candidate(word, *map(float, parts)))
+            candidates_of_bin[number].append(Candidate(word, *map(float, parts)))
     # A word below 0 stands for unknown ones and comes last, whatever its posterior.
     return tuple(
         tuple(sorted(candidates, key=lambda c: (c.word < 0, -c.posterior, c.word)))
-        for candidates in found
+        for candidates in candidates_of_bin
     )
 
 
 @njit(nogil=True, cache=True)
 def _along(
-    before: Array, word: int, slots: Array, distance: Array, moves: Array
+    source_distance: Array, word: int, bin_words: Array, distance: Array, moves: Array
 ) -> None:  # pragma: no cover (compiled)
     """The expected errors after an arc, for each number of bins passed.
 
+    The edit-distance recursion of Xu, Povey, Mangu and Zhu, "Minimum Bayes risk decoding and system
+    combination based on a recursion for edit distance" (2011), for the words of one arc.
+
     Args:
-      before: [Q + 1] those in the arc's source.
+      source_distance: [Q + 1] those in the arc's source.
       word: of the arc.
-      slots: [Q] the words in the bins.
+      bin_words: [Q] the words in the bins.
       distance: [Q + 1] for the result.
       moves: [Q + 1] for how it came about: 0, the arc's word is in the bin; 1, it is in none; 2,
         the bin comes after the arc and holds no word of it.
     """
-    outside = 0.0 if word == 0 else 1.0 + OUTSIDE
-    distance[0], moves[0] = before[0] + outside, 1
-    for q in range(1, len(before)):
-        inside = before[q - 1] + (word != slots[q - 1])
-        alone = before[q] + outside
-        skipped = distance[q - 1] + (slots[q - 1] != 0)
-        if inside <= alone and inside <= skipped:
-            distance[q], moves[q] = inside, 0
-        elif alone <= skipped:
-            distance[q], moves[q] = alone, 1
+    cost_of_no_bin = 0.0 if word == 0 else 1.0 + OUTSIDE
+    distance[0], moves[0] = source_distance[0] + cost_of_no_bin, 1
+    for q in range(1, len(source_distance)):
+        # The arc's word is aligned with bin q - 1, with none, or the bin with no word of the arc.
+        match = source_distance[q - 1] + (word != bin_words[q - 1])
+        no_bin = source_distance[q] + cost_of_no_bin
+        skip = distance[q - 1] + (bin_words[q - 1] != 0)
+        if match <= no_bin and match <= skip:
+            distance[q], moves[q] = match, 0
+        elif no_bin <= skip:
+            distance[q], moves[q] = no_bin, 1
         else:
-            distance[q], moves[q] = skipped, 2
+            distance[q], moves[q] = skip, 2
 
 
 @njit(nogil=True, cache=True)
 def _distances(
-    source: Array, target: Array, words: Array, shares: Array, states: int, slots: Array
+    source: Array, target: Array, words: Array, arc_posteriors: Array, states: int, bin_words: Array
 ) -> Array:  # pragma: no cover (compiled)
     """[S, Q + 1] expected errors of the paths into each state against the first q bins."""
-    expected = np.zeros((states, len(slots) + 1))
-    for q in range(len(slots)):
-        expected[0, q + 1] = expected[0, q] + (slots[q] != 0)
-    distance, moves = np.empty(len(slots) + 1), np.empty(len(slots) + 1, np.int64)
+    expected = np.zeros((states, len(bin_words) + 1))
+    # In the start state all words of the bins passed are deleted.
+    for q in range(len(bin_words)):
+        expected[0, q + 1] = expected[0, q] + (bin_words[q] != 0)
+    distance, moves = np.empty(len(bin_words) + 1), np.empty(len(bin_words) + 1, np.int64)
     # The distance at a state is the mean of those of the arcs into it, weighted by their
     # posteriors.
     for a in range(len(source)):
-        _along(expected[source[a]], words[a], slots, distance, moves)
-        expected[target[a]] += shares[a] * distance
+        _along(expected[source[a]], words[a], bin_words, distance, moves)
+        expected[target[a]] += arc_posteriors[a] * distance
     return expected
 
 
@@ -182,56 +187,60 @@ def _aligned(
     source: Array,
     target: Array,
     words: Array,
-    shares: Array,
+    arc_posteriors: Array,
     times: Array,
-    slots: Array,
+    bin_words: Array,
     expected: Array,
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """What the arcs put into the bins.
+    """What the arcs put into the bins: the backward pass of the recursion of `_distances`.
+
+    Args:
+      source, target, words, arc_posteriors: [A] of the arcs.
+      times: [S] of the states.
+      bin_words: [Q].
+      expected: [S, Q + 1] the result of `_distances`.
 
     Returns:
       [K] bin, word, posterior, and posterior times the word's begin and end.
     """
-    states, bins = expected.shape[0], len(slots)
-    number, word = np.empty(64, np.int64), np.empty(64, np.int64)
+    states, bins = expected.shape[0], len(bin_words)
+    bin_number, word = np.empty(64, np.int64), np.empty(64, np.int64)
     mass, begin, end = np.empty(64), np.empty(64), np.empty(64)
     count = 0
-    # The posterior that the paths from each state on have left for the bins up to the q-th.
+    # open_mass[s, q]: the posterior of paths through state s whose words up to s are to be aligned
+    # with the first q bins (beta-tilde of the paper).
     open_mass = np.zeros((states, bins + 1))
     open_mass[states - 1, bins] = 1.0
     distance, moves = np.empty(bins + 1), np.empty(bins + 1, np.int64)
-    here = np.empty(bins + 1)
+    arc_mass = np.empty(bins + 1)
     for a in range(len(source) - 1, -2, -1):
-        origin, at = (source[a], target[a]) if a >= 0 else (0, 0)
+        arc_source, arc_target = (source[a], target[a]) if a >= 0 else (0, 0)
         if a >= 0:
-            _along(expected[origin], words[a], slots, distance, moves)
-            here[:] = shares[a] * open_mass[at]
-        else:  # in the first state all bins that are left are empty
-            here[:] = open_mass[0]
+            _along(expected[arc_source], words[a], bin_words, distance, moves)
+            arc_mass[:] = arc_posteriors[a] * open_mass[arc_target]
+        else:  # last of all, in the start state: all bins that are left are empty
+            arc_mass[:] = open_mass[0]
             moves[:] = 2
         for q in range(bins, -1, -1):
-            if here[q] == 0.0:
+            if arc_mass[q] == 0.0:
                 continue
-            if q == 0 or moves[q] == 1:
-                open_mass[origin, q] += here[q]
+            if q == 0 or moves[q] == 1:  # the arc's word is in no bin
+                open_mass[arc_source, q] += arc_mass[q]
                 continue
             size = count + 1
-            number, word, mass = (
-                with_capacity(number, size),
-                with_capacity(word, size),
-                with_capacity(mass, size),
-            )
+            bin_number, word = with_capacity(bin_number, size), with_capacity(word, size)
+            mass = with_capacity(mass, size)
             begin, end = with_capacity(begin, size), with_capacity(end, size)
-            number[count], mass[count] = q - 1, here[q]
-            end[count] = here[q] * times[at]
-            if moves[q] == 0:
-                word[count], begin[count] = words[a], here[q] * times[origin]
-                open_mass[origin, q - 1] += here[q]
-            else:
+            bin_number[count], mass[count] = q - 1, arc_mass[q]
+            end[count] = arc_mass[q] * times[arc_target]
+            if moves[q] == 0:  # the arc's word is in bin q - 1
+                word[count], begin[count] = words[a], arc_mass[q] * times[arc_source]
+                open_mass[arc_source, q - 1] += arc_mass[q]
+            else:  # bin q - 1 is empty after the arc
                 word[count], begin[count] = 0, end[count]
-                here[q - 1] += here[q]
+                arc_mass[q - 1] += arc_mass[q]
             count += 1
-    return number[:count], word[:count], mass[:count], begin[:count], end[:count]
+    return bin_number[:count], word[:count], mass[:count], begin[:count], end[:count]
 
 
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
@@ -246,45 +255,54 @@ def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
     words = np.array(reference, np.int64)
     columns = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
     path = _nearest(*columns, lattice.num_states, words)
-    found = lattice.words[path[::-1]]
-    return found[found != NO_WORD].tolist()
+    path_words = lattice.words[path[::-1]]
+    return path_words[path_words != NO_WORD].tolist()
 
 
 @njit(nogil=True, cache=True)
 def _nearest(
     source: np.ndarray, target: np.ndarray, words: np.ndarray, states: int, reference: np.ndarray
 ) -> np.ndarray:  # pragma: no cover (compiled)
-    """The arcs of the nearest path, from the last to the first."""
-    size = len(reference) + 1
-    errors = np.full((states, size), len(source) + size)
-    entry = np.full((states, size), -1)  # the arc into the state
-    taken = np.zeros((states, size), np.int64)  # reference words before that arc
-    errors[0] = np.arange(size)
-    place = 0  # arcs into a state have all come before those out of it
-    # Edit distance between the reference and paths of the lattice, state by state.
+    """The arcs of the nearest path, from the last to the first.
+
+    Levenshtein's recursion over (state of the lattice, reference words read): deletions stay in a
+    state, arcs substitute, match or insert.
+    """
+    columns = len(reference) + 1
+    errors = np.full((states, columns), len(source) + columns)  # more than any path can have
+    entry = np.full((states, columns), -1)  # the arc by which the best path enters the state
+    words_before = np.zeros((states, columns), np.int64)  # reference words read before that arc
+    errors[0] = np.arange(columns)  # in the start state all words read so far are deleted
+    arc = 0
+    # States are in topological order: all arcs into a state come before those out of it.
     for state in range(states):
-        for r in range(1, size):  # reference words that no arc says
+        # Deletions: a reference word is read without an arc.
+        for r in range(1, columns):
             if errors[state, r - 1] + 1 < errors[state, r]:
                 errors[state, r] = errors[state, r - 1] + 1
-                entry[state, r], taken[state, r] = entry[state, r - 1], taken[state, r - 1]
-        while place < len(source) and source[place] == state:
-            to, word = target[place], words[place]
-            for r in range(size):
+                entry[state, r] = entry[state, r - 1]
+                words_before[state, r] = words_before[state, r - 1]
+        while arc < len(source) and source[arc] == state:
+            next_state, word = target[arc], words[arc]
+            for r in range(columns):
+                # An insertion, or an arc without a word, which costs nothing.
                 cost = errors[state, r] + (word != 0)
-                if cost < errors[to, r]:
-                    errors[to, r], entry[to, r], taken[to, r] = cost, place, r
-                if word != 0 and r + 1 < size:
+                if cost < errors[next_state, r]:
+                    errors[next_state, r] = cost
+                    entry[next_state, r], words_before[next_state, r] = arc, r
+                # A substitution, or a match.
+                if word != 0 and r + 1 < columns:
                     cost = errors[state, r] + (word != reference[r])
-                    if cost < errors[to, r + 1]:
-                        errors[to, r + 1], entry[to, r + 1], taken[to, r + 1] = cost, place, r
-            place += 1
+                    if cost < errors[next_state, r + 1]:
+                        errors[next_state, r + 1] = cost
+                        entry[next_state, r + 1], words_before[next_state, r + 1] = arc, r
+            arc += 1
     # Follow the entries back from the last state with all reference words read.
     path = np.empty(states, np.int64)
-    state, r, count = states - 1, size - 1, 0
+    state, r, count = states - 1, columns - 1, 0
     while state > 0:
-        arc = entry[state, r]
-        path[count] = arc
+        path[count] = entry[state, r]
+        r = words_before[state, r]
+        state = source[path[count]]
         count += 1
-        r = taken[state, r]
-        state = source[arc]
     return path[:count]

@@ -30,35 +30,45 @@ def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
 
 @njit(nogil=True, cache=True)
 def _sample(first: Array, target: Array, scores: Array, count: int, length: int) -> Array:
+    """Draw paths, see `sampled_arcs`.
+
+    Args:
+      first: [S + 1] where the arcs of each state begin.
+      target, scores: [A] of the arcs, which lead to later states; scores float64.
+      count, length: of paths, and of the arcs of each.
+    """
     states = len(first) - 1
-    rest = np.full(states, -np.inf)  # log of the summed weights from each state to the end
-    rest[states - 1] = 0.0
-    # Backward pass of the forward-backward algorithm, in the log domain.
+    # Backward recursion in the log domain: beta(s) = log sum over arcs s -> d of exp(score +
+    # beta(d)), the best summand in front for the sake of range.
+    backward = np.full(states, -np.inf)
+    backward[states - 1] = 0.0
     for state in range(states - 2, -1, -1):
         arcs = range(first[state], first[state + 1])
         best = -np.inf
         for a in arcs:
-            best = max(best, scores[a] + rest[target[a]])
+            best = max(best, scores[a] + backward[target[a]])
         total = 0.0
         for a in arcs:
-            total += np.exp(scores[a] + rest[target[a]] - best)
-        rest[state] = best + np.log(total)
+            total += np.exp(scores[a] + backward[target[a]] - best)
+        backward[state] = best + np.log(total)
     paths = np.empty((count, length), np.int64)
     # Path n is where the cumulated probability of paths, in the order of their arcs, is (n + 0.5) /
-    # count.
+    # count. `remaining` is that position within the probability mass of the state.
     for n in range(count):
-        left, state = (n + 0.5) / count, 0
+        remaining, state = (n + 0.5) / count, 0
         for step in range(length):
-            chosen, share = first[state], 0.0
+            arc, arc_probability = first[state], 0.0
             for a in range(first[state], first[state + 1]):
-                mine = np.exp(scores[a] + rest[target[a]] - rest[state])
-                if mine > 0:
-                    chosen, share = a, mine
-                    if left < share:
+                # The arc's probability among those that leave its state.
+                probability = np.exp(scores[a] + backward[target[a]] - backward[state])
+                if probability > 0:
+                    arc, arc_probability = a, probability
+                    if remaining < arc_probability:
                         break
-                    left -= share
-            left = min(left / share, 1.0)
-            paths[n, step], state = chosen, target[chosen]
+                    remaining -= arc_probability
+            # Rounding may leave a bit more than the last arc has.
+            remaining = min(remaining / arc_probability, 1.0)
+            paths[n, step], state = arc, target[arc]
     return paths
 
 
@@ -97,21 +107,22 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     if not lattice.lattice.num_arcs:
         return []
     fst, scores = lattice.lattice, lattice.weighted(weights)
-    rest = backward_scores(replace(fst, scores=scores))
+    backward = backward_scores(replace(fst, scores=scores))
     entering = np.argsort(fst.target, kind="stable")
     columns = np.stack([scores, lattice.acoustic, fst.lm_scores], axis=1, dtype=np.float64)
-    arcs = entering, np.searchsorted(fst.target[entering], np.arange(fst.num_states + 1))
+    entering_arcs = entering, np.searchsorted(fst.target[entering], np.arange(fst.num_states + 1))
     words = fst.splits, fst.words, int(fst.words.max(initial=0)) + 1
     for beam in BEAMS:
-        worst = rest[0] - beam - 1e-6 * abs(rest[0])
-        sums, histories, before, last = _best_sequences(
-            fst.source, *arcs, *words, columns, rest, worst, count
+        # The margin allows for the rounding of sums in another order.
+        worst = backward[0] - beam - 1e-6 * abs(backward[0])
+        path_scores, history_ids, parent, last_word = _best_sequences(
+            fst.source, *entering_arcs, *words, columns, backward, worst, count
         )
-        if len(sums) == count:
+        if len(path_scores) == count:
             break
     return [
-        Hypothesis(_history(number, before, last), *each)
-        for number, each in zip(histories.tolist(), sums.tolist(), strict=True)
+        Hypothesis(_history(number, parent, last_word), *each)
+        for number, each in zip(history_ids.tolist(), path_scores.tolist(), strict=True)
     ]
 
 
@@ -124,7 +135,7 @@ def _best_sequences(
     words: Array,
     vocabulary: int,
     columns: Array,
-    rest: Array,
+    backward: Array,
     worst: float,
     count: int,
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover (compiled)
@@ -137,84 +148,93 @@ def _best_sequences(
       splits, words: of `Lattice`.
       vocabulary: more than any word id.
       columns: [A, 3] float64, of each arc the three scores of a `Hypothesis`.
-      rest: [S] float64, the best score from each state to the end.
+      backward: [S] float64, the best score from each state to the end.
       worst, count: see above.
 
     Returns:
       [N, 3] scores and [N] the histories of the sequences; of each history [H] the one before its
       last word, and that word. History 0 is the empty one.
     """
-    states = len(rest)
-    begins = np.zeros(states + 1, np.int64)  # of each state's sequences, the best first
-    sums, history = np.zeros((256, 3)), np.zeros(256, np.int64)
+    states = len(backward)
+    # Sequences of all states, one after the other: state s has begins[s] to begins[s + 1] - 1, the
+    # best first. State 0 has one, the empty one.
+    begins = np.zeros(states + 1, np.int64)
     begins[1:] = 1
-    tried, read = np.empty((256, 3)), np.empty(256, np.int64)
-    before, last = np.zeros(256, np.int64), np.zeros(256, np.int64)
-    keys, slots, histories = np.full(256, -1, np.int64), np.full(1024, -1, np.int32), 1
-    seen = np.full(256, -1, np.int64)
+    sums, history_of = np.zeros((256, 3)), np.zeros(256, np.int64)
+    # The extensions that reach one state.
+    extended_sums, extended_history = np.empty((256, 3)), np.empty(256, np.int64)
+    # The tree of histories, and a hash table of (history, word) -> longer history.
+    parent, last_word = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    keys, slots, num_histories = np.full(256, -1, np.int64), np.full(1024, -1, np.int32), 1
+    state_of_history = np.full(256, -1, np.int64)  # the last state that keeps each history
     # States in topological order: all sequences into a state are known before those out of it.
     for state in range(1, states):
-        found = 0
-        # 1. Extend the sequences of the states before by the arcs that enter this one.
+        num_extended = 0
+        # 1. Extend the sequences of earlier states by the arcs that enter this one.
         for arc in entering[first[state] : first[state + 1]]:
-            start, score = source[arc], columns[arc, 0]
-            for one in range(begins[start], begins[start + 1]):
-                if sums[one, 0] + score + rest[state] < worst:
+            origin, score = source[arc], columns[arc, 0]
+            for sequence in range(begins[origin], begins[origin + 1]):
+                # Sequences come best first: the others complete to less than `worst` too.
+                if sums[sequence, 0] + score + backward[state] < worst:
                     break
-                if found == len(read):
-                    larger = np.empty((2 * found, 3))
-                    larger[:found] = tried
-                    tried, read = larger, with_capacity(read, 2 * found)
-                number = history[one]
+                if num_extended == len(extended_history):
+                    larger = np.empty((2 * num_extended, 3))
+                    larger[:num_extended] = extended_sums
+                    extended_sums = larger
+                    extended_history = with_capacity(extended_history, 2 * num_extended)
+                # Append the arc's words to the history.
+                history = history_of[sequence]
                 for word in words[splits[arc] : splits[arc + 1]]:
-                    key = number * vocabulary + word
+                    key = history * vocabulary + word
                     slot = find_slot(key, keys, slots)
                     if slots[slot] < 0:
-                        before, last = (
-                            with_capacity(before, histories + 1),
-                            with_capacity(last, histories + 1),
-                        )
-                        keys = with_capacity(keys, histories + 1)
-                        before[histories], last[histories], keys[histories] = number, word, key
-                        slots[slot] = histories
-                        histories += 1
-                        number = histories - 1
-                        slots = rehash_if_full(slots, keys, histories, histories + 1)
+                        parent = with_capacity(parent, num_histories + 1)
+                        last_word = with_capacity(last_word, num_histories + 1)
+                        keys = with_capacity(keys, num_histories + 1)
+                        parent[num_histories], last_word[num_histories] = history, word
+                        keys[num_histories] = key
+                        slots[slot] = num_histories
+                        num_histories += 1
+                        history = num_histories - 1
+                        slots = rehash_if_full(slots, keys, num_histories, num_histories + 1)
                     else:
-                        number = slots[slot]
+                        history = slots[slot]
                 for column in range(3):
-                    tried[found, column] = sums[one, column] + columns[arc, column]
-                read[found] = number
-                found += 1
-        if len(seen) < histories:
-            known = len(seen)
-            seen = with_capacity(seen, histories)
-            seen[known:] = -1
-        # 2. Keep the `count` best, each history once.
-        kept = begins[state]
-        for one in np.argsort(-tried[:found, 0], kind="mergesort"):
-            if kept == begins[state] + count:
+                    extended_sums[num_extended, column] = (
+                        sums[sequence, column] + columns[arc, column]
+                    )
+                extended_history[num_extended] = history
+                num_extended += 1
+        if len(state_of_history) < num_histories:
+            old_size = len(state_of_history)
+            state_of_history = with_capacity(state_of_history, num_histories)
+            state_of_history[old_size:] = -1
+        # 2. Keep the `count` best, each history once: its best path comes first.
+        end = begins[state]
+        for extension in np.argsort(-extended_sums[:num_extended, 0], kind="mergesort"):
+            if end == begins[state] + count:
                 break
-            if seen[read[one]] != state:
-                seen[read[one]] = state
-                if kept == len(history):
-                    larger = np.empty((2 * kept, 3))
-                    larger[:kept] = sums
-                    sums, history = larger, with_capacity(history, 2 * kept)
-                sums[kept], history[kept] = tried[one], read[one]
-                kept += 1
-        begins[state + 1] = kept
+            history = extended_history[extension]
+            if state_of_history[history] != state:
+                state_of_history[history] = state
+                if end == len(history_of):
+                    larger = np.empty((2 * end, 3))
+                    larger[:end] = sums
+                    sums, history_of = larger, with_capacity(history_of, 2 * end)
+                sums[end], history_of[end] = extended_sums[extension], history
+                end += 1
+        begins[state + 1] = end
     ends = slice(begins[states - 1], begins[states])
-    return sums[ends], history[ends], before[:histories], last[:histories]
+    return sums[ends], history_of[ends], parent[:num_histories], last_word[:num_histories]
 
 
-def _history(number: int, before: Array, last: Array) -> tuple[int, ...]:
+def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
     """The words of a history."""
-    found = []
-    while number:
-        found.append(int(last[number]))
-        number = int(before[number])
-    return tuple(reversed(found))
+    words = []
+    while history:
+        words.append(int(last_word[history]))
+        history = int(parent[history])
+    return tuple(reversed(words))
 
 
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:

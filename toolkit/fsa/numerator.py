@@ -127,8 +127,8 @@ class NumeratorMaker:
         if isinstance(supervision, PhoneTimes):
             supervision = PhoneAlternatives((supervision,), np.ones(1))
         for factor in (1, 2, 4):
-            if found := self._union(supervision, piece, factor * self._tolerance):
-                return found
+            if lattice := self._union(supervision, piece, factor * self._tolerance):
+                return lattice
         return None
 
     def _union(
@@ -138,16 +138,16 @@ class NumeratorMaker:
         near: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
         weights: dict[bytes, float] = {}
         for times, weight in zip(supervision.times, supervision.weights.tolist(), strict=True):
-            found = self._near(times, piece, tolerance)
-            key = b"".join(part.tobytes() for part in found)
-            near[key] = found
+            nearby = self._near(times, piece, tolerance)
+            key = b"".join(part.tobytes() for part in nearby)
+            near[key] = nearby
             weights[key] = weights.get(key, 0.0) + weight
         lattices, scores = [], []
         for key, (pdfs, windows) in near.items():
             if len(pdfs) and (lattice := self._within(pdfs, windows, piece, at_end)).num_arcs:
                 lattices.append(lattice)
                 scores.append(math.log(weights[key]))
-        return _joined(lattices, scores) if lattices else None
+        return _join_lattices(lattices, scores) if lattices else None
 
     def _near(
         self, times: PhoneTimes, piece: Piece, tolerance: int
@@ -165,9 +165,9 @@ class NumeratorMaker:
         return self._pdfs(times)[near], windows[near].clip(-1, piece.length).astype(np.int64)
 
     def _within(self, pdfs: np.ndarray, windows: np.ndarray, piece: Piece, at_end: bool) -> Lattice:
-        begun, length = piece.start == 0, piece.length
-        positions, columns, score = _paths(pdfs, windows, length, begun, *self._transitions)
-        return _trimmed(positions, columns, score, len(pdfs) if at_end else None, length)
+        at_begin, length = piece.start == 0, piece.length
+        positions, columns, score = _paths(pdfs, windows, length, at_begin, *self._transitions)
+        return _lattice_of_paths(positions, columns, score, len(pdfs) if at_end else None, length)
 
     def _pdfs(self, times: PhoneTimes) -> np.ndarray:
         """[K, 2] the pdfs of each phone's onset and rest, between its neighbours."""
@@ -212,64 +212,77 @@ def _paths(
     A state is a position (2 k for phone k's onset, 2 k + 1 for its rest) and a state of the
     denominator, after a frame.
 
+    Args:
+      pdfs: [K, 2] of each phone's onset and rest.
+      windows: [K, 2] the frames in which each phone may be, from the first to the one after the
+        last.
+      frames: T.
+      at_begin: whether the first phone begins with the chunk; else the chunk may begin within any.
+      first, targets, target_pdfs, weights: see `NumeratorMaker._transitions`.
+
     Returns:
       The position [states] of the states after the last frame, -1 for others; source, target,
       label and frame of the arcs [4, arcs]; their scores [arcs].
     """
-    phones, begin = len(pdfs), len(first) - 2
+    phones, begin = len(pdfs), len(first) - 2  # `begin` is the state S before the first frame
+    # Key of a state: (frame * 2 K + position) * (S + 1) + the denominator's state.
     keys, slots = np.empty(1024, np.int64), np.full(4096, -1, np.int32)
     source, target = np.empty(4096, np.int32), np.empty(4096, np.int32)
     label, frame = np.empty(4096, np.int32), np.empty(4096, np.int32)
     score = np.empty(4096, np.float32)
-    keys[0], size, done, arcs = begin, 1, 0, 0
+    keys[0], num_states, expanded, num_arcs = begin, 1, 0, 0
     for t in range(frames):
-        last = size  # states before this frame: done ... last - 1
-        while done < last:
-            state, place = keys[done] % (begin + 1), keys[done] // (begin + 1) % (2 * phones)
+        # States are numbered frame by frame: `expanded` to `level_end` - 1 are before this frame.
+        level_end = num_states
+        while expanded < level_end:
+            state = keys[expanded] % (begin + 1)
+            position = keys[expanded] // (begin + 1) % (2 * phones)
             # A phone goes on with its rest, or the next one begins with its onset.
-            low, high = place | 1, (place | 1) + 2
-            if t == 0:
-                low, high = 0, 1 if at_begin else 2 * phones
-            for there in range(low, min(high, 2 * phones)):
-                k = there // 2
+            lowest, highest = position | 1, (position | 1) + 2
+            if t == 0:  # at the begin, or anywhere
+                lowest, highest = 0, 1 if at_begin else 2 * phones
+            for next_position in range(lowest, min(highest, 2 * phones)):
+                k = next_position // 2
                 if not windows[k, 0] <= t < windows[k, 1]:
                     continue
-                if t == 0 and not at_begin and not _begun(windows, (there - 1) // 2):
+                if t == 0 and not at_begin and not _may_precede(windows, (next_position - 1) // 2):
                     continue
-                pdf = pdfs[k, there % 2]
+                # The denominator's transitions from `state` that read this pdf, by bisection.
+                pdf = pdfs[k, next_position % 2]
                 a, end = first[state], first[state + 1]
                 a += np.searchsorted(target_pdfs[a:end], pdf)
                 while a < end and target_pdfs[a] == pdf:
-                    key = ((t + 1) * np.int64(2 * phones) + there) * (begin + 1) + targets[a]
+                    frame_position = (t + 1) * np.int64(2 * phones) + next_position
+                    key = frame_position * (begin + 1) + targets[a]
                     slot = find_slot(key, keys, slots)
-                    number = slots[slot]
-                    if number < 0:
-                        number, slots[slot] = size, size
-                        keys = with_capacity(keys, size + 1)
-                        keys[size] = key
-                        size += 1
-                        slots = rehash_if_full(slots, keys, size, size)
-                    source, target = (
-                        with_capacity(source, arcs + 1),
-                        with_capacity(target, arcs + 1),
-                    )
-                    label, frame = with_capacity(label, arcs + 1), with_capacity(frame, arcs + 1)
-                    score = with_capacity(score, arcs + 1)
-                    source[arcs], target[arcs], frame[arcs] = done, number, t
-                    label[arcs], score[arcs] = pdf + 1, weights[a]
-                    arcs, a = arcs + 1, a + 1
-            done += 1
-    positions = np.full(size, -1, np.int64)
-    for state in range(done, size):
+                    target_state = slots[slot]
+                    if target_state < 0:
+                        target_state, slots[slot] = num_states, num_states
+                        keys = with_capacity(keys, num_states + 1)
+                        keys[num_states] = key
+                        num_states += 1
+                        slots = rehash_if_full(slots, keys, num_states, num_states)
+                    source = with_capacity(source, num_arcs + 1)
+                    target = with_capacity(target, num_arcs + 1)
+                    label = with_capacity(label, num_arcs + 1)
+                    frame = with_capacity(frame, num_arcs + 1)
+                    score = with_capacity(score, num_arcs + 1)
+                    source[num_arcs], target[num_arcs], frame[num_arcs] = expanded, target_state, t
+                    label[num_arcs], score[num_arcs] = pdf + 1, weights[a]
+                    num_arcs, a = num_arcs + 1, a + 1
+            expanded += 1
+    # What is left to expand are the states after the last frame.
+    positions = np.full(num_states, -1, np.int64)
+    for state in range(expanded, num_states):
         positions[state] = keys[state] // (begin + 1) % (2 * phones)
-    columns = np.empty((4, arcs), np.int32)
-    for a in range(arcs):
+    columns = np.empty((4, num_arcs), np.int32)
+    for a in range(num_arcs):
         columns[0, a], columns[1, a], columns[2, a] = source[a], target[a], label[a]
         columns[3, a] = frame[a]
-    return positions, columns, score[:arcs].copy()
+    return positions, columns, score[:num_arcs].copy()
 
 
-def _trimmed(
+def _lattice_of_paths(
     positions: np.ndarray, columns: np.ndarray, scores: np.ndarray, phones: int | None, frames: int
 ) -> Lattice:
     """The lattice of the paths that reach the end, of the last of so many phones if given."""
@@ -291,7 +304,7 @@ def _trimmed(
     )
 
 
-def _joined(lattices: Sequence[Lattice], scores: Sequence[float]) -> Lattice:
+def _join_lattices(lattices: Sequence[Lattice], scores: Sequence[float]) -> Lattice:
     """The paths of all lattices of a piece, between one start and one end.
 
     Args:
@@ -329,6 +342,6 @@ def _joined(lattices: Sequence[Lattice], scores: Sequence[float]) -> Lattice:
 
 
 @njit(cache=True, nogil=True)
-def _begun(windows: np.ndarray, k: int) -> bool:
-    """Whether phone k may be in the frame before the piece."""
+def _may_precede(windows: np.ndarray, k: int) -> bool:
+    """Whether phone k may be in the frame before the chunk."""
     return k >= 0 and windows[k, 0] <= -1 < windows[k, 1]

@@ -184,15 +184,15 @@ def extend_histories(
     Returns:
       The nodes of the states reached, and the number of nodes in use.
     """
-    found = np.empty(len(entry), np.int64)
+    new_histories = np.empty(len(entry), np.int64)
     for position in range(len(entry)):
-        k = entry[position]
-        found[position] = histories[source[k]]
-        if writes[arc[k]]:
-            nodes[count, 0], nodes[count, 1] = found[position], arc[k]
-            found[position] = count
+        frame_arc = entry[position]
+        new_histories[position] = histories[source[frame_arc]]
+        if writes[arc[frame_arc]]:
+            nodes[count, 0], nodes[count, 1] = new_histories[position], arc[frame_arc]
+            new_histories[position] = count
             count += 1
-    return found, count
+    return new_histories, count
 
 
 @njit(nogil=True, cache=True)
@@ -204,21 +204,21 @@ def collect_histories(nodes: Array, count: int, histories: Array) -> int:
       count: nodes in use.
       histories: of the states alive; renumbered.
     """
-    number = np.full(count, -1, np.int64)
-    number[0] = 0
+    new_node = np.full(count, -1, np.int64)
+    new_node[0] = 0
     for node in histories:
-        while number[node] < 0:
-            number[node] = 1
+        while new_node[node] < 0:
+            new_node[node] = 1
             node = nodes[node, 0]
-    left = 1
+    num_kept = 1
     for node in range(1, count):
-        if number[node] > 0:
-            number[node] = left
-            nodes[left, 0], nodes[left, 1] = number[nodes[node, 0]], nodes[node, 1]
-            left += 1
+        if new_node[node] > 0:
+            new_node[node] = num_kept
+            nodes[num_kept, 0], nodes[num_kept, 1] = new_node[nodes[node, 0]], nodes[node, 1]
+            num_kept += 1
     for position in range(len(histories)):
-        histories[position] = number[histories[position]]
-    return left
+        histories[position] = new_node[histories[position]]
+    return num_kept
 
 
 @njit(nogil=True, cache=True)

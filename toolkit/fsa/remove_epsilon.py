@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.arrays import from_fixed_point, to_fixed_point, with_capacity
+from toolkit.fsa.arrays import from_fixed_point, ragged_ranges, to_fixed_point, with_capacity
 from toolkit.fsa.fst import EPSILON, Fst, arc_sort, connect, select_words
 
 
@@ -15,28 +15,29 @@ class EpsilonError(ToolkitError):
 
 
 class EpsilonClosures(NamedTuple):
-    """The best ways from states to those reached without reading, in the order of the former."""
+    """The best epsilon paths from each state, the empty one included, in the order of states."""
 
     begin: np.ndarray
-    """[states + 1] where the ways from each state begin."""
+    """[states + 1] where the paths from each state begin."""
     reached: np.ndarray
-    """[ways] the state reached; only such from which something is read."""
+    """[paths] the state reached; only such from which something is read."""
     score: np.ndarray
-    """[ways] int64."""
+    """[paths] int64 in fixed point."""
     lm: np.ndarray
-    """[ways] int64."""
+    """[paths] int64, the language model's part of `score`."""
     splits: np.ndarray
-    """[ways + 1] of `words`."""
+    """[paths + 1] path p writes `words[splits[p] : splits[p + 1]]`."""
     words: np.ndarray
+    """[W] int32 word ids."""
 
 
 def remove_epsilon(fst: Fst) -> Fst:
     """The transducer without arcs that read nothing, equal in the tropical semiring.
 
-    Every arc that reads is followed by the best way to each state that is reached from there
-    without reading; from the start the ways come first. Scores and words are put together. As
-    k2's remove_epsilon. (Put before what follows, back-off arcs would give every history the arcs
-    of all shorter ones.)
+    Every arc that reads is followed by the best epsilon path to each state of its target's closure;
+    arcs out of the start's closure also have that path in front. Scores are added, words
+    concatenated. As k2's remove_epsilon. (With closures in front of all arcs, back-off arcs would
+    give every history the arcs of all shorter ones.)
 
     Args:
       fst: its arcs with label 0 may write words.
@@ -53,64 +54,73 @@ def remove_epsilon(fst: Fst) -> Fst:
         return arc_sort(connect(fst))
     score = to_fixed_point(fst.scores)
     lm = score if fst.lm_scores is None else to_fixed_point(fst.lm_scores)
-    gains, ways = _ways(fst.first, fst.target, fst.labels, score, lm, fst.splits, fst.words)
-    if gains:
-        raise EpsilonError(f"a cycle of a graph of {fst.num_arcs} arcs gains by reading nothing")
-    # From the start: a way (-1: none), then an arc that reads. Elsewhere such an arc alone.
-    arcs = np.flatnonzero(reads)
-    begins = np.flatnonzero(ways.reached[: ways.begin[1]] > 0)
-    row, then = _ranges(fst.first, ways.reached[begins])
-    row, then = row[reads[then]], then[reads[then]]
-    before = np.append(np.full(len(arcs), -1), begins[row])
-    source, arc = np.append(fst.source[arcs], np.zeros(len(row), np.int32)), np.append(arcs, then)
-    # Then another way.
-    row, after = _ranges(ways.begin, fst.target[arc])
-    source, before, arc = source[row], before[row], arc[row]
-    splits, words = _joined(
-        (np.append(np.int32(0), ways.splits), ways.words, before + 1),
-        (fst.splits, fst.words, arc),
-        (ways.splits, ways.words, after),
+    has_gain, closures = _epsilon_closures(
+        fst.first, fst.target, fst.labels, score, lm, fst.splits, fst.words
     )
-    total = np.append(ways.score, 0)[before] + score[arc] + ways.score[after]
-    total_lm = np.append(ways.lm, 0)[before] + lm[arc] + ways.lm[after]
-    order = np.lexsort((ways.reached[after], fst.labels[arc], source))
+    if has_gain:
+        raise EpsilonError(
+            f"a graph of {fst.num_arcs} arcs has a cycle that reads nothing and gains; check the"
+            " scores of its back-off arcs"
+        )
+    # 1. All arcs that read, without a path in front (-1).
+    arcs = np.flatnonzero(reads)
+    # 2. From the start: each non-empty path of its closure, then each arc that reads behind it.
+    start_paths = np.flatnonzero(closures.reached[: closures.begin[1]] > 0)
+    row, following = ragged_ranges(fst.first, closures.reached[start_paths])
+    row, following = row[reads[following]], following[reads[following]]
+    front = np.append(np.full(len(arcs), -1), start_paths[row])  # [B] path in front of each arc
+    source = np.append(fst.source[arcs], np.zeros(len(row), np.int32))
+    arc = np.append(arcs, following)
+    # 3. Each of these with each path of its target's closure behind it: [C] front, arc, behind.
+    row, behind = ragged_ranges(closures.begin, fst.target[arc])
+    source, front, arc = source[row], front[row], arc[row]
+    # Row 0 of the paths in front is empty: it stands for none.
+    splits, words = _concatenate_rows(
+        (np.append(np.int32(0), closures.splits), closures.words, front + 1),
+        (fst.splits, fst.words, arc),
+        (closures.splits, closures.words, behind),
+    )
+    scores = np.append(closures.score, 0)[front] + score[arc] + closures.score[behind]
+    lm_scores = np.append(closures.lm, 0)[front] + lm[arc] + closures.lm[behind]
+    # 4. Sort by source, label and target.
+    order = np.lexsort((closures.reached[behind], fst.labels[arc], source))
     splits, words = select_words(splits, words, order)
     result = Fst(
         source=source[order],
-        target=ways.reached[after[order]],
+        target=closures.reached[behind[order]],
         labels=fst.labels[arc[order]],
-        scores=from_fixed_point(total[order]),
+        scores=from_fixed_point(scores[order]),
         splits=splits,
         words=words,
-        lm_scores=None if fst.lm_scores is None else from_fixed_point(total_lm[order]),
+        lm_scores=None if fst.lm_scores is None else from_fixed_point(lm_scores[order]),
     )
     return connect(result)
 
 
-def _ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All entries `begin[r]` to `begin[r + 1]` of rows r: positions in `rows`, and the entries."""
-    counts = begin[rows + 1] - begin[rows]
-    row = np.repeat(np.arange(len(rows)), counts)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return row, begin[rows][row] + within
-
-
-def _joined(
+def _concatenate_rows(
     *parts: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Splits and words of the chosen rows of ragged arrays (splits, words, rows), side by side."""
+    """Concatenate rows of ragged arrays: row i is that of all parts' i-th rows, in their order.
+
+    Args:
+      parts: splits, words and [N] rows of each.
+
+    Returns:
+      Splits [N + 1] int32 and words.
+    """
     counts = [np.diff(splits)[rows] for splits, _, rows in parts]
-    joined = np.append(np.int32(0), np.cumsum(sum(counts))).astype(np.int32)
-    words, begin = np.empty(joined[-1], np.int32), joined[:-1].astype(np.int64)
+    row_splits = np.append(np.int32(0), np.cumsum(sum(counts))).astype(np.int32)
+    words, begin = np.empty(row_splits[-1], np.int32), row_splits[:-1].astype(np.int64)
     for count, (splits, values, rows) in zip(counts, parts, strict=True):
-        taken, some = select_words(splits, values, rows)
-        words[np.repeat(begin - taken[:-1], count) + np.arange(len(some))] = some
+        part_splits, part_words = select_words(splits, values, rows)
+        # Word k of the part belongs to row r: it moves from part_splits[r] + i to begin[r] + i.
+        words[np.repeat(begin - part_splits[:-1], count) + np.arange(len(part_words))] = part_words
         begin += count
-    return joined, words
+    return row_splits, words
 
 
 @njit(cache=True, nogil=True)
-def _ways(
+def _epsilon_closures(
     first: np.ndarray,
     target: np.ndarray,
     label: np.ndarray,
@@ -119,17 +129,24 @@ def _ways(
     splits: np.ndarray,
     words: np.ndarray,
 ) -> tuple[bool, EpsilonClosures]:
-    """The ways from the start and from the targets of arcs that read, unless a cycle gains."""
+    """The closures of the start and of the targets of arcs that read.
+
+    Args:
+      first, target, label, splits, words: of the transducer, see `Fst`.
+      score, lm: [A] int64, in fixed point.
+
+    Returns:
+      Whether a cycle gains, which leaves closures undefined; and the closures.
+    """
     states = len(first) - 1
-    # needed: states where ways begin. useful: states where ways may end, since something is read
-    # there.
+    # needed: states whose closure is used. useful: states from which something is read.
     needed, useful = np.zeros(states, np.bool_), np.zeros(states, np.bool_)
     needed[0], useful[-1] = True, True
     for state in range(states):
-        for k in range(first[state], first[state + 1]):
-            if label[k] != 0:
-                needed[target[k]], useful[state] = True, True
-    ways = EpsilonClosures(
+        for arc in range(first[state], first[state + 1]):
+            if label[arc] != 0:
+                needed[target[arc]], useful[state] = True, True
+    closures = EpsilonClosures(
         np.zeros(states + 1, np.int64),
         np.empty(states, np.int32),
         np.empty(states, np.int64),
@@ -137,49 +154,57 @@ def _ways(
         np.zeros(states + 1, np.int32),
         np.empty(len(words), np.int32),
     )
-    # The ways of all states stand behind each other, as in compressed sparse rows.
-    place, count, gains = np.full(states, -1, np.int32), 0, False
+    # The paths of all states stand one after the other, as the rows of a compressed sparse matrix.
+    position_of, num_paths, has_gain = np.full(states, -1, np.int32), 0, False
     for state in range(states):
-        if needed[state] and not gains:
-            reached, gain, entry, parent = _closure(first, target, label, score, state, place)
-            gains = not len(reached)
-            size = count + len(reached)
-            ends, written = with_capacity(ways.splits, size + 1), ways.words
-            ways = EpsilonClosures(
-                ways.begin,
-                with_capacity(ways.reached, size),
-                with_capacity(ways.score, size),
-                with_capacity(ways.lm, size),
-                ends,
-                written,
+        if needed[state] and not has_gain:
+            reached, gain, entry, parent = _closure(first, target, label, score, state, position_of)
+            has_gain = not len(reached)
+            size = num_paths + len(reached)
+            path_splits, path_words = with_capacity(closures.splits, size + 1), closures.words
+            closures = EpsilonClosures(
+                closures.begin,
+                with_capacity(closures.reached, size),
+                with_capacity(closures.score, size),
+                with_capacity(closures.lm, size),
+                path_splits,
+                path_words,
             )
             for position in range(len(reached)):
                 if not useful[reached[position]]:
                     continue
-                # Walk the way back to its first state: its LM score, and how many words it writes.
-                gain_lm, end, at = np.int64(0), ends[count], position
-                while at:
-                    gain_lm += lm[entry[at]]
-                    end += splits[entry[at] + 1] - splits[entry[at]]
-                    at = parent[at]
-                written = with_capacity(written, end)
-                ways.reached[count], ends[count + 1] = reached[position], end
-                ways.score[count], ways.lm[count] = gain[position], gain_lm
-                at = position
-                while at:  # from the back
-                    low, high = splits[entry[at]], splits[entry[at] + 1]
-                    written[end - (high - low) : end] = words[low:high]
-                    end, at = end - (high - low), parent[at]
-                count += 1
-            ways = EpsilonClosures(ways.begin, ways.reached, ways.score, ways.lm, ends, written)
-        ways.begin[state + 1] = count
-    return gains, EpsilonClosures(
-        ways.begin,
-        ways.reached[:count].copy(),
-        ways.score[:count].copy(),
-        ways.lm[:count].copy(),
-        ways.splits[: count + 1].copy(),
-        ways.words[: ways.splits[count]].copy(),
+                # Walk the path back to its first state: sum the LM scores, count the words.
+                path_lm, end, node = np.int64(0), path_splits[num_paths], position
+                while node:
+                    path_lm += lm[entry[node]]
+                    end += splits[entry[node] + 1] - splits[entry[node]]
+                    node = parent[node]
+                path_words = with_capacity(path_words, end)
+                closures.reached[num_paths], path_splits[num_paths + 1] = reached[position], end
+                closures.score[num_paths], closures.lm[num_paths] = gain[position], path_lm
+                # Walk it again and write the words, the last arc's first.
+                node = position
+                while node:
+                    low, high = splits[entry[node]], splits[entry[node] + 1]
+                    path_words[end - (high - low) : end] = words[low:high]
+                    end, node = end - (high - low), parent[node]
+                num_paths += 1
+            closures = EpsilonClosures(
+                closures.begin,
+                closures.reached,
+                closures.score,
+                closures.lm,
+                path_splits,
+                path_words,
+            )
+        closures.begin[state + 1] = num_paths
+    return has_gain, EpsilonClosures(
+        closures.begin,
+        closures.reached[:num_paths].copy(),
+        closures.score[:num_paths].copy(),
+        closures.lm[:num_paths].copy(),
+        closures.splits[: num_paths + 1].copy(),
+        closures.words[: closures.splits[num_paths]].copy(),
     )
 
 
@@ -189,54 +214,62 @@ def _closure(
     target: np.ndarray,
     label: np.ndarray,
     score: np.ndarray,
-    state: int,
-    place: np.ndarray,
+    start: int,
+    position_of: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The best ways from a state to those reached without reading.
+    """The best paths from a state to those reached without reading (Bellman-Ford with a queue).
 
     Args:
-      place: [states] scratch memory, all -1 before and after the call.
+      first, target, label, score: see `_epsilon_closures`.
+      start: the state.
+      position_of: [states] scratch memory, all -1 before and after the call.
 
     Returns:
-      The states, that itself first; of each the score, the arc by which it is entered, and the
-      position of the state before. Nothing if a cycle gains.
+      The states reached, `start` first; the score of each, the arc by which it is entered, and the
+      position of the state before it. Empty arrays if a cycle gains.
     """
     reached, entry, parent = np.empty(8, np.int32), np.empty(8, np.int32), np.empty(8, np.int32)
-    gain, waiting, queued = np.empty(8, np.int64), np.empty(8, np.int32), np.empty(8, np.bool_)
-    reached[0], gain[0], waiting[0], queued[0], place[state] = state, 0, 0, True, 0
-    size, head, tail, gains = 1, 0, 1, False
-    # Bellman and Ford with a queue: a state is queued again whenever a better way to it is found.
-    while head < tail and not gains:
-        here = waiting[head]
+    gain, queue, is_queued = np.empty(8, np.int64), np.empty(8, np.int32), np.empty(8, np.bool_)
+    reached[0], gain[0], queue[0], is_queued[0], position_of[start] = start, 0, 0, True, 0
+    num_reached, head, tail, has_gain = 1, 0, 1, False
+    # A state is queued again whenever a better path to it is found.
+    while head < tail and not has_gain:
+        source = queue[head]
         head += 1
-        queued[here] = False
-        for k in range(first[reached[here]], first[reached[here] + 1]):
-            if label[k] != 0:
+        is_queued[source] = False
+        for arc in range(first[reached[source]], first[reached[source] + 1]):
+            if label[arc] != 0:
                 continue
-            value, there = gain[here] + score[k], place[target[k]]
-            if there < 0:
-                there = size
-                reached, entry = with_capacity(reached, size + 1), with_capacity(entry, size + 1)
-                parent, gain = with_capacity(parent, size + 1), with_capacity(gain, size + 1)
-                queued = with_capacity(queued, size + 1)
-                reached[there], place[target[k]], queued[there] = target[k], there, False
-                size += 1
-            elif value <= gain[there]:
+            path_gain, position = gain[source] + score[arc], position_of[target[arc]]
+            if position < 0:
+                # A new state.
+                position = num_reached
+                num_reached += 1
+                reached = with_capacity(reached, num_reached)
+                entry = with_capacity(entry, num_reached)
+                parent = with_capacity(parent, num_reached)
+                gain = with_capacity(gain, num_reached)
+                is_queued = with_capacity(is_queued, num_reached)
+                reached[position], is_queued[position] = target[arc], False
+                position_of[target[arc]] = position
+            elif path_gain <= gain[position]:
                 continue
             else:
-                at = here  # a way to `here` through `there` is a cycle that gains
-                while at and at != there:
-                    at = parent[at]
-                if at == there:
-                    gains = True
+                # A better path to an ancestor of `source` closes a cycle that gains.
+                ancestor = source
+                while ancestor and ancestor != position:
+                    ancestor = parent[ancestor]
+                if ancestor == position:
+                    has_gain = True
                     break
-            gain[there], entry[there], parent[there] = value, k, here
-            if not queued[there]:
-                waiting = with_capacity(waiting, tail + 1)
-                waiting[tail], queued[there] = there, True
+            gain[position], entry[position], parent[position] = path_gain, arc, source
+            if not is_queued[position]:
+                queue = with_capacity(queue, tail + 1)
+                queue[tail], is_queued[position] = position, True
                 tail += 1
-    for position in range(size):
-        place[reached[position]] = -1
-    if gains:
-        size = 0
-    return reached[:size], gain[:size], entry[:size], parent[:size]
+    # Restore the scratch memory.
+    for position in range(num_reached):
+        position_of[reached[position]] = -1
+    if has_gain:
+        num_reached = 0
+    return reached[:num_reached], gain[:num_reached], entry[:num_reached], parent[:num_reached]

@@ -63,13 +63,16 @@ class Grammar:
           Scores float64 [N] and the states reached.
         """
         ids = self._ids[words]
-        known = ids >= 0
-        if known.all():
-            scores, after = self._model.step(states, ids)
+        listed = ids >= 0
+        if listed.all():
+            scores, next_states = self._model.step(states, ids)
         else:
-            scores, after = self._model.step(states, np.where(known, ids, 0))
-            scores, after = np.where(known, scores, -99.0), np.where(known[:, None], after, -1)
-        return scores * _LN10, self._cut(after)
+            scores, next_states = self._model.step(states, np.where(listed, ids, 0))
+            scores, next_states = (
+                np.where(listed, scores, -99.0),
+                np.where(listed[:, None], next_states, -1),
+            )
+        return scores * _LN10, self._cut(next_states)
 
     def end(self, states: np.ndarray) -> np.ndarray:
         """Scores of ending in each of the states."""
@@ -151,64 +154,68 @@ class _Composition:
         self._old = lattice.lm_scores.astype(np.float64)
         self._scores = lattice.scores.astype(np.float64) - self._old
         self._settles = self._traversal.final | lattice.writes  # arcs whose words are all known
-        self._after = backward_scores(lattice)
+        self._backward = backward_scores(lattice)
         self._cut = False
 
     def run(self) -> RescoredLattice:
-        states, memory = np.zeros(1, dtype=np.int64), self._grammar.start()
-        before, count = np.zeros(1), 1  # best scores of the pairs; pairs numbered so far
-        pending, parts = np.zeros(1), []
+        """Compose frame by frame; prune the pairs of each frame."""
+        # The N pairs of a frame: lattice states [N], grammar states [N, contexts], best scores [N]
+        # and pending charges [N].
+        states, grammar_states = np.zeros(1, dtype=np.int64), self._grammar.start()
+        forward, pending = np.zeros(1), np.zeros(1)
+        num_pairs, frames = 1, []  # pairs numbered so far; the arcs of each frame
         while True:
+            # 1. Follow all arcs out of the pairs; the grammar reads the words on them.
             source, arc = self._traversal.out_arcs(states)
             if not len(arc):
                 break
-            # Follow all arcs out of the pairs of this frame; the grammar reads the words on them.
-            reached, lm = self._read(memory[source], arc)
-            total = before[source] + self._scores[arc] + lm
+            next_grammar_states, lm = self._read(grammar_states[source], arc)
+            total = forward[source] + self._scores[arc] + lm
             # What the old model has charged for a word that is not written yet.
-            charged = np.where(self._settles[arc], 0.0, pending[source] + self._old[arc])
+            new_pending = np.where(self._settles[arc], 0.0, pending[source] + self._old[arc])
             target = self._traversal.target[arc]
-            # Pairs are numbered; of equal ones the best score counts, and the highest charge.
-            pair = target * self._grammar.num_states + self._grammar.state_ids(reached)
-            _, example, place = np.unique(pair, return_index=True, return_inverse=True)
-            best, due = np.full((2, len(example)), -np.inf)
-            np.maximum.at(best, place, total)
-            np.maximum.at(due, place, charged)
-            # Prune pairs by score so far, charge to come, and the old model's best score to the
+            # 2. Merge arcs into the same pair: the best score counts, and the highest charge.
+            pair = target * self._grammar.num_states + self._grammar.state_ids(next_grammar_states)
+            _, first_arc, pair_index = np.unique(pair, return_index=True, return_inverse=True)
+            best, best_pending = np.full((2, len(first_arc)), -np.inf)
+            np.maximum.at(best, pair_index, total)
+            np.maximum.at(best_pending, pair_index, new_pending)
+            # 3. Prune pairs by score so far, pending charge, and the old model's best score to the
             # end.
-            kept = self._within_limits(best + due + self._after[target[example]])
-            # Arcs into pairs that stay, with the pairs' numbers in the composition.
-            renumbered = np.where(kept, np.cumsum(kept) - 1, -1)[place]
-            mine = renumbered >= 0
-            first = count - len(states)
-            parts.append((first + source[mine], count + renumbered[mine], arc[mine], lm[mine]))
-            example = example[kept]
-            states, memory = target[example], reached[example]
-            before, pending = best[kept], due[kept]
-            count += len(states)
-        source, target, arc, lm = map(np.concatenate, zip(*parts, strict=True))
+            within = self._within_limits(best + best_pending + self._backward[target[first_arc]])
+            # 4. Keep the arcs into pairs that stay, with the pairs' numbers in the composition.
+            pair_number = np.where(within, np.cumsum(within) - 1, -1)[pair_index]
+            survives = pair_number >= 0
+            first = num_pairs - len(states)
+            pair_source, pair_target = first + source[survives], num_pairs + pair_number[survives]
+            frames.append((pair_source, pair_target, arc[survives], lm[survives]))
+            first_arc = first_arc[within]
+            states, grammar_states = target[first_arc], next_grammar_states[first_arc]
+            forward, pending = best[within], best_pending[within]
+            num_pairs += len(states)
+        source, target, arc, lm = map(np.concatenate, zip(*frames, strict=True))
         return RescoredLattice(self._assemble(source, target, arc, lm), self._cut)
 
-    def _read(self, memory: np.ndarray, arc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, grammar_states: np.ndarray, arc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Grammar states after the words of arcs, and the scores of those words."""
         lm = np.zeros(len(arc))
-        for writing, words in self._traversal.output_words(arc):
-            scores, memory[writing] = self._grammar.step(memory[writing], words)
-            lm[writing] += scores
+        for positions, words in self._traversal.output_words(arc):
+            scores, grammar_states[positions] = self._grammar.step(grammar_states[positions], words)
+            lm[positions] += scores
         final = np.flatnonzero(self._traversal.final[arc])
         if len(final):
-            lm[final] += self._grammar.end(memory[final])
-            memory[final] = -1
-        return memory, lm
+            lm[final] += self._grammar.end(grammar_states[final])
+            grammar_states[final] = -1
+        return grammar_states, lm
 
     def _within_limits(self, values: np.ndarray) -> np.ndarray:
-        kept = values >= values.max() - self._limits.beam
-        if kept.sum() > self._limits.max_active:
+        within = values >= values.max() - self._limits.beam
+        if within.sum() > self._limits.max_active:
             self._cut = True
             order = np.argsort(-values, kind="stable")
-            kept = np.zeros(len(values), dtype=bool)
-            kept[order[: self._limits.max_active]] = True
-        return kept
+            within = np.zeros(len(values), dtype=bool)
+            within[order[: self._limits.max_active]] = True
+        return within
 
     def _assemble(
         self, source: np.ndarray, target: np.ndarray, arc: np.ndarray, lm: np.ndarray

@@ -116,12 +116,12 @@ def engine() -> Engine:
 @contextmanager
 def searching_with(name: str) -> Iterator[None]:
     """Search with an engine while a `with` statement lasts: to compare engines."""
-    before = os.environ.get(SEARCH_VARIABLE, "")
+    previous = os.environ.get(SEARCH_VARIABLE, "")
     os.environ[SEARCH_VARIABLE] = name
     try:
         yield
     finally:
-        os.environ[SEARCH_VARIABLE] = before
+        os.environ[SEARCH_VARIABLE] = previous
 
 
 @cache

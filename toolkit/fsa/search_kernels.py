@@ -98,12 +98,14 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
       active: states before the frame.
       limits: search beam, min_active and max_active.
     """
-    wanted, fewest, most = np.float32(limits[0]), limits[1], limits[2]
-    if active > most:
-        return np.float32(0.8) * min(beam, wanted)
-    if active < fewest:
-        return np.float32(1.25) * max(beam, wanted)
-    return np.float32(0.8) * beam + np.float32(0.2) * wanted
+    search_beam, min_active, max_active = np.float32(limits[0]), limits[1], limits[2]
+    # The factors are those of k2's MultiGraphDenseIntersectPruned::GetPruningCutoffs.
+    if active > max_active:
+        return np.float32(0.8) * min(beam, search_beam)
+    if active < min_active:
+        return np.float32(1.25) * max(beam, search_beam)
+    # Within the limits the beam relaxes towards the search beam.
+    return np.float32(0.8) * beam + np.float32(0.2) * search_beam
 
 
 @njit(cache=True, nogil=True)
@@ -125,10 +127,10 @@ def advance_frame(
     trellis: Trellis,
     graph: GraphArrays,
     row: Array,
-    left: int,
+    frames_left: int,
     limits: tuple[float, int, int],
     output: float,
-    place: Array,
+    position_of: Array,
 ) -> Trellis:
     """Read a frame: expand the states of the last level, drop what falls outside the beam.
 
@@ -136,94 +138,94 @@ def advance_frame(
       trellis: its arrays are written to, or replaced by larger ones.
       graph: the graph.
       row: [P] float32, the frame's scores.
-      left: frames that follow; if that is not known, many. -1 follows the arcs to the final state
-        instead, after the last frame.
+      frames_left: frames that follow; if that is not known, many. -1 follows the arcs to the final
+        state instead, after the last frame.
       limits: see `adapted_beam`.
       output: see `prune_trellis`. An arc below the beam is kept if it leads to a state within it,
         unless `prune_trellis` would drop it.
-      place: [states] int32 scratch memory, all -1 before and after the call.
+      position_of: [states] int32 scratch memory, all -1 before and after the call.
     """
     n = trellis.frames[0]
     begin, end = trellis.states_at[n], trellis.states_at[n + 1]
-    # 1. Scores of all arcs out of the last level: `reached` in the order of states and arcs, `tops`
-    # the best of each state.
-    scores, room = add_final_column(row, left < 0), 0
+    # 1. Scores of the paths through all arcs out of the last level, in the order of states and arcs
+    # (`arc_totals`), and the best of each state (`best_of_state`).
+    scores, num_arcs = add_final_column(row, frames_left < 0), 0
     for state in trellis.state[begin:end]:
-        room += graph.first[state + 1] - graph.first[state]
-    reached, tops = np.empty(room, np.float32), np.empty(end - begin, np.float32)
+        num_arcs += graph.first[state + 1] - graph.first[state]
+    arc_totals, best_of_state = np.empty(num_arcs, np.float32), np.empty(end - begin, np.float32)
     count, best = 0, np.float32(-np.inf)
     for i in range(begin, end):
-        state, forward, top = trellis.state[i], trellis.forward[i], np.float32(-np.inf)
+        state, source_score, state_best = trellis.state[i], trellis.forward[i], np.float32(-np.inf)
         for a in range(graph.first[state], graph.first[state + 1]):
-            total = forward + (graph.score[a] + scores[np.uint32(graph.label[a] + 1)])
-            reached[count] = total
-            top = total if total > top else top
+            total = source_score + (graph.score[a] + scores[np.uint32(graph.label[a] + 1)])
+            arc_totals[count] = total
+            state_best = total if total > state_best else state_best
             count += 1
-        tops[i - begin] = top
-        best = top if top > best else best
-    # 2. States within `cutoff` stay; arcs down to `low` may lead to such states and are looked at.
+        best_of_state[i - begin] = state_best
+        best = state_best if state_best > best else best
+    # 2. States above `cutoff` survive. Arcs down to `lowest` are candidates: they may lead to such
+    # states, within the output beam of the best arc there.
     beam = adapted_beam(trellis.beam[n], end - begin, limits)
     # Wider in the last frames: an utterance may not be able to end in the best states.
-    cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - left))
-    low = cutoff - np.float32(output + ROUNDING * (1 + abs(best)))
-    room = 0
-    for total in reached:
-        room += total > low
-    # 3. Collect these arcs; number the states that are reached within the beam in `place`.
+    cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - frames_left))
+    lowest = cutoff - np.float32(output + ROUNDING * (1 + abs(best)))
+    num_arcs = 0  # candidates
+    for total in arc_totals:
+        num_arcs += total > lowest
+    # 3. Collect the candidates; number the surviving states in `position_of`.
     arcs_before = trellis.arcs_at[n]
-    source = with_capacity(trellis.source, arcs_before + room)
-    target = with_capacity(trellis.target, arcs_before + room)
-    arc, score = (
-        with_capacity(trellis.arc, arcs_before + room),
-        with_capacity(trellis.score, arcs_before + room),
-    )
-    read, near, size = 0, arcs_before, 0
+    source = with_capacity(trellis.source, arcs_before + num_arcs)
+    target = with_capacity(trellis.target, arcs_before + num_arcs)
+    arc = with_capacity(trellis.arc, arcs_before + num_arcs)
+    score = with_capacity(trellis.score, arcs_before + num_arcs)
+    # `expanded` counts arcs in `arc_totals`; candidates stand behind the arcs of earlier frames.
+    expanded, candidates_end, num_new = 0, arcs_before, 0
     for i in range(begin, end):
         first, after_last = graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]
-        if not tops[i - begin] > low:
-            read += after_last - first
+        if not best_of_state[i - begin] > lowest:
+            expanded += after_last - first
             continue
         for a in range(first, after_last):
-            total = reached[read]
-            read += 1
-            if total > low:
-                to = graph.target[a]
-                source[near], arc[near], target[near] = i - begin, a, to
-                score[near] = graph.score[a] + scores[np.uint32(graph.label[a] + 1)]
-                reached[near - arcs_before] = total  # not before what is still to be read
-                near += 1
-                if total > cutoff and place[to] < 0:
-                    place[to] = size
-                    size += 1
-    # 4. Keep the arcs that lead to numbered states; each state's best score and the arc it comes
-    # by.
-    states = with_capacity(trellis.state, end + size)
-    after, entry = (
-        with_capacity(trellis.forward, end + size),
-        with_capacity(trellis.entry, end + size),
-    )
-    after[end : end + size] = -np.inf
-    kept = arcs_before
-    for k in range(arcs_before, near):
-        to = target[k]
-        position = place[to]
+            total = arc_totals[expanded]
+            expanded += 1
+            if total > lowest:
+                target_state = graph.target[a]
+                source[candidates_end], arc[candidates_end] = i - begin, a
+                target[candidates_end] = target_state
+                score[candidates_end] = graph.score[a] + scores[np.uint32(graph.label[a] + 1)]
+                # Written in place: there are never more candidates than arcs read.
+                arc_totals[candidates_end - arcs_before] = total
+                candidates_end += 1
+                if total > cutoff and position_of[target_state] < 0:
+                    position_of[target_state] = num_new
+                    num_new += 1
+    # 4. Keep the candidates that lead to numbered states. Viterbi's recursion: the forward score of
+    # a state is the best total of its arcs, its entry that arc.
+    states = with_capacity(trellis.state, end + num_new)
+    forward_scores = with_capacity(trellis.forward, end + num_new)
+    entry = with_capacity(trellis.entry, end + num_new)
+    forward_scores[end : end + num_new] = -np.inf
+    arcs_end = arcs_before
+    for k in range(arcs_before, candidates_end):
+        target_state = target[k]
+        position = position_of[target_state]
         if position < 0:
             continue
-        total = reached[k - arcs_before]
-        if total > after[end + position]:
-            states[end + position] = to
-            after[end + position], entry[end + position] = total, kept - arcs_before
-        source[kept], arc[kept], score[kept], target[kept] = source[k], arc[k], score[k], position
-        kept += 1
-    # 5. Leave the scratch memory as it was, close the level.
-    for state in states[end : end + size]:
-        place[state] = -1
-    arcs_at, states_at = (
-        with_capacity(trellis.arcs_at, n + 2),
-        with_capacity(trellis.states_at, n + 3),
-    )
+        total = arc_totals[k - arcs_before]
+        if total > forward_scores[end + position]:
+            states[end + position] = target_state
+            forward_scores[end + position], entry[end + position] = total, arcs_end - arcs_before
+        # Move the candidate to the front; its target becomes a position in the new level.
+        source[arcs_end], arc[arcs_end], score[arcs_end] = source[k], arc[k], score[k]
+        target[arcs_end] = position
+        arcs_end += 1
+    # 5. Restore the scratch memory, close the level.
+    for state in states[end : end + num_new]:
+        position_of[state] = -1
+    arcs_at = with_capacity(trellis.arcs_at, n + 2)
+    states_at = with_capacity(trellis.states_at, n + 3)
     beams = with_capacity(trellis.beam, n + 2)
-    arcs_at[n + 1], states_at[n + 2], beams[n + 1] = kept, end + size, beam
+    arcs_at[n + 1], states_at[n + 2], beams[n + 1] = arcs_end, end + num_new, beam
     trellis.frames[0] = n + 1
     return Trellis(
         trellis.frames,
@@ -235,94 +237,97 @@ def advance_frame(
         arc,
         score,
         states,
-        after,
+        forward_scores,
         entry,
     )
 
 
 @njit(nogil=True, cache=True)
-def prune_trellis(trellis: Trellis, back: int, held: int, output: float) -> None:
+def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> None:
     """Drop from some of the newest frames the arcs outside the output beam, whatever follows.
 
     Args:
       trellis: pruned in place.
       back: number of frames to prune.
-      held: number of newest frames, after those, that are not pruned.
+      unpruned: number of newest frames, after those, that are not pruned.
       output: the most that the best path through an arc may be behind the best one of all that end
         in the same state after the pruned frames.
     """
     n = trellis.frames[0]
-    end = n - held
+    end = n - unpruned
     begin = max(0, end - back)
     arcs_at, states_at, forward = trellis.arcs_at, trellis.states_at, trellis.forward
+    # The arrays below count states from level `begin` and arcs from the frame before it.
     base = states_at[begin]
     first_arc = arcs_at[max(0, begin - 1)]
-    # loss of a state: how far its best continuation is behind that of the best state it can reach.
+    # loss of a state: forward score of the best end that it reaches, less its own and the path's.
     loss = np.full(states_at[end + 1] - base, np.inf)
     loss[states_at[end] - base :] = 0
     alive = np.zeros(states_at[n + 1] - base, np.bool_)
     alive[states_at[end] - base :] = True
-    kept = np.ones(arcs_at[n] - first_arc, np.bool_)
-    # From the newest of these frames back: an arc stays if the best path through it is near enough.
+    keep_arc = np.ones(arcs_at[n] - first_arc, np.bool_)
+    # From the newest of these frames back: an arc stays if the best path through it is at most
+    # `output` behind the best path into the same end. loss(s) = min over arcs s -> d of
+    # forward(d) - forward(s) - score + loss(d).
     for t in range(end - 1, begin - 1, -1):
-        here, there = states_at[t], states_at[t + 1]
+        source_level, target_level = states_at[t], states_at[t + 1]
         for k in range(arcs_at[t], arcs_at[t + 1]):
-            s, d = here + trellis.source[k], there + trellis.target[k]
-            behind = np.float64(forward[d]) - forward[s] - trellis.score[k]
-            through = behind + loss[d - base]
-            if through <= output:
-                alive[s - base] = True
-                loss[s - base] = min(loss[s - base], through)
+            source, target = source_level + trellis.source[k], target_level + trellis.target[k]
+            arc_loss = np.float64(forward[target]) - forward[source] - trellis.score[k]
+            path_loss = arc_loss + loss[target - base]
+            if path_loss <= output:
+                alive[source - base] = True
+                loss[source - base] = min(loss[source - base], path_loss)
             else:
-                kept[k - first_arc] = False
+                keep_arc[k - first_arc] = False
     if begin == 0:
         alive[0] = True  # the start
-    else:  # the arcs into states from which no arc leads on
+    else:  # drop the arcs into states from which no arc leads on
         for k in range(first_arc, arcs_at[begin]):
-            kept[k - first_arc] = alive[trellis.target[k]]
-    _compact(trellis, begin, kept, alive)
+            keep_arc[k - first_arc] = alive[trellis.target[k]]
+    _compact(trellis, begin, keep_arc, alive)
 
 
 @njit(nogil=True, cache=True)
-def _compact(trellis: Trellis, begin: int, kept: Array, alive: Array) -> None:
+def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> None:
     """Remove arcs from the frame before level `begin` on, and states from that level on."""
     n = trellis.frames[0]
-    number = np.cumsum(alive) - 1  # among the states left, from level `begin` on
+    new_position = np.cumsum(alive) - 1  # among the states left, from level `begin` on
     base = trellis.states_at[begin]
     first_frame = max(0, begin - 1)
-    write = trellis.arcs_at[first_frame]
-    read, first_arc = write, write
+    arcs_end = trellis.arcs_at[first_frame]  # behind the arcs that are kept
+    next_arc, first_arc = arcs_end, arcs_end
     # Move the arcs that stay to the front; sources and targets count from the first state of a
     # level.
     for t in range(first_frame, n):
         from_level, to_level = trellis.states_at[t] - base, trellis.states_at[t + 1] - base
-        # A level's first state that is left.
+        # The new position of each level's first state that stays.
         from_first = 0
         if begin <= t and from_level < len(alive):
-            from_first = number[from_level] - alive[from_level] + 1
-        to_first = number[to_level] - alive[to_level] + 1 if to_level < len(alive) else 0
-        for k in range(read, trellis.arcs_at[t + 1]):
-            if not kept[k - first_arc]:
+            from_first = new_position[from_level] - alive[from_level] + 1
+        to_first = new_position[to_level] - alive[to_level] + 1 if to_level < len(alive) else 0
+        for k in range(next_arc, trellis.arcs_at[t + 1]):
+            if not keep_arc[k - first_arc]:
                 continue
             source = trellis.source[k]
             if t >= begin:
-                source = number[from_level + source] - from_first
-            trellis.source[write] = source
-            trellis.target[write] = number[to_level + trellis.target[k]] - to_first
-            trellis.arc[write], trellis.score[write] = trellis.arc[k], trellis.score[k]
-            write += 1
-        read = trellis.arcs_at[t + 1]
-        trellis.arcs_at[t + 1] = write
+                source = new_position[from_level + source] - from_first
+            trellis.source[arcs_end] = source
+            trellis.target[arcs_end] = new_position[to_level + trellis.target[k]] - to_first
+            trellis.arc[arcs_end], trellis.score[arcs_end] = trellis.arc[k], trellis.score[k]
+            arcs_end += 1
+        next_arc = trellis.arcs_at[t + 1]
+        trellis.arcs_at[t + 1] = arcs_end
     # Likewise the states, level by level.
     i = 0
     for t in range(begin, n + 1):
         last = trellis.states_at[t + 1] - base
         while i < last:
             if alive[i]:
-                trellis.state[base + number[i]] = trellis.state[base + i]
-                trellis.forward[base + number[i]] = trellis.forward[base + i]
+                trellis.state[base + new_position[i]] = trellis.state[base + i]
+                trellis.forward[base + new_position[i]] = trellis.forward[base + i]
             i += 1
-        trellis.states_at[t + 1] = base + (number[last - 1] + 1 if last else 0)
+        trellis.states_at[t + 1] = base + (new_position[last - 1] + 1 if last else 0)
 
 
 @njit(nogil=True, cache=True)
@@ -441,63 +446,66 @@ def viterbi(
       the path's score.
     """
     frames = num_frames(scores)
-    place = np.full(len(graph.first) - 1, -1, np.int32)
+    position_of = np.full(len(graph.first) - 1, -1, np.int32)
     states, forward = np.zeros(1, np.int32), np.zeros(1, np.float64)
     previous, entry = np.full(1, -1), np.full(1, -1, np.int32)  # of all levels, one after the other
     begin, end, beam = 0, 1, np.float32(limits[0])
     for t in range(frames + 1):
-        row, room = frame_row(scores, t, graph, states), 0
+        row, num_arcs = frame_row(scores, t, graph, states), 0
         for state in states:
-            room += graph.first[state + 1] - graph.first[state]
+            num_arcs += graph.first[state + 1] - graph.first[state]
         # Scores of all arcs out of the active states, and the best of each state.
-        reached, tops = np.empty(room, np.float64), np.empty(len(states), np.float64)
+        arc_totals = np.empty(num_arcs, np.float64)
+        best_of_state = np.empty(len(states), np.float64)
         count, best = 0, -np.inf
         for i in range(len(states)):
-            top = -np.inf
+            state_best = -np.inf
             for a in range(graph.first[states[i]], graph.first[states[i] + 1]):
                 total = forward[i] + graph.score[a] + row[np.uint32(graph.label[a] + 1)]
-                reached[count] = total
-                top = total if total > top else top
+                arc_totals[count] = total
+                state_best = total if total > state_best else state_best
                 count += 1
-            tops[i] = top
-            best = top if top > best else best
+            best_of_state[i] = state_best
+            best = state_best if state_best > best else best
         # The beam is wider in the last frames, as in `advance_frame`.
         beam = adapted_beam(beam, len(states), limits)
         cutoff = best - beam * 1.25 ** max(0, FINAL_FRAMES - (frames - 1 - t))
-        room = 0
-        for total in reached:
-            room += total > cutoff
+        num_arcs = 0  # within the beam
+        for total in arc_totals:
+            num_arcs += total > cutoff
         # Of each state that is reached within the beam, its best score and the arc that gives it.
-        previous, entry = with_capacity(previous, end + room), with_capacity(entry, end + room)
-        after, to_states, size, read = np.empty(room, np.float64), np.empty(room, np.int32), 0, 0
+        previous = with_capacity(previous, end + num_arcs)
+        entry = with_capacity(entry, end + num_arcs)
+        next_forward, next_states = np.empty(num_arcs, np.float64), np.empty(num_arcs, np.int32)
+        num_next, expanded = 0, 0
         for i in range(len(states)):
             first, after_last = graph.first[states[i]], graph.first[states[i] + 1]
-            if not tops[i] > cutoff:
-                read += after_last - first
+            if not best_of_state[i] > cutoff:
+                expanded += after_last - first
                 continue
             for a in range(first, after_last):
-                total = reached[read]
-                read += 1
+                total = arc_totals[expanded]
+                expanded += 1
                 if not total > cutoff:
                     continue
-                to = graph.target[a]
-                position = place[to]
+                target_state = graph.target[a]
+                position = position_of[target_state]
                 if position < 0:
-                    position = place[to] = size
-                    to_states[size], after[size] = to, -np.inf
-                    size += 1
-                if total > after[position]:
-                    after[position] = total
+                    position = position_of[target_state] = num_next
+                    next_states[num_next], next_forward[num_next] = target_state, -np.inf
+                    num_next += 1
+                if total > next_forward[position]:
+                    next_forward[position] = total
                     previous[end + position], entry[end + position] = begin + i, a
-        for state in to_states[:size]:
-            place[state] = -1
-        states, forward = to_states[:size].copy(), after[:size].copy()
-        begin, end = end, end + size
-        if not size:
+        for state in next_states[:num_next]:
+            position_of[state] = -1
+        states, forward = next_states[:num_next].copy(), next_forward[:num_next].copy()
+        begin, end = end, end + num_next
+        if not num_next:
             return np.empty(0, np.int64), -np.inf
-    # Follow the entries back from the final state.
-    path, at = np.empty(frames + 1, np.int64), begin
+    # Follow the entries back from the final state, the only one of the last level.
+    path, level_state = np.empty(frames + 1, np.int64), begin
     for t in range(frames, -1, -1):
-        path[t] = entry[at]
-        at = previous[at]
+        path[t] = entry[level_state]
+        level_state = previous[level_state]
     return path, forward[0]

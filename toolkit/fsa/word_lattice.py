@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numba import njit
 
-from toolkit.fsa.arrays import with_capacity
+from toolkit.fsa.arrays import ragged_ranges, with_capacity
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice, backward_scores, best_arcs, forward_scores
 
@@ -95,27 +95,28 @@ def _log_sums(
 def union(lattices: Sequence[WordLattice]) -> WordLattice:
     """The union of lattices: their first states become one, and so do their last ones.
 
-    Kaldi's lattice-combine, after `weighted`.
+    Kaldi's lattice-combine, after `normalise_to_weight`.
     """
+    # The inner states of each lattice follow those of the lattices before it.
     counts = [lattice.num_states - 2 for lattice in lattices]
     offsets = np.cumsum([0, *counts])
     last = offsets[-1] + 1
     columns: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for lattice, offset in zip(lattices, offsets[:-1], strict=True):
-        for name, found in columns.items():
+        for name, states in columns.items():
             state = getattr(lattice, name)
             inner = np.where(state == lattice.num_states - 1, last, state + offset)
-            found.append(np.where(state == 0, 0, inner))
-    source, target = (np.concatenate(found).astype(np.int32) for found in columns.values())
+            states.append(np.where(state == 0, 0, inner))
+    source, target = (np.concatenate(states).astype(np.int32) for states in columns.values())
     order = np.argsort(source, kind="stable")
-    rest = {
+    arc_columns = {
         name: np.concatenate([getattr(lattice, name) for lattice in lattices])[order]
         for name in ("words", "graph", "acoustic")
     }
     first = min(lattice.times[0] for lattice in lattices)
     end = max(lattice.times[-1] for lattice in lattices)
     times = np.concatenate([[first], *(lattice.times[1:-1] for lattice in lattices), [end]])
-    return WordLattice(source=source[order], target=target[order], times=times, **rest)
+    return WordLattice(source=source[order], target=target[order], times=times, **arc_columns)
 
 
 def normalise_to_weight(lattice: WordLattice, scores: np.ndarray, weight: float) -> WordLattice:
@@ -156,15 +157,17 @@ def word_lattice(
     """
     arcs = _single_words(lattice)
     fst = arcs.weighted(acoustic_scale)
-    rest = backward_scores(fst)
-    worst = rest[0] - beam - 1e-6 * abs(rest[0])
-    edges = _edges(arcs, fst, rest, worst)
-    found = _Determinization(edges, rest, acoustic_scale, worst)
-    found.run()
+    backward = backward_scores(fst)
+    worst = backward[0] - beam - 1e-6 * abs(backward[0])
+    edges = _edges(arcs, fst, backward, worst)
+    determinization = _Determinization(edges, backward, acoustic_scale, worst)
+    determinization.run()
     # Every arc leads to a subset with a higher first node.
-    states = np.argsort([subset.nodes[0] for subset in found.subsets], kind="stable")
-    times = np.array([arcs.frames[subset.nodes].min() for subset in found.subsets])[states]
-    return _assembled(found.arcs, np.argsort(states), times * frame_shift)
+    states = np.argsort([subset.nodes[0] for subset in determinization.subsets], kind="stable")
+    times = np.array([arcs.frames[subset.nodes].min() for subset in determinization.subsets])[
+        states
+    ]
+    return _assembled(determinization.arcs, np.argsort(states), times * frame_shift)
 
 
 def _assembled(
@@ -227,20 +230,23 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
     # To the end leads an arc without a word, since the end is among the states of no word.
     links = np.maximum(counts, 1) + ((lattice.target == lattice.num_states - 1) & (counts > 0))
     arc = np.repeat(np.arange(lattice.num_arcs), links)
-    place = np.arange(len(arc)) - np.repeat(np.cumsum(links) - links, links)
+    link = np.arange(len(arc)) - np.repeat(np.cumsum(links) - links, links)  # 0, 1, ... per arc
     words = np.zeros(len(arc), np.int32)
-    words[place < counts[arc]] = lattice.words
-    # A chain's inner states come directly before the state that it leads to.
-    inner = place > 0
-    position = lattice.target[arc[inner]] - 1 + place[inner] / links[arc[inner]]
-    keys = np.append(np.arange(lattice.num_states), position)
+    words[link < counts[arc]] = lattice.words
+    # States stay in topological order: a chain's inner states get fractional keys just below that
+    # of the state that the chain leads to, and all states are numbered by key.
+    inner = link > 0
+    inner_keys = lattice.target[arc[inner]] - 1 + link[inner] / links[arc[inner]]
+    keys = np.append(np.arange(lattice.num_states), inner_keys)
     number = np.empty(len(keys), np.int32)
     order = np.argsort(keys, kind="stable")
     number[order] = np.arange(len(keys), dtype=np.int32)
     source, target = number[lattice.source[arc]], number[lattice.target[arc]]
+    # Link i > 0 of a chain leaves an inner state, which link i - 1 enters.
     source[inner] = number[lattice.num_states :]
     target[np.flatnonzero(inner) - 1] = source[inner]
-    first = place == 0
+    # The first link has the scores of the arc; inner states are in the frame of the chain's end.
+    first = link == 0
     sort = np.argsort(source, kind="stable")
     return _Arcs(
         source[sort],
@@ -254,29 +260,32 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
 
 @dataclass(frozen=True)
 class _Edges:
-    """The best ways from the end of each word through one more word, or to the end."""
+    """The best paths from the end of each word through one more word, or to the end.
+
+    E edges between S states of `_Arcs`, of which only those where words end have any.
+    """
 
     source: Array
+    """[E] int32, ascending."""
     target: Array
+    """[E] int32."""
     words: Array
+    """[E] int32."""
     graph: Array
+    """[E] float64, summed over the path."""
     acoustic: Array
+    """[E] likewise."""
     first: Array
     """[S + 1] the first edge of each state."""
 
-    def of(self, nodes: Array) -> tuple[Array, Array]:
-        """The edges that leave `nodes`: for each the position of its node there, and its index."""
-        degrees = self.first[nodes + 1] - self.first[nodes]
-        place = np.repeat(np.arange(len(nodes)), degrees)
-        within = np.arange(len(place)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
-        return place, self.first[nodes][place] + within
 
-
-def _edges(arcs: _Arcs, fst: Fst, rest: Array, worst: float) -> _Edges:
+def _edges(arcs: _Arcs, fst: Fst, backward: Array, worst: float) -> _Edges:
     columns = arcs.words, arcs.graph, arcs.acoustic
-    before = forward_scores(fst)
-    found = _without_epsilons(fst.first, fst.target, *columns, fst.scores, before, rest, worst)
-    return _Edges(*found, np.searchsorted(found[0], np.arange(len(rest) + 1)))
+    forward = forward_scores(fst)
+    edge_columns = _without_epsilons(
+        fst.first, fst.target, *columns, fst.scores, forward, backward, worst
+    )
+    return _Edges(*edge_columns, np.searchsorted(edge_columns[0], np.arange(len(backward) + 1)))
 
 
 @njit(nogil=True, cache=True)
@@ -287,59 +296,81 @@ def _without_epsilons(
     graph: Array,
     acoustic: Array,
     scores: Array,
-    before: Array,
-    rest: Array,
+    forward: Array,
+    backward: Array,
     worst: float,
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
     """The edges of `_Edges` that are on paths with a score of at least `worst`.
 
     Arcs without words lead from one frame to the next (`Lattice`; files are checked when they are
-    read), so that states come in the order in which they are reached: each way to a state is known
+    read), so that states come in the order in which they are reached: each path to a state is known
     when its turn comes.
+
+    Args:
+      first, target, words, graph, acoustic: of `_Arcs`.
+      scores: [A] the scaled sums of both.
+      forward, backward: [S] the best score from the start to each state, and from it to the end.
+      worst: score of a whole path.
+
+    Returns:
+      The first five fields of `_Edges`.
     """
-    states = len(rest)
-    begins = np.zeros(states, np.bool_)
-    begins[0] = True
+    states = len(backward)
+    # Edges begin in the start state and where a word ends.
+    is_origin = np.zeros(states, np.bool_)
+    is_origin[0] = True
     for a in range(len(target)):
         if words[a] > 0:
-            begins[target[a]] = True
-    total = np.full(states, -np.inf)
-    graphs, acoustics = np.zeros(states), np.zeros(states)
+            is_origin[target[a]] = True
+    # Of the best path of arcs without words from the present origin to each state: its scores.
+    score_so_far = np.full(states, -np.inf)
+    graph_so_far, acoustic_so_far = np.zeros(states), np.zeros(states)
     reached = np.empty(states, np.int32)
     count = 0
-    froms, tos, spoken = np.empty(64, np.int32), np.empty(64, np.int32), np.empty(64, np.int32)
-    by_graph, by_acoustics = np.empty(64), np.empty(64)
-    for node in range(states - 1):
-        if not begins[node] or before[node] + rest[node] < worst:
+    edge_source, edge_target = np.empty(64, np.int32), np.empty(64, np.int32)
+    edge_word = np.empty(64, np.int32)
+    edge_graph, edge_acoustic = np.empty(64), np.empty(64)
+    for origin in range(states - 1):
+        if not is_origin[origin] or forward[origin] + backward[origin] < worst:
             continue
-        total[node], graphs[node], acoustics[node] = 0.0, 0.0, 0.0
-        reached[0] = node
-        done, known = 0, 1
-        while done < known:
-            state = reached[done]
-            done += 1
+        score_so_far[origin], graph_so_far[origin], acoustic_so_far[origin] = 0.0, 0.0, 0.0
+        reached[0] = origin
+        expanded, num_reached = 0, 1
+        while expanded < num_reached:
+            state = reached[expanded]
+            expanded += 1
             for a in range(first[state], first[state + 1]):
-                score, to = total[state] + scores[a], target[a]
-                if before[node] + score + rest[to] < worst:
+                score, next_state = score_so_far[state] + scores[a], target[a]
+                if forward[origin] + score + backward[next_state] < worst:
                     continue
-                if words[a] > 0 or to == states - 1:
-                    froms, tos = with_capacity(froms, count + 1), with_capacity(tos, count + 1)
-                    spoken = with_capacity(spoken, count + 1)
-                    by_graph = with_capacity(by_graph, count + 1)
-                    by_acoustics = with_capacity(by_acoustics, count + 1)
-                    froms[count], tos[count], spoken[count] = node, to, words[a]
-                    by_graph[count] = graphs[state] + graph[a]
-                    by_acoustics[count] = acoustics[state] + acoustic[a]
+                if words[a] > 0 or next_state == states - 1:
+                    # A word or the end completes an edge.
+                    edge_source = with_capacity(edge_source, count + 1)
+                    edge_target = with_capacity(edge_target, count + 1)
+                    edge_word = with_capacity(edge_word, count + 1)
+                    edge_graph = with_capacity(edge_graph, count + 1)
+                    edge_acoustic = with_capacity(edge_acoustic, count + 1)
+                    edge_source[count], edge_target[count] = origin, next_state
+                    edge_word[count] = words[a]
+                    edge_graph[count] = graph_so_far[state] + graph[a]
+                    edge_acoustic[count] = acoustic_so_far[state] + acoustic[a]
                     count += 1
-                elif score > total[to]:
-                    if total[to] == -np.inf:
-                        reached[known] = to
-                        known += 1
-                    total[to] = score
-                    graphs[to] = graphs[state] + graph[a]
-                    acoustics[to] = acoustics[state] + acoustic[a]
-            total[state] = -np.inf
-    return froms[:count], tos[:count], spoken[:count], by_graph[:count], by_acoustics[:count]
+                elif score > score_so_far[next_state]:
+                    # A better path to a state, which joins the queue when first reached.
+                    if score_so_far[next_state] == -np.inf:
+                        reached[num_reached] = next_state
+                        num_reached += 1
+                    score_so_far[next_state] = score
+                    graph_so_far[next_state] = graph_so_far[state] + graph[a]
+                    acoustic_so_far[next_state] = acoustic_so_far[state] + acoustic[a]
+            score_so_far[state] = -np.inf  # ready for the next origin
+    return (
+        edge_source[:count],
+        edge_target[:count],
+        edge_word[:count],
+        edge_graph[:count],
+        edge_acoustic[:count],
+    )
 
 
 @dataclass(frozen=True)
@@ -359,64 +390,69 @@ class _Subset:
 
 
 class _Determinization:
-    """Subsets of states, expanded in the order of the best path through each.
+    """Subsets of states, expanded in the order of the best path through each (A* search).
 
-    The score of the rest of a path is known, so that a subset has its best score when its turn
-    comes.
+    The backward scores are exact, so that a subset has its best forward score when its turn comes.
     """
 
-    def __init__(self, edges: _Edges, rest: Array, acoustic_scale: float, worst: float) -> None:
-        self._edges, self._rest = edges, rest
+    def __init__(self, edges: _Edges, backward: Array, acoustic_scale: float, worst: float) -> None:
+        self._edges, self._backward = edges, backward
         self._scale, self._worst = acoustic_scale, worst
         self.subsets: list[_Subset] = []
         self.arcs: list[tuple[int, int, int, float, float]] = []
         """Source, target, word, graph and acoustic score."""
         self._numbers: dict[tuple[bytes, bytes], int] = {}
-        self._before: list[float] = []
+        self._forward: list[float] = []
+        """The best score of the paths to each subset."""
         self._queue: list[tuple[float, int]] = []
 
     def run(self) -> None:
         """Expand all subsets that the beam leaves."""
         self._reach(_Subset(np.zeros(1, np.int64), np.zeros(1), np.zeros(1)), 0.0, 0.0)
-        done, end = set(), len(self._rest) - 1
-        ended = False
-        while self._queue and (len(self.arcs) < MOST_ARCS or not ended):
+        expanded, end = set(), len(self._backward) - 1
+        is_complete = False  # whether a path to the end is there
+        while self._queue and (len(self.arcs) < MOST_ARCS or not is_complete):
             _, number = heapq.heappop(self._queue)
-            ended = ended or self.subsets[number].nodes[-1] == end
-            if number not in done:
-                done.add(number)
+            is_complete = is_complete or self.subsets[number].nodes[-1] == end
+            if number not in expanded:
+                expanded.add(number)
                 self._expand(number)
 
-    def _reach(self, subset: _Subset, before: float, through: float) -> int:
-        """The number of a subset that a path with the score `before` has come to."""
+    def _reach(self, subset: _Subset, forward: float, through: float) -> int:
+        """The number of a subset that a path with the score `forward` has come to."""
         number = self._numbers.setdefault(subset.key(self._scale), len(self.subsets))
         if number == len(self.subsets):
             self.subsets.append(subset)
-            self._before.append(-np.inf)
-        if before > self._before[number]:
-            self._before[number] = before
+            self._forward.append(-np.inf)
+        if forward > self._forward[number]:
+            self._forward[number] = forward
             heapq.heappush(self._queue, (-through, number))
         return number
 
     def _expand(self, number: int) -> None:
-        subset, before, edges = self.subsets[number], self._before[number], self._edges
-        place, edge = edges.of(subset.nodes)
-        graph = subset.graph[place] + edges.graph[edge]
-        acoustic = subset.acoustic[place] + edges.acoustic[edge]
+        """Follow the edges out of a subset: one arc for each word."""
+        subset, forward, edges = self.subsets[number], self._forward[number], self._edges
+        element, edge = ragged_ranges(edges.first, subset.nodes)
+        # Scores of the paths: what the element has in excess, then the edge.
+        graph = subset.graph[element] + edges.graph[edge]
+        acoustic = subset.acoustic[element] + edges.acoustic[edge]
         score = graph + self._scale * acoustic
         words, nodes = edges.words[edge], edges.target[edge].astype(np.int64)
-        through = before + score + self._rest[nodes]
+        through = forward + score + self._backward[nodes]
         order = np.lexsort((-score, nodes, words))
         order = order[through[order] >= self._worst]
-        # Of several ways to a state by the same word the best.
+        # Of several paths to a state by the same word keep the best.
         new = (np.diff(nodes[order], prepend=-1) != 0) | (np.diff(words[order], prepend=-1) != 0)
         order = order[new]
         begins = np.flatnonzero(np.diff(words[order], prepend=-1))
-        for chosen in np.split(order, begins[1:]) if len(order) else []:
-            best = chosen[np.argmax(score[chosen])]
+        for same_word in np.split(order, begins[1:]) if len(order) else []:
+            # The arc has the scores of the best path; the elements keep the difference to it.
+            best = same_word[np.argmax(score[same_word])]
             reached = _Subset(
-                nodes[chosen], graph[chosen] - graph[best], acoustic[chosen] - acoustic[best]
+                nodes[same_word],
+                graph[same_word] - graph[best],
+                acoustic[same_word] - acoustic[best],
             )
-            after = self._reach(reached, before + score[best], float(through[chosen].max()))
+            target = self._reach(reached, forward + score[best], float(through[same_word].max()))
             weights = float(graph[best]), float(acoustic[best])
-            self.arcs.append((number, after, int(words[best]), *weights))
+            self.arcs.append((number, target, int(words[best]), *weights))

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from toolkit.corpus.manifest import write_cuts
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
-from toolkit.features.shards import FAILED_CUTS, SHARDS, write_manifest, write_shard
-from toolkit.features.store import map_shards
+from toolkit.features.shards import FAILED_CUTS, SHARDS, map_shards, write_manifest, write_shard
 from toolkit.hmm.gmm import Gmm, GmmError
 from toolkit.hmm.senones import Senones
 

@@ -12,7 +12,7 @@ from toolkit.config.fields import (
     Settings,
     ShareBelowOne,
 )
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 
 
 @dataclass(frozen=True)

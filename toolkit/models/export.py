@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import DEFAULT_MEL_BINS
+from toolkit.features.config import DEFAULT_MEL_BINS
 from toolkit.features.normalise import Normaliser
 from toolkit.models.ctc import CtcModel
 from toolkit.models.lstm import BlstmModel, LstmModel

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import CmnState, FeatureStore
 from toolkit.models.lstm import with_lookahead
 from toolkit.models.store import ModelError, load_model
 from toolkit.processes.devices import full_float32, to_device

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.models.config import TdnnfConfig
 from toolkit.processes.devices import to_device
 

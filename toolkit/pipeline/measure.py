@@ -207,7 +207,8 @@ class _NoiseLake:
     def cases(self) -> dict[str, Callable[[], float]]:
         """Return the bare front end and every step; each returns the seconds of its audio."""
         from toolkit.features.audio import decode_audio
-        from toolkit.features.frontend import Frontend, FrontendConfig
+        from toolkit.features.config import FrontendConfig
+        from toolkit.features.frontend import Frontend
 
         frontend = Frontend(FrontendConfig())
         samples = [decode_audio(u.wav, u.id, RATE).samples for u in self.utterances]

@@ -21,10 +21,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.features.config import FrontendConfig
 from toolkit.features.extract import FAILED
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.shards import CUTS, MANIFEST, SHARDS, field_file, manifest_text
-from toolkit.features.tars import BLOCK, TarWriter, read_members
+from toolkit.features.shards import (
+    BLOCK,
+    CUTS,
+    MANIFEST,
+    SHARDS,
+    TarWriter,
+    field_file,
+    manifest_text,
+    read_members,
+)
 from toolkit.pipeline.objects import ObjectRef, ObjectStore, is_local, local_path
 from toolkit.pipeline.step import StepError, StepResult
 from toolkit.storage.files import link_atomically, open_atomically

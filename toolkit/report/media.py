@@ -1,4 +1,4 @@
-"""Audio and spectrograms as data URIs."""
+"""The player of an utterance: audio and spectrogram as data URIs, words and phones below it."""
 
 import base64
 import json
@@ -9,18 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
+from toolkit.align.times import CtmError, TimedToken, read_ctm
 from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.cuts import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.report.charts import linear_ticks
+from toolkit.report.pages import macros
+from toolkit.report.run_data import Decode
+from toolkit.report.run_folder import RunFolder
+from toolkit.score.alignment import Pair
+from toolkit.score.wer import UtteranceScore
 from toolkit.storage.paths import places_of
 from toolkit.storage.reading import regular
 
-RATE = 16000
+SAMPLING_RATE = 16000
 """Sampling rate in Hz of the audio on the page."""
-WINDOW = 400
+WINDOW_SAMPLES = 400
 """Window of the spectrogram in samples: 25 ms."""
-COLUMNS, ROWS, LEVELS = 480, 96, 48
+MAX_FRAMES, FREQUENCY_BANDS, NUM_COLOURS = 480, 96, 48
 """Most frames, number of frequency bands from 0 to 8 kHz, and number of colours of the image."""
 RANGE_DB = 65.0
 """Largest dynamic range of the image. Its lower end is the 10th percentile of the levels, if that
@@ -61,35 +69,38 @@ def read_clip(manifest: Path, line: int) -> Clip:
     with open(regular(manifest), "rb") as file:
         file.seek(line)
         cut = parse_cut(json.loads(file.readline()), str(manifest), places_of(manifest))
-    samples = load_cut_audio(cut, RATE).numpy()
-    return Clip(len(samples) / RATE, flac(samples), spectrogram(samples))
+    samples = load_cut_audio(cut, SAMPLING_RATE).numpy()
+    return Clip(len(samples) / SAMPLING_RATE, flac(samples), spectrogram(samples))
 
 
 def flac(samples: np.ndarray) -> str:
     """Encode samples [S] in [-1, 1] as 16-bit FLAC."""
-    return _uri("audio/flac", encode_audio(samples, RATE))
+    return _uri("audio/flac", encode_audio(samples, SAMPLING_RATE))
 
 
 def spectrogram(samples: np.ndarray) -> str:
     """Draw a spectrogram of samples [S]: time to the right, 0 Hz at the bottom, bright is loud."""
-    padded = np.pad(samples.astype(np.float64), (WINDOW // 2, WINDOW))
-    count = max(1, min(COLUMNS, len(samples) // 160))
+    padded = np.pad(samples.astype(np.float64), (WINDOW_SAMPLES // 2, WINDOW_SAMPLES))
+    count = max(1, min(MAX_FRAMES, len(samples) // 160))
     starts = np.linspace(0, len(samples), count).astype(int)
-    frames = padded[starts[:, None] + np.arange(WINDOW)] * np.hanning(WINDOW)
-    power = np.abs(np.fft.rfft(frames, 2 * ROWS * 2, axis=1)[:, 1 : 2 * ROWS + 1]) ** 2
-    levels = 10 * np.log10(power.reshape(count, ROWS, 2).mean(axis=2) + 1e-10)
+    frames = padded[starts[:, None] + np.arange(WINDOW_SAMPLES)] * np.hanning(WINDOW_SAMPLES)
+    power = (
+        np.abs(np.fft.rfft(frames, 2 * FREQUENCY_BANDS * 2, axis=1)[:, 1 : 2 * FREQUENCY_BANDS + 1])
+        ** 2
+    )
+    levels = 10 * np.log10(power.reshape(count, FREQUENCY_BANDS, 2).mean(axis=2) + 1e-10)
     top = levels.max()
     low = max(top - RANGE_DB, float(np.percentile(levels, 10)))
     shares = np.clip((levels - low) / max(top - low, 1e-9), 0, 1)
     return _uri(
-        "image/png", png(np.rint(shares * (LEVELS - 1)).astype(np.uint8).T[::-1], palette())
+        "image/png", png(np.rint(shares * (NUM_COLOURS - 1)).astype(np.uint8).T[::-1], palette())
     )
 
 
 def palette() -> np.ndarray:
     """Return the colours [LEVELS, 3] from silence to the loudest level."""
     anchors = np.array(PALETTE)
-    places = np.linspace(0, len(anchors) - 1, LEVELS)
+    places = np.linspace(0, len(anchors) - 1, NUM_COLOURS)
     channels = [np.interp(places, np.arange(len(anchors)), anchors[:, c]) for c in range(3)]
     return np.rint(np.stack(channels, axis=1)).astype(np.uint8)
 
@@ -119,3 +130,93 @@ def png(pixels: np.ndarray, colours: np.ndarray) -> bytes:
 
 def _uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+TIME_TICKS = 6
+"""About as many times are labelled."""
+FREQUENCY_LABELS_KHZ = (0, 2, 4, 6, 8)
+"""Frequencies that are labelled, up to that of the picture's top."""
+
+
+def read_word_times(run: RunFolder, decode: Decode) -> dict[str, list[TimedToken]]:
+    """Return the word times of a decode by utterance, empty if it has not written them."""
+    path = decode.folder / "words.ctm"
+    if not path.exists():
+        return {}
+    times: dict[str, list[TimedToken]] = {}
+    try:
+        for entry in read_ctm(path):
+            token = TimedToken(entry.token, entry.start, entry.end)
+            times.setdefault(entry.utterance, []).append(token)
+    except CtmError as error:
+        run.note(path, error)
+    return times
+
+
+def player(clip: Clip, times: Sequence[TimedToken], utterance: UtteranceScore) -> Markup:
+    """Return a spectrogram with the recognised words below it, and an audio player.
+
+    Args:
+      clip: audio and picture.
+      times: of the recognised words; they are left out where they belong to another text.
+      utterance: what was recognised.
+    """
+    recognised = [pair for pair in utterance.pairs if pair[1] is not None]
+    if not times or [pair[1] for pair in recognised] != [entry.token for entry in times]:
+        return _player(clip, utterance.id, (), [])
+    classes = [_word_class(pair) for pair in recognised]
+    return _player(clip, utterance.id, times, [_tier(clip, times, classes)])
+
+
+def aligned_player(
+    clip: Clip, utterance: str, words: Sequence[TimedToken], phones: Sequence[TimedToken]
+) -> Markup:
+    """Return a spectrogram with aligned words, if known, and phones, and an audio player."""
+    tiers = [_tier(clip, tokens, ["right"] * len(tokens)) for tokens in (words, phones) if tokens]
+    return _player(clip, utterance, phones, tiers)
+
+
+Tier = list[tuple[TimedToken, str, str, str]]
+"""Tokens below the spectrogram, each with its CSS class, left end and width."""
+
+
+def _player(
+    clip: Clip, utterance: str, tokens_with_edges: Sequence[TimedToken], tiers: Sequence[Tier]
+) -> Markup:
+    top_khz = SAMPLING_RATE / 2000
+    boundaries = sorted({at for token in tokens_with_edges for at in (token.start_s, token.end_s)})
+    return macros("run.html").player(
+        clip,
+        utterance,
+        top_khz=f"{top_khz:g}",
+        frequencies=[(f"{khz:g}", f"{100 * khz / top_khz:g}%") for khz in FREQUENCY_LABELS_KHZ],
+        times=[
+            (f"{at:g}", _left_percent(clip, at))
+            for at in linear_ticks(0.0, 0.95 * clip.seconds, TIME_TICKS)  # the unit is at the end
+        ],
+        boundaries=[_left_percent(clip, at) for at in boundaries],
+        tiers=tiers,
+    )
+
+
+def _tier(clip: Clip, tokens: Sequence[TimedToken], classes: Sequence[str]) -> Tier:
+    seconds = clip.seconds or 1.0
+    return [
+        (
+            token,
+            word_class,
+            _left_percent(clip, token.start_s),
+            f"{100 * (token.end_s - token.start_s) / seconds:.2f}%",
+        )
+        for token, word_class in zip(tokens, classes, strict=True)
+    ]
+
+
+def _left_percent(clip: Clip, seconds: float) -> str:
+    return f"{min(100.0, 100 * seconds / (clip.seconds or 1.0)):.2f}%"
+
+
+def _word_class(pair: Pair) -> str:
+    if pair[0] is None:
+        return "new"
+    return "right" if pair[0] == pair[1] else "sub"

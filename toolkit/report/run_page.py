@@ -1,54 +1,297 @@
-"""The report of a run: one self-contained HTML page made from its run directory."""
+"""The report of a run, and of what differs between two: one HTML page each."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import html
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from toolkit.report import corpus, curves, provenance, results
-from toolkit.report.alignments import worst_alignments
-from toolkit.report.beams import beam_figures
-from toolkit.report.browser import browser
-from toolkit.report.budget import Budget
-from toolkit.report.decodes import Decode, read_decodes
-from toolkit.report.errors import KEY, SplitErrors, overview, worst_utterances
-from toolkit.report.factors import factor_figures
-from toolkit.report.findings import findings
-from toolkit.report.folder import DAMAGE, RunFolder
-from toolkit.report.grids import grids
+from markupsafe import Markup
+
+from toolkit.report.config import ReportConfig
+from toolkit.report.error_analysis import (
+    MAX_WORDS,
+    SplitErrors,
+    compare_decodes,
+    factor_figures,
+    format_p_value,
+    marked_alignment,
+    overview,
+    pairwise_tests_table,
+    phone_overview,
+    worst_alignments,
+    worst_utterances,
+)
 from toolkit.report.media import Clip, read_clip
-from toolkit.report.page import Page, Section, Table
-from toolkit.report.phones import phone_overview
-from toolkit.report.stages import StageView, counts, read_stages, stage_table
-from toolkit.report.training import course
-from toolkit.report.versus import versus_table
+from toolkit.report.pages import Budget, Cell, Column, Page, Row, Section, Table, joined, macros
+from toolkit.report.run_data import (
+    Decode,
+    Split,
+    StageView,
+    best_of,
+    compared_splits,
+    confidence_table,
+    detail_table,
+    duration_figures,
+    error_table,
+    finding_list,
+    gains_table,
+    interval_figures,
+    language_tables,
+    read_decodes,
+    read_result_rows,
+    read_splits,
+    read_stages,
+    split_table,
+    stage_table,
+    state_counts,
+)
+from toolkit.report.run_folder import DAMAGE, RunFolder
+from toolkit.report.training_curves import (
+    History,
+    beam_figures,
+    gmm_figures,
+    network_figures,
+    read_histories,
+    run_log_figures,
+    training_progress,
+)
+from toolkit.score.alignment import Pair, UtteranceScore
+from toolkit.score.compare import compare
 from toolkit.score.results import Result
+from toolkit.score.wer import ScoreError
 from toolkit.stages.log import duration
+from toolkit.stages.marker import CodeVersion
 from toolkit.storage.files import write_atomically
 
-STYLE, *SCRIPTS = map(Path(__file__).with_name, ("run_page.css", "run_page.js", "browser.js"))
-LEADING = 4
+CHOSEN_WEIGHT_FILES = ("tuned.json", "weights.json")
+"""Files that hold the chosen weights."""
+
+
+def weight_grids(run: RunFolder) -> Markup:
+    """Return the grids of WER by the weights tuned on the development splits, by system."""
+    paths = run.find("decode/*/grid.tsv") + run.find("decode/*/*/grid.tsv")
+    paths.sort(key=lambda path: path.stat().st_mtime)
+    grids = [_weight_grid(run, path) for path in paths]
+    return macros("run.html").grids(grids) if any(grids) else Markup("")
+
+
+def _weight_grid(run: RunFolder, path: Path) -> Markup:
+    """Return a table by the first two weights, with the lowest WER over any further ones."""
+    rows = run.table(path)
+    if not rows or "wer" not in rows[0]:
+        return Markup("")
+    row_weight, column_weight = list(rows[0])[:2]
+    first_result = next(n for n, name in enumerate(rows[0]) if name in ("errors", "words", "wer"))
+    further = list(rows[0])[2:first_result]
+    lowest: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row[row_weight], row[column_weight]
+        lowest[key] = min(lowest.get(key, float("inf")), float(row["wer"]))
+    tuned = _chosen_weights(run, path.parent)
+    low, high = min(lowest.values()), max(lowest.values())
+    columns = _sorted_values([row[column_weight] for row in rows])
+
+    def cell(row_value: str, column_value: str) -> tuple[float, float, bool] | None:
+        """Return WER, shade in percent and whether these are the chosen weights."""
+        wer = lowest.get((row_value, column_value))
+        if wer is None:
+            return None
+        chosen = _is_same_value(row_value, tuned.get(row_weight)) and _is_same_value(
+            column_value, tuned.get(column_weight)
+        )
+        return wer, 100 * (wer - low) / ((high - low) or 1.0), chosen
+
+    return macros("run.html").weight_grid(
+        run.name(path.parent).removeprefix("decode/"),
+        row_weight.replace("_", " "),
+        column_weight.replace("_", " "),
+        columns,
+        [
+            (value, [cell(value, column) for column in columns])
+            for value in _sorted_values([row[row_weight] for row in rows])
+        ],
+        ", ".join(name.replace("_", " ") for name in further),
+    )
+
+
+def _sorted_values(values: Sequence[str]) -> list[str]:
+    """Return the different values, in rising order where all of them are numbers."""
+    different = list(dict.fromkeys(values))
+    try:
+        return sorted(different, key=float)
+    except ValueError:
+        return different
+
+
+def _chosen_weights(run: RunFolder, folder: Path) -> Mapping[str, object]:
+    """Return the chosen weights by name; those of a combination by system."""
+    for name in CHOSEN_WEIGHT_FILES:
+        tuned = run.json(folder / name)
+        if isinstance(tuned, dict):
+            weights = tuned.get("weights")
+            return tuned | weights if isinstance(weights, dict) else tuned
+    return {}
+
+
+def _is_same_value(text: str, value: object) -> bool:
+    if isinstance(value, (int, float)):
+        try:
+            return abs(float(text) - value) < 1e-6
+        except ValueError:
+            return False
+    return text == value
+
+
+BROWSER_FIELDS = ("id", "speaker", "seconds", "snr", "errors", "words", "pieces")
+"""The fields of a row, in this order."""
+COMPACT_JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+
+
+def utterance_browser(splits: Sequence[SplitErrors], budget: Budget) -> Markup:
+    """Return the browser of the utterances of all splits, by their systems with fewest errors.
+
+    The rows are JSON in hidden elements, as text; they take at most half of the budget. Of a split
+    that does not fit the utterances with the most errors are kept.
+    """
+    max_bytes, rows = max(0, budget.remaining // 2), Markup("")
+    for number, split in enumerate(splits):
+        rows += _browser_rows(split, (max_bytes - _num_bytes(rows)) // (len(splits) - number))
+    return budget.take(macros("run.html").browser([rows])) if rows else Markup("")
+
+
+def _browser_rows(errors: SplitErrors, max_bytes: int) -> Markup:
+    """Return the rows of a split, in at most so many bytes; empty if none fits."""
+    utterances = errors.shown.score.utterances
+    chosen: Sequence[UtteranceScore] = utterances
+    while chosen:
+        listed = ",".join(json.dumps(_browser_row(errors, u), **COMPACT_JSON) for u in chosen)
+        rows = macros("run.html").browser_rows(
+            errors.split.name,
+            f"{errors.split.name}, {errors.shown.name}",
+            len(utterances) - len(chosen),
+            # Quotation marks need no escape outside of attributes, and JSON has many.
+            Markup(html.escape(f"[{listed}]", quote=False)),
+        )
+        if (size := _num_bytes(rows)) <= max_bytes:
+            return rows
+        if len(chosen) == len(utterances):
+            chosen = sorted(utterances, key=lambda utterance: -utterance.errors)
+        chosen = chosen[: min(len(chosen) - 1, len(chosen) * max_bytes // size)]
+    return Markup("")
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _browser_row(errors: SplitErrors, utterance: UtteranceScore) -> list[object]:
+    entry = errors.split.utterances[utterance.id]
+    return [
+        utterance.id,
+        entry.speaker,
+        round(entry.seconds, 2),
+        entry.snr,
+        utterance.errors,
+        utterance.ref_units,
+        compact_alignment(utterance.pairs),
+    ]
+
+
+def compact_alignment(pairs: Sequence[Pair]) -> list[str | list[str | None]]:
+    """Return an alignment in few characters.
+
+    Runs of correct words are a string each; errors are (reference, hypothesis), None for a gap.
+    Long alignments end after `MAX_WORDS`.
+    """
+    pieces: list[str | list[str | None]] = []
+    for is_correct, group in groupby(pairs[:MAX_WORDS], key=lambda pair: pair[0] == pair[1]):
+        if is_correct:
+            pieces.append(" ".join(ref for ref, _ in group if ref is not None))
+        else:
+            pieces += [list(pair) for pair in group]
+    return pieces + (["…"] if len(pairs) > MAX_WORDS else [])
+
+
+MAX_LOG_LINES = 60
+MAX_SETTINGS = 30_000
+"""Most characters of the settings that are shown."""
+
+
+def commands_table(stages: Sequence[StageView]) -> Table | None:
+    """Return a table of commands, commits and versions, with the stages that each has run."""
+    finished = [(_command_of(stage), stage.number) for stage in stages if stage.marker]
+    if not finished:
+        return None
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for made_by, number in finished:
+        found.setdefault(made_by, []).append(number)
+    rows = [
+        Row([Cell(_number_ranges(numbers)), Cell(command), Cell(commit), Cell(versions)])
+        for (command, commit, versions), numbers in found.items()
+    ]
+    columns = [Column("stages"), *(Column(n, text=True) for n in ("command", "commit", "versions"))]
+    return Table("Commands and versions", columns, rows)
+
+
+def _command_of(stage: StageView) -> tuple[str, str, str]:
+    marker = stage.marker
+    assert marker is not None
+    commits = [_commit_text(attempt.code) for attempt in marker.provenance.attempts]
+    versions = ", ".join(f"{n} {v}" for n, v in marker.code.versions.items() if v)
+    return marker.command, ", ".join(dict.fromkeys(commits)), versions
+
+
+def _commit_text(code: CodeVersion) -> str:
+    commit = (code.commit or "unknown")[:12]
+    return commit + (" with local changes" if code.dirty else "")
+
+
+def _number_ranges(numbers: Sequence[int]) -> str:
+    """Format numbers as ranges, such as `1-3, 5`."""
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
+    ]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def settings_read(stages: Sequence[StageView]) -> Markup:
+    """Return the settings that the stages have read, collapsed."""
+    sections: dict[str, Any] = {}
+    for stage in stages:
+        sections |= stage.marker.provenance.parameters if stage.marker else {}
+    text = json.dumps(sections, indent=1, ensure_ascii=False)
+    if len(text) > MAX_SETTINGS:
+        text = text[:MAX_SETTINGS] + "\n..."
+    return _folded_text("Settings that the stages have read", text) if sections else Markup("")
+
+
+def log_tail(run: RunFolder) -> Markup:
+    """Return the last lines of the log, collapsed."""
+    lines = (run.text("log.txt") or "").splitlines()[-MAX_LOG_LINES:]
+    title = f"The last {len(lines)} lines of log.txt"
+    return _folded_text(title, "\n".join(lines)) if lines else Markup("")
+
+
+def problem_list(run: RunFolder) -> Markup:
+    """Return the list of files that could not be read, collapsed."""
+    lines = "\n".join(dict.fromkeys(run.problems))
+    title = f"{len(run.problems)} files or parts could not be read"
+    return _folded_text(title, lines) if lines else Markup("")
+
+
+def _folded_text(title: str, text: str) -> Markup:
+    return macros("parts.html").folded_text(title, text)
+
+
+STYLES, SCRIPTS = ("run_page.css",), ("run_page.js", "browser.js")
+MAX_HEADLINE_SPLITS = 4
 """Number of splits, the largest, whose error rates are at the head of the page."""
-MARGIN = 20_000
+RESERVED_BYTES = 20_000
 """Bytes of the page's limit that are reserved for headings and the footer."""
-MISSING = '<p class="box missing">The files of this part are damaged: see the end of the page.</p>'
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """How much the page shows."""
-
-    utterances: int = 6
-    """Number of worst utterances shown for each split, with spectrogram and audio."""
-    max_mb: float = 8.0
-    """Largest size of the page in megabytes (10^6 bytes); audio players are left out first, then
-    alignments."""
-
-    def __post_init__(self) -> None:
-        if self.utterances < 0:
-            raise ValueError(f"utterances must not be negative: {self.utterances}")
-        if self.max_mb <= 0:
-            raise ValueError(f"max_mb must be above 0: {self.max_mb}")
 
 
 def write_report(root: Path, out: Path, config: ReportConfig | None = None) -> list[str]:
@@ -71,16 +314,16 @@ class _RunPage:
     def __init__(self, run: RunFolder, config: ReportConfig) -> None:
         self._run, self._config = run, config
         self._stages: list[StageView] = run.part(lambda: read_stages(run), [])
-        self._splits: list[corpus.Split] = run.part(lambda: corpus.read_splits(run), [])
-        self._rows: list[Result] = run.part(lambda: results.read_rows(run, self._stages), [])
+        self._splits: list[Split] = run.part(lambda: read_splits(run), [])
+        self._rows: list[Result] = run.part(lambda: read_result_rows(run, self._stages), [])
 
     def page(self) -> Page:
         """Assemble the page from its sections."""
         page = Page(
             self._title(),
             self._run.part(self._lead, ""),
-            style=STYLE.read_text(encoding="utf-8"),
-            script="".join(script.read_text(encoding="utf-8") for script in SCRIPTS),
+            styles=STYLES,
+            scripts=SCRIPTS,
         )
         for section in (
             self._results(),
@@ -95,10 +338,10 @@ class _RunPage:
             page.add(section)
         end = self._provenance()
         used = len(page.html().encode()) + sum(len(part.encode()) for part in end.parts)
-        budget = Budget(round(1e6 * self._config.max_mb) - used - MARGIN)
-        listed = self._browser(budget)
+        budget = Budget(round(1e6 * self._config.max_mb) - used - RESERVED_BYTES)
+        all_utterances = self._browser(budget)  # first, as it has half of the budget at most
         page.add(self._utterances(budget))
-        page.add(listed)
+        page.add(all_utterances)
         page.add(self._alignments(budget))
         page.add(self._provenance())  # again, since audio may have turned out to be unreadable
         page.footer = self._footer(budget)
@@ -111,9 +354,11 @@ class _RunPage:
 
     def _lead(self) -> str:
         spent = sum(stage.seconds for stage in self._stages)
-        lead = [f"Stages: {counts(self._stages)}, {duration(spent)} in total." if spent else ""]
-        best, compared = results.best_of(self._rows), results.compared_splits(self._rows)
-        largest = sorted(compared, key=lambda split: -best[split].ref_words)[:LEADING]
+        lead = [
+            f"Stages: {state_counts(self._stages)}, {duration(spent)} in total." if spent else ""
+        ]
+        best, compared = best_of(self._rows), compared_splits(self._rows)
+        largest = sorted(compared, key=lambda split: -best[split].ref_words)[:MAX_HEADLINE_SPLITS]
         for split in filter(largest.__contains__, compared):
             row = best[split]
             interval = f" ({row.wer_low:.2f} to {row.wer_high:.2f})" if row.interval else ""
@@ -135,12 +380,12 @@ class _RunPage:
             "results",
             "Error rates",
             parts=self._parts(
-                lambda: results.interval_figures(rows) if rows else "",
-                lambda: results.error_table(rows).html() if rows else "",
-                *(lambda errors=errors: versus_table(errors) for errors in self._errors),
-                lambda: results.gains_table(self._run),
-                lambda: results.confidence_table(self._run),
-                lambda: results.detail_table(rows) if rows else "",
+                lambda: interval_figures(rows) if rows else Markup(""),
+                lambda: error_table(rows).html() if rows else Markup(""),
+                *(lambda errors=errors: pairwise_tests_table(errors) for errors in self._errors),
+                lambda: gains_table(self._run),
+                lambda: confidence_table(self._run),
+                lambda: detail_table(rows) if rows else Markup(""),
             ),
         )
 
@@ -150,7 +395,7 @@ class _RunPage:
             "Stages",
             "States by the stages' markers, without stages that were never started. The recipe's "
             "--list also compares settings and file contents.",
-            self._parts(lambda: stage_table(self._stages) if self._stages else ""),
+            self._parts(lambda: stage_table(self._stages) if self._stages else Markup("")),
         )
 
     def _data(self) -> Section:
@@ -158,9 +403,9 @@ class _RunPage:
             "data",
             "Data",
             parts=self._parts(
-                lambda: corpus.split_table(self._run, self._splits).html() if self._splits else "",
-                lambda: corpus.duration_figures(self._splits) if self._splits else "",
-                lambda: corpus.language_tables(self._run),
+                lambda: split_table(self._run, self._splits).html() if self._splits else Markup(""),
+                lambda: duration_figures(self._splits) if self._splits else Markup(""),
+                lambda: language_tables(self._run),
             ),
         )
 
@@ -168,21 +413,19 @@ class _RunPage:
         return Section(
             "check",
             "Findings of the data check",
-            parts=self._parts(lambda: findings(self._run)),
+            parts=self._parts(lambda: finding_list(self._run)),
         )
 
     def _curves(self) -> Section:
-        histories: list[curves.History] = self._run.part(
-            lambda: curves.read_histories(self._run), []
-        )
+        histories: list[History] = self._run.part(lambda: read_histories(self._run), [])
         return Section(
             "curves",
             "Learning curves",
             parts=self._parts(
-                lambda: course(self._run, histories),
-                lambda: curves.network_figures(histories),
-                lambda: curves.ctc_parts(self._run),
-                lambda: curves.gmm_figures(histories),
+                lambda: training_progress(self._run, histories),
+                lambda: network_figures(histories),
+                lambda: run_log_figures(self._run),
+                lambda: gmm_figures(histories),
             ),
         )
 
@@ -191,7 +434,7 @@ class _RunPage:
             "tuning",
             "Tuning",
             "WER in % on the development splits for all weights tried; the chosen ones are framed.",
-            self._parts(lambda: grids(self._run), lambda: beam_figures(self._run)),
+            self._parts(lambda: weight_grids(self._run), lambda: beam_figures(self._run)),
         )
 
     @cached_property
@@ -209,7 +452,7 @@ class _RunPage:
             "Confusions",
             "Most frequent errors of the system with the fewest errors on each split.",
             self._parts(
-                lambda: "".join(map(overview, self._errors)),
+                lambda: joined(map(overview, self._errors)),
                 *(lambda e=errors: phone_overview(self._run, e) for errors in self._errors),
             ),
         )
@@ -228,7 +471,7 @@ class _RunPage:
             "browse",
             "All utterances",
             "Headings sort; links lead to the utterances with audio above.",
-            self._parts(lambda: browser(self._errors, budget)),
+            self._parts(lambda: utterance_browser(self._errors, budget)),
         )
 
     def _utterances(self, budget: Budget) -> Section:
@@ -245,7 +488,7 @@ class _RunPage:
             "utterances",
             "Worst utterances",
             "Utterances with the most errors of the system with the fewest errors on their split.",
-            [KEY, *parts] if any(parts) else [],
+            [macros("run.html").alignment_key(), *parts] if any(parts) else [],
         )
 
     def _alignments(self, budget: Budget) -> Section:
@@ -260,7 +503,7 @@ class _RunPage:
             ),
         )
 
-    def _clip(self, split: corpus.Split, utterance: str) -> Clip | None:
+    def _clip(self, split: Split, utterance: str) -> Clip | None:
         if not split.utterances[utterance].has_audio:
             self._run.note(split.path, "no players: the corpus has features and no audio")
             return None
@@ -271,18 +514,211 @@ class _RunPage:
             return None
 
     def _provenance(self) -> Section:
-        table: Table | None = self._run.part(lambda: provenance.commands_table(self._stages), None)
+        table: Table | None = self._run.part(lambda: commands_table(self._stages), None)
         return Section(
             "provenance",
             "Provenance",
             parts=self._parts(
-                lambda: table.html() if table else "",
-                lambda: provenance.settings(self._stages),
-                lambda: provenance.log_end(self._run),
-                lambda: provenance.problems(self._run),
+                lambda: table.html() if table else Markup(""),
+                lambda: settings_read(self._stages),
+                lambda: log_tail(self._run),
+                lambda: problem_list(self._run),
             ),
         )
 
-    def _parts(self, *parts: Callable[[], str]) -> Sequence[str]:
+    def _parts(self, *parts: Callable[[], Markup]) -> Sequence[Markup]:
         """Make the parts of a section; damaged ones are replaced by a notice."""
-        return [self._run.part(part, MISSING) for part in parts]
+        return [self._run.part(part, macros("run.html").damaged()) for part in parts]
+
+
+SETTINGS_LEAD = "Of what the stages have read."
+MAX_CHANGED = 40
+"""Most utterances of a split that are listed as better, and as worse."""
+MAX_VALUE_CHARACTERS = 200
+"""Most characters of a setting that are shown."""
+
+Decodes = Mapping[tuple[str, str], Decode]
+
+
+def write_comparison(first: Path, second: Path, out: Path) -> list[str]:
+    """Write the page that compares the runs in two directories to the file `out`.
+
+    Returns:
+      The files that could not be read, with reasons; the page lists them too.
+
+    Raises:
+      ReportError: one of the two is no run directory.
+    """
+    runs = RunFolder.open(first), RunFolder.open(second)
+    names = _distinct_names(runs)
+    stages: list[list[StageView]] = [run.part(partial(read_stages, run), []) for run in runs]
+    decodes: list[Decodes] = [run.part(partial(_decodes_by_name, run), {}) for run in runs]
+    page = Page(
+        f"{names[0]} and {names[1]}",
+        f"A is {names[0]}, B is {names[1]}. Differences are B minus A: below 0, B is better.",
+        styles=STYLES,
+        footer="Made by toolkit report.",
+    )
+    page.add(Section("results", "Error rates", parts=[_error_table(*decodes)]))
+    differing = runs[1].part(lambda: _settings_table(*stages), Markup(""))
+    page.add(Section("settings", "Settings that differ", SETTINGS_LEAD, [differing]))
+    page.add(Section("utterances", "Utterances that changed", parts=_changed_by_split(*decodes)))
+    commands = [
+        joined([macros("parts.html").subtitle(name), table.html()])
+        for name, run, run_stages in zip("AB", runs, stages, strict=True)
+        if (table := run.part(partial(commands_table, run_stages), None))
+    ]
+    page.add(Section("provenance", "Provenance", parts=[*commands, *map(problem_list, runs)]))
+    write_atomically(out, page.html())
+    return list(dict.fromkeys(problem for run in runs for problem in run.problems))
+
+
+def _distinct_names(runs: Sequence[RunFolder]) -> tuple[str, str]:
+    """Return the names of the directories, with as many parents as tell them apart."""
+    first, second = (run.root.parts for run in runs)
+    depths = range(1, max(len(first), len(second)) + 1)
+    depth = next((n for n in depths if first[-n:] != second[-n:]), 1)
+    return "/".join(first[-depth:]), "/".join(second[-depth:])
+
+
+def _decodes_by_name(run: RunFolder) -> Decodes:
+    """Return the decodes by name and split."""
+    found = read_decodes(run, read_splits(run))
+    return {(decode.name, decode.split): decode for decode in found}
+
+
+def _error_table(first: Decodes, second: Decodes) -> Markup:
+    keys = sorted({**first, **second}, key=lambda key: (key[1], key[0]))
+    rows = [
+        Row([Cell(name), Cell(split), *_error_cells(first.get(key), second.get(key))])
+        for key in keys
+        for name, split in [key]
+    ]
+    heads = ("A: WER %", "B: WER %", "difference", "p", "better, worse")
+    columns = [Column("system"), Column("split", text=True), *map(Column, heads)]
+    note = (
+        "The difference has its 95 % interval, in bold where NIST's matched pairs test (MAPSSWE) "
+        "(of few segments, the exact test that exchanges the systems of utterances) "
+        "has a p below 0.05; then the numbers of utterances with fewer and with more errors in B. "
+        "Only decodes of the same utterances with the same references are compared."
+    )
+    if not rows:
+        return Markup("")
+    return Table("Word error rates", columns, rows, note, stacked=True).html()
+
+
+def _error_cells(first: Decode | None, second: Decode | None) -> list[Cell]:
+    own = [Cell(f"{one.score.percent:.2f}" if one else "-") for one in (first, second)]
+    if first is None or second is None:
+        return [*own, Cell("-"), Cell("-"), Cell("-")]
+    try:
+        found = compare(first.score, second.score)
+    except ScoreError:
+        return [*own, Cell("other references"), Cell("-"), Cell("-")]
+    test = compare_decodes(first, second)
+    interval = f"{found.interval.low:+.2f} to {found.interval.high:+.2f}" if found.interval else ""
+    better, _, worse = found.utterances
+    return [
+        *own,
+        Cell(f"{found.difference:+.2f}", interval, best=test.significant),
+        Cell(format_p_value(test.p_value), f"{test.test.segments:,} segments"),
+        Cell(f"{better:,}, {worse:,}"),
+    ]
+
+
+def _settings_table(first: Sequence[StageView], second: Sequence[StageView]) -> Markup:
+    sides = _flatten(_merged_parameters(first)), _flatten(_merged_parameters(second))
+    names = [name for name in sorted({**sides[0], **sides[1]}) if _is_different(name, *sides)]
+    rows = [
+        Row(
+            [
+                Cell(name),
+                *map(Cell, _shorten_values(*(side.get(name, "not read") for side in sides))),
+            ]
+        )
+        for name in names
+    ]
+    columns = [Column("setting"), Column("A", text=True), Column("B", text=True)]
+    if not rows:
+        return macros("parts.html").box("None.")
+    return Table("Settings", columns, rows).html()
+
+
+def _is_different(name: str, first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    return first.get(name) != second.get(name)
+
+
+def _merged_parameters(stages: Sequence[StageView]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for stage in stages:
+        found |= stage.marker.provenance.parameters if stage.marker else {}
+    return found
+
+
+def _flatten(value: Any, name: str = "") -> dict[str, str]:
+    """Return nested settings as `section.key`, each as JSON."""
+    if isinstance(value, dict) and value:
+        parts = (
+            _flatten(inner, f"{name}.{key}" if name else str(key)) for key, inner in value.items()
+        )
+        return {key: text for part in parts for key, text in part.items()}
+    return {name: json.dumps(value, ensure_ascii=False)}
+
+
+def _shorten_values(*sides: str) -> list[str]:
+    """Cut the texts of a setting that differs; long ones begin shortly before they differ."""
+    skipped = 0
+    if max(map(len, sides)) > MAX_VALUE_CHARACTERS:
+        letters = enumerate(zip(*sides, strict=False))
+        differing = (place for place, each in letters if len(set(each)) > 1)
+        skipped = max(0, next(differing, min(map(len, sides))) - MAX_VALUE_CHARACTERS // 4)
+    texts = [f"{'…' if skipped else ''}{side[skipped:]}" for side in sides]
+    return [
+        text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}…"
+        for text in texts
+    ]
+
+
+def _changed_by_split(first: Decodes, second: Decodes) -> list[Markup]:
+    """Return the utterances of each split with other errors, by the system of B with fewest."""
+    parts: list[Markup] = []
+    for split in sorted({split for _, split in second}):
+        both = [key for key in second if key[1] == split and key in first]
+        both = [key for key in both if _same_references(first[key], second[key])]
+        if both:
+            key = min(both, key=lambda key: second[key].score.errors)
+            parts += _changed_utterances(first[key], second[key])
+    return [macros("run.html").alignment_key(), *parts] if parts else []
+
+
+def _same_references(first: Decode, second: Decode) -> bool:
+    sides = ([(u.id, u.ref_text) for u in decode.score.utterances] for decode in (first, second))
+    return next(sides) == next(sides)
+
+
+def _changed_utterances(first: Decode, second: Decode) -> list[Markup]:
+    pairs = list(zip(first.score.utterances, second.score.utterances, strict=True))
+    pairs.sort(key=lambda pair: (pair[1].errors - pair[0].errors, pair[0].id))
+    better = [pair for pair in pairs if pair[1].errors < pair[0].errors]
+    worse = [pair for pair in reversed(pairs) if pair[1].errors > pair[0].errors]
+    parts: list[Markup] = []
+    for change, utterances in (("better", better), ("worse", worse)):
+        if not utterances:
+            continue
+        title = f"{second.split}, by {second.name}: {len(utterances):,} {change}"
+        parts.append(macros("parts.html").subtitle(title))
+        parts += [_changed_card(*pair) for pair in utterances[:MAX_CHANGED]]
+        if len(utterances) > MAX_CHANGED:
+            parts.append(macros("parts.html").note(f"And {len(utterances) - MAX_CHANGED:,} more."))
+    return parts
+
+
+def _changed_card(first: UtteranceScore, second: UtteranceScore) -> Markup:
+    return macros("run.html").changed_card(
+        first.id,
+        first.errors,
+        second.errors,
+        first.ref_text,
+        marked_alignment(first),
+        marked_alignment(second),
+    )

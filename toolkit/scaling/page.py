@@ -5,8 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from toolkit.report.chart import Chart, Series
-from toolkit.report.page import Cell, Column, Page, Row, Section, Table, csv_text, figure
+from markupsafe import Markup
+
+from toolkit.report.charts import Chart, Series
+from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, csv_text, figure
 from toolkit.scaling.simulator.run import Outcome, Scenario
 from toolkit.scaling.simulator.tasks import FrameTask
 from toolkit.scaling.studies import (
@@ -487,7 +489,7 @@ class Results:
             write_atomically(out / name, text)
         write_atomically(out / "scaling.html", self._page.html())
 
-    def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[str]) -> None:
+    def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[Markup]) -> None:
         for table in tables:
             printed = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
             columns = [table.columns[n] for n in printed]

@@ -17,7 +17,7 @@ from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.config import LstmConfig

@@ -22,8 +22,8 @@ from toolkit.align.store import OffsetAlignments
 from toolkit.decode.search import Decoder, last_lattice, load_once
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes

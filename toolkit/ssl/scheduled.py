@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
 from toolkit.parallel.strategy import BatchSource, make_strategy

@@ -24,8 +24,7 @@ from torch.nn import functional
 
 from toolkit.features.low_frame_rate import centre, low_rate_length, stack
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
-from toolkit.features.tars import TarWriter
+from toolkit.features.shards import FeatureStore, TarWriter
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import load_model
 from toolkit.processes.bars import Bar

@@ -22,9 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length, stack
-from toolkit.features.shards import MANIFEST, SHARDS, field_file, index_arrays, read_array_of
+from toolkit.features.shards import (
+    MANIFEST,
+    SHARDS,
+    CmnState,
+    field_file,
+    index_arrays,
+    read_array_of,
+)
 from toolkit.ssl.config import SelectionConfig
 from toolkit.ssl.targets import ADVICE, FIELDS, KBest, TargetError
 from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST

@@ -29,7 +29,7 @@ ENOUGH_SPEAKERS = 10
 
 
 class Features(Protocol):
-    """Stored raw features, such as `toolkit.features.store.FeatureStore`."""
+    """Stored raw features, such as `toolkit.features.shards.FeatureStore`."""
 
     shards: list[list[str]]
     """Utterance ids in stored order; a shard is best read as a whole."""

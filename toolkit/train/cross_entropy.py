@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.strategy import make_strategy

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.features.filterbank import hertz, mel, mel_points
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.frontend import hertz_to_mel, mel_points, mel_to_hertz
 from toolkit.parallel.strategy import BatchSource
 from toolkit.processes.devices import to_device
 from toolkit.train.batches import Batch
@@ -144,13 +144,13 @@ def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, flo
     """
     low, high = edges
     points = mel_points(bins, low, high)
-    centres = hertz(points[1:-1])  # [F]
+    centres = mel_to_hertz(points[1:-1])  # [F]
     factors = factors.double()[:, None]  # [N, 1]
     # Two straight lines that meet at the knee: through 0 with the factor, and on to (high, high).
     slope = (high - factors * KNEE * high) / (high - KNEE * high)
     moved = torch.where(centres < KNEE * high, factors * centres, high - slope * (high - centres))
     # [N, F] the new places in bins, since centres are equally far apart in mel
-    place = (mel(moved) - points[1]) / (points[2] - points[1])
+    place = (hertz_to_mel(moved) - points[1]) / (points[2] - points[1])
     place = place.clamp(0, bins - 1)
     lower = place.long().clamp(max=bins - 2)
     fraction = (place - lower).to(inputs.dtype)[:, None]

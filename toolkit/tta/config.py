@@ -5,7 +5,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -142,24 +141,6 @@ class Dataset:
         for axis, (_, values) in AXES.items():
             if getattr(self, axis) not in values:
                 raise ValueError(f"{axis} is {getattr(self, axis)!r}, not one of {values}")
-
-    def html(self) -> str:
-        """Return the axes as HTML, with the data set's value marked on each."""
-        rows = "".join(
-            _axis(title, values, getattr(self, axis)) for axis, (title, values) in AXES.items()
-        )
-        hours = f"{self.hours:g} h of training speech" if self.hours is not None else ""
-        about = "; ".join(filter(None, [hours, self.kept and f"kept: {self.kept}"]))
-        note = f'<p class="note">{escape(about)}</p>' if about else ""
-        title = f"<h3>{escape(self.name)}</h3>"
-        return f'<div class="box">{title}<div class="axes">{rows}</div>{note}</div>'
-
-
-def _axis(title: str, values: tuple[str, ...], value: str) -> str:
-    steps = "".join(
-        f"<li{' class=here' if step == value else ''}>{escape(step)}</li>" for step in values
-    )
-    return f"<h4>{escape(title)}</h4><ol>{steps}</ol>"
 
 
 def read_dataset(path: Path) -> Dataset:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from markupsafe import Markup
 
-from toolkit.report.chart import Band, Chart, Ring, Series, Target, linear_ticks
-from toolkit.report.page import figure, figures, legend
+from toolkit.report.charts import Band, Chart, Ring, Series, Target, linear_ticks
+from toolkit.report.pages import figure, figures, legend, macros
 from toolkit.train.runlog import Evaluated, Event, Saved, Sentences, Swapped, Utilisation
 from toolkit.tta.config import TtaConfig
 from toolkit.tta.machine import format_devices, format_processors
@@ -40,7 +41,7 @@ PAUSES: dict[type[Event], str] = {
 }
 
 
-def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfig) -> str:
+def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfig) -> Markup:
     """CER or WER on the validation data over time, with the targets as lines (A35)."""
     series, rings = [], []
     for colour, platform in enumerate(platforms):
@@ -103,7 +104,7 @@ def _rings(platform: Platform, colour: int, metric: str, config: TtaConfig) -> l
     return rings
 
 
-def loss_figure(platforms: Sequence[Platform]) -> str:
+def loss_figure(platforms: Sequence[Platform]) -> Markup:
     """Training loss, smoothed, on a logarithmic axis (A35)."""
     series = []
     for colour, platform in enumerate(platforms):
@@ -117,7 +118,7 @@ def loss_figure(platforms: Sequence[Platform]) -> str:
     )
 
 
-def throughput_figure(platforms: Sequence[Platform], title: str) -> str:
+def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
     """Utterances per second over time, with the dips where models are swapped (A37)."""
     shown = [(n, platform, platform.first) for n, platform in enumerate(platforms)]
     most = max((float(run.throughput[1].max(initial=0.0)) for _, _, run in shown), default=0.0)
@@ -154,7 +155,7 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> str:
     )
 
 
-def utilisation_figure(platform: Platform, colour: int) -> str:
+def utilisation_figure(platform: Platform, colour: int) -> Markup:
     """Utilisation of a platform's first run in 25 seconds, with the phases of a step (A36)."""
     run = platform.first
     paused = _pauses(run)
@@ -241,32 +242,27 @@ def _outside(span: Span, pause: Band) -> list[Span]:
     return [Span(span.phase, begin, end) for begin, end in parts if end > begin]
 
 
-def _key(kinds: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<li><i class="patch {kind}"></i>{escape(text)}</li>' for kind, text in kinds)
-    return f'<ul class="key">{items}</ul>' if items else ""
+def _key(kinds: Sequence[tuple[str, str]]) -> Markup:
+    """Return the key of (CSS class, text) of coloured patches."""
+    if not kinds:
+        return Markup("")
+    return macros("parts.html").key((f"patch {kind}", text) for kind, text in kinds)
 
 
-def states_figure(platforms: Sequence[Platform]) -> str:
+def states_figure(platforms: Sequence[Platform]) -> Markup:
     """Share of each state in the time of each platform's first run (A22, A39)."""
     bars = []
     for platform in platforms:
-        spent = platform.first.states
-        total = sum(spent.values()) or 1.0
-        shares = [(n, state, s / total) for n, (state, s) in enumerate(spent.items()) if s > 0]
-        parts = "".join(
-            f'<i class="s{n}" style="flex:{share:.5f}" title="{_share_text(state, share)}"></i>'
-            for n, state, share in shares
-        )
-        words = ", ".join(_share_text(state, share) for _, state, share in shares)
-        bars.append(
-            f"<h4>{escape(platform.name)}</h4><div class=stack aria-hidden=true>{parts}</div>"
-            f'<p class="note">{words}</p>'
-        )
-    key = "".join(f'<li><i class="swatch s{n}"></i>{state}</li>' for n, state in enumerate(STATES))
-    return (
-        '<div class="box"><h3>Time in each state of the training</h3>'
-        f'<ul class="key">{key}</ul>{"".join(bars)}</div>'
-    )
+        seconds = platform.first.states
+        total = sum(seconds.values()) or 1.0
+        shares = [
+            (number, spent / total, _share_text(state, spent / total))
+            for number, (state, spent) in enumerate(seconds.items())
+            if spent > 0
+        ]
+        bars.append((platform.name, shares, ", ".join(text for _, _, text in shares)))
+    key = macros("parts.html").key((f"swatch s{n}", state) for n, state in enumerate(STATES))
+    return macros("tta.html").states(key, bars)
 
 
 def _share_text(state: str, share: float) -> str:
@@ -294,7 +290,7 @@ class Block:
     """The hardware that does it."""
 
 
-def system_figure(platform: Platform) -> str:
+def system_figure(platform: Platform) -> Markup:
     """Draw the system of a platform's first run: features, acoustic model, language model, layers.
 
     Empty where the log does not describe it, as in those of earlier versions.
@@ -302,7 +298,7 @@ def system_figure(platform: Platform) -> str:
     about = platform.first.log.created.about or {}
     system, machine = about.get("system"), about.get("machine") or {}
     if not system:
-        return ""
+        return Markup("")
     computing: Where = "devices" if machine.get("devices") else "processors"
     chains = {
         "Features": _features(system),
@@ -312,22 +308,20 @@ def system_figure(platform: Platform) -> str:
             Block(text, small, computing) for text, small in system["layers"]
         ],
     }
-    drawn = "".join(
-        f'<div class="{name}">{_chains_svg(platform.name, chains, *size)}</div>'
+    drawings = [
+        (name, _chains_svg(platform.name, chains, *size))
         for name, size in (("wide", DIAGRAM_WIDE), ("narrow", DIAGRAM_NARROW))
-    )
+    ]
     hardware = {
         "storage": machine.get("storage") or "",
         "processors": format_processors(machine),
         "devices": format_devices(machine),
     }
-    items = "".join(
-        f'<li><i class="patch c{COLOURS[where]}"></i>{where}: {escape(text)}</li>'
-        for where, text in hardware.items()
-        if text
+    key = _key(
+        [(f"c{COLOURS[where]}", f"{where}: {text}") for where, text in hardware.items() if text]
     )
-    title = f"From audio to text on {escape(platform.name)}"
-    return f'<figure><h3>{title}</h3><ul class="key">{items}</ul>{drawn}</figure>'
+    title = f"From audio to text on {platform.name}"
+    return macros("parts.html").figure(title, drawings, key)
 
 
 def _features(system: dict[str, Any]) -> list[Block]:
@@ -364,7 +358,7 @@ def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Bl
     ]
 
 
-def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most: int) -> str:
+def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most: int) -> Markup:
     """Draw chains of boxes below each other, each under its title."""
     parts, y = [], 0.0
     box = (width - BOX_GAP * (most - 1)) / most
@@ -383,7 +377,7 @@ def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most:
                     _arrow(x + box / 2, top + BOX_HEIGHT, -(width - box), ROW_HEIGHT - BOX_HEIGHT)
                 )
         y += 20 + ROW_HEIGHT * -(-len(blocks) // most) + 6
-    return (
+    return Markup(
         f'<svg viewBox="0 0 {width} {y:g}" role="img" aria-label="Block diagram of {escape(name)}">'
         f"{''.join(parts)}</svg>"
     )
@@ -426,7 +420,7 @@ LEFT, RIGHT, PANEL_HEIGHT, PANEL_GAP = 46.0, 14.0, 118.0, 30.0
 """Margins, height of a panel, and gap between panels in pixels."""
 
 
-def feature_figure(audio: Path) -> str:
+def feature_figure(audio: Path) -> Markup:
     """Return the figure of a file: 80 log-mel and 13 MFCC of windows of 32 ms (A1, A3).
 
     Raises:
@@ -438,9 +432,10 @@ def feature_figure(audio: Path) -> str:
     return utterance_figure(load_audio(audio), audio.name)
 
 
-def utterance_figure(samples: "Tensor", name: str) -> str:
+def utterance_figure(samples: "Tensor", name: str) -> Markup:
     """Return the figure of samples[S] at 16 kHz; see `feature_figure`."""
-    from toolkit.features.frontend import PRESETS, Frontend
+    from toolkit.features.config import PRESETS
+    from toolkit.features.frontend import Frontend
 
     config = PRESETS["fbank80-mfcc13"]
     features = Frontend(config)(samples).numpy()
@@ -448,7 +443,9 @@ def utterance_figure(samples: "Tensor", name: str) -> str:
     return panels(samples.numpy(), mel, cepstra, config.sampling_rate, name)
 
 
-def panels(samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int, name: str) -> str:
+def panels(
+    samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int, name: str
+) -> Markup:
     """Draw samples [S], log-mel energies [T, 80] and cepstra [T, 13], one above the other.
 
     Each cepstral coefficient has its own scale, as the first one would dominate the others.
@@ -456,20 +453,20 @@ def panels(samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int,
     scaled = (cepstra - cepstra.mean(axis=0)) / np.maximum(cepstra.std(axis=0), 1e-9)
     images = [_png(mel), _png(np.clip(scaled, -2.5, 2.5))]
     labels = [f"{mel.shape[1]} log-mel energies", f"{cepstra.shape[1]} MFCC"]
-    drawn = "".join(
-        f'<div class="{kind}">{_panels_svg(samples, images, labels, rate, width)}</div>'
+    drawings = [
+        (kind, _panels_svg(samples, images, labels, rate, width))
         for kind, width in (("wide", PANELS_WIDE), ("narrow", PANELS_NARROW))
-    )
+    ]
     caption = (
         "From samples to features: windows of 32 ms every 10 ms; bright is loud. Each cepstral "
         "coefficient has its own scale."
     )
-    return f"<figure><h3>{escape(name)}</h3>{drawn}<figcaption>{caption}</figcaption></figure>"
+    return macros("parts.html").figure(name, drawings, caption=caption)
 
 
 def _panels_svg(
     samples: np.ndarray, images: list[str], labels: list[str], rate: int, width: float
-) -> str:
+) -> Markup:
     seconds, inside = len(samples) / rate, width - LEFT - RIGHT
     top = [20 + n * (PANEL_HEIGHT + PANEL_GAP) for n in range(3)]
     height = top[-1] + PANEL_HEIGHT + 30
@@ -494,7 +491,7 @@ def _panels_svg(
             f'<path class="axis" d="M{x:.1f} {base:g}v4"/><text class="tick" x="{x:.1f}" '
             f'y="{base + 18:g}" text-anchor="middle">{tick:g}{unit}</text>'
         )
-    return "".join([*parts, "</svg>"])
+    return Markup("".join([*parts, "</svg>"]))
 
 
 def _wave(samples: np.ndarray, top: float, inside: float) -> str:

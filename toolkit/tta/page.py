@@ -6,10 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from toolkit.report.page import Page, Section, Table, csv_text, side_by_side
+from markupsafe import Markup
+
+from toolkit.report.pages import Page, Section, Table, csv_text, folded, macros, side_by_side
 from toolkit.score.results import Result
 from toolkit.storage.files import write_atomically
-from toolkit.tta.config import TtaConfig
+from toolkit.tta.config import AXES, Dataset, TtaConfig
 from toolkit.tta.figures import (
     accuracy_figure,
     loss_figure,
@@ -38,7 +40,7 @@ from toolkit.tta.tables import (
 )
 
 
-def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> str:
+def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> Markup:
     """Make a card per platform, with its TTA of the hardest CER that any platform reached."""
     reached = [
         target
@@ -46,20 +48,21 @@ def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> str:
         if any(platform.tta(*target, config.epochs) is not None for platform in platforms)
     ]
     hardest = max(reached, key=lambda target: (target[0] == "cer", -target[1]), default=None)
-    inside = "".join(_result(platform, n, hardest, config) for n, platform in enumerate(platforms))
-    return f'<div class="cards">{inside}</div>'
+    return macros("parts.html").cards(
+        _result_card(platform, n, hardest, config) for n, platform in enumerate(platforms)
+    )
 
 
-def _result(
+def _result_card(
     platform: Platform, colour: int, target: tuple[str, float] | None, config: TtaConfig
-) -> str:
+) -> Markup:
     run, price = platform.first, platform.price
-    big = ""
+    headline = Markup("")
     if target is not None:
         tta = platform.tta(*target, config.epochs)
         accuracy = f"{NAMES[target[0]]} {target[1]:g} %"
         words = f"min to {accuracy}" if tta is not None else f"never reached {accuracy}"
-        big = f'<p class="big"><b>{minutes(tta)}</b><span>{words}</span></p>'
+        headline = macros("tta.html").headline_time(minutes(tta), words)
     best = [min((getattr(e, name) for e in run.evaluations), default=None) for name in NAMES]
     facts = [
         *(
@@ -74,12 +77,23 @@ def _result(
         ("starts", f"{run.log.starts}" if run.log.starts > 1 else ""),
         ("price", f"{price.total:,.2f} {price.currency}" if price and price.total else ""),
     ]
-    return _card(platform.name, colour, big, facts)
+    return macros("tta.html").card(platform.name, colour, headline, facts)
 
 
-def machine_cards(platforms: Sequence[Platform]) -> str:
+def dataset_box(dataset: Dataset) -> Markup:
+    """Return the axes of difficulty with the data set's value marked on each (A4)."""
+    axes = [
+        (title, [(value, value == getattr(dataset, axis)) for value in values])
+        for axis, (title, values) in AXES.items()
+    ]
+    hours = f"{dataset.hours:g} h of training speech" if dataset.hours is not None else ""
+    facts = "; ".join(filter(None, [hours, dataset.kept and f"kept: {dataset.kept}"]))
+    return macros("tta.html").dataset(dataset.name, axes, facts)
+
+
+def machine_cards(platforms: Sequence[Platform]) -> Markup:
     """Make a card per platform, with its machine, settings and topology (A30)."""
-    inside = []
+    cards = []
     for colour, platform in enumerate(platforms):
         created = platform.first.log.created
         about = created.about or {}
@@ -95,22 +109,15 @@ def machine_cards(platforms: Sequence[Platform]) -> str:
             *((str(k), str(v)) for k, v in (about.get("settings") or {}).items()),
             ("note", platform.price.note if platform.price else ""),
         ]
-        inside.append(_card(platform.name, colour, _topology(machine), facts))
-    return f'<div class="cards">{"".join(inside)}</div>'
+        cards.append(macros("tta.html").card(platform.name, colour, _topology(machine), facts))
+    return macros("parts.html").cards(cards)
 
 
-def _card(name: str, colour: int, top: str, facts: Sequence[tuple[str, str]]) -> str:
-    listed = "".join(
-        f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts if value
-    )
-    return f'<div class="card c{colour % 8}"><h3>{escape(name)}</h3>{top}<dl>{listed}</dl></div>'
-
-
-def _topology(machine: dict[str, Any]) -> str:
+def _topology(machine: dict[str, Any]) -> Markup:
     """Draw the connections of processors, memory and devices; empty without devices."""
     devices = machine.get("devices") or []
     if not devices:
-        return ""
+        return Markup("")
     height = max(104, 46 * len(devices))
     middle = height / 2
     parts = [
@@ -126,7 +133,7 @@ def _topology(machine: dict[str, Any]) -> str:
         )
         below = ", ".join(filter(None, [f"{device['memory_gib']:g} GiB", device["link"]]))
         parts.append(_box(172, y - 20, 148, 40, device["name"], below))
-    return (
+    return Markup(
         f'<svg viewBox="0 0 320 {height:g}" role="img" aria-label="Topology">{"".join(parts)}</svg>'
     )
 
@@ -252,10 +259,6 @@ def _number(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-NO_PRICE = (
-    '<p class="note">No platform has a price: give prices in a file for <code>--platform</code>, '
-    "and this section shows the cost of an accuracy.</p>"
-)
 SHOWN = ("A29", "A31", "A32", "A33")
 """Published tables that are shown beside our own tables of the same kind."""
 DEFINITIONS = (
@@ -301,10 +304,10 @@ class Extras:
     """Final error rates of the first platform, if its results.json is not yet written (A33)."""
     sweep: Table | None = None
     """Table of the beam sweep (A31)."""
-    dataset: str = ""
-    """HTML of the data set's description (A4)."""
-    features: str = ""
-    """HTML of the features' figure (A3)."""
+    dataset: Dataset | None = None
+    """The data set's description (A4)."""
+    features: Markup | None = None
+    """The features' figure (A3)."""
     title: str = "Time to accuracy"
 
 
@@ -372,7 +375,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
             "Price and performance",
             "The cost of an accuracy: the price of a platform times the minutes that it needs.",
             [
-                _html(cost_table(platforms)) or NO_PRICE,
+                _html(cost_table(platforms)) or macros("tta.html").no_price(),
                 _html(price_table(platforms, config)),
                 _html(rent_table(platforms, config)),
                 _published("A29"),
@@ -397,7 +400,8 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
     page.add(Section("stages", "From audio to model", parts=[_html(stage_table(platforms))]))
     diagrams = [system_figure(platform) for platform in platforms]
     page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms), *diagrams]))
-    page.add(Section("data", "Data and features", parts=[extras.dataset, extras.features]))
+    dataset = dataset_box(extras.dataset) if extras.dataset else Markup("")
+    page.add(Section("data", "Data and features", parts=[dataset, extras.features or Markup("")]))
     shown = SHOWN + ("A34",) * bool(extras.equal_batch)
     page.add(
         Section(
@@ -407,9 +411,8 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
             [_published(item) for item in tables() if item not in shown],
         )
     )
-    words = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS)
-    box = f'<div class="box"><dl class="words">{words}</dl></div>'
-    page.add(Section("definitions", "How it is measured", parts=[box]))
+    definitions = macros("tta.html").definitions(DEFINITIONS)
+    page.add(Section("definitions", "How it is measured", parts=[definitions]))
     return page
 
 
@@ -458,18 +461,17 @@ def _equal_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
     )
 
 
-def _html(table: Table | None) -> str:
-    return "" if table is None else table.html()
+def _html(table: Table | None) -> Markup:
+    return Markup("") if table is None else table.html()
 
 
-def _published(item: str) -> str:
+def _published(item: str) -> Markup:
     return _folded(published_table(item))
 
 
-def _folded(table: Table) -> str:
+def _folded(table: Table) -> Markup:
     """Return a published table, collapsed until it is opened."""
-    summary = f"<summary>Published: {escape(table.title)}</summary>"
-    return f"<details>{summary}{table.html()}</details>"
+    return folded(f"Published: {table.title}", table.html())
 
 
 def _footer(platforms: Sequence[Platform]) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from toolkit.report.page import Cell, Column, Row, Table
+from toolkit.report.pages import Cell, Column, Row, Table
 from toolkit.score.results import Result, read_results
 from toolkit.storage.reading import NATURAL, read_json, reading, validated
 from toolkit.tta.config import TtaConfig

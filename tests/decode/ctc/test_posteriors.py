@@ -4,7 +4,7 @@ import torch
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.system import Posteriors, write_posteriors
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.models.config import CtcConfig
 from toolkit.models.ctc import CtcModel
 from toolkit.models.store import load_model, save_model
@@ -17,7 +17,7 @@ def system(tmp_path):
     """Features of three utterances, the last too short for the network; a network."""
     from tests.dummies import dummy_recording
     from toolkit.corpus.manifest import make_cut
-    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.config import FrontendConfig
     from toolkit.features.shards import write_manifest, write_shard
 
     torch.manual_seed(0)

@@ -17,8 +17,9 @@ from toolkit.corpus.manifest import (
     write_cuts,
 )
 from toolkit.features.audio import AudioError
+from toolkit.features.config import ExtractConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.extract import ExtractConfig, extract
+from toolkit.features.extract import extract
 from toolkit.features.kaldi.feature_dir import (
     KaldiFormat,
     feature_dimension,
@@ -26,7 +27,7 @@ from toolkit.features.kaldi.feature_dir import (
     read_features,
 )
 from toolkit.features.kaldi.tables import KaldiIoError
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 
 IDS = ("a1", "a2", "b1", "b2")
 

@@ -14,8 +14,7 @@ from toolkit.features.kaldi.features import (
     import_features,
 )
 from toolkit.features.kaldi.tables import KaldiIoError, entries, read_matrix
-from toolkit.features.shards import write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore, write_shard
 
 kaldi = pytest.importorskip("kaldi_native_io")
 

@@ -1,4 +1,4 @@
-"""A device's front end: what it hears does not depend on what comes later."""
+"""The front end of a device: fixed beams, the choice of one, blocks."""
 
 from itertools import pairwise
 
@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 
 from local.farfield.rooms import circle
+from toolkit.features.config import BeamsConfig, DeviceConfig, EchoConfig, SelectionConfig
+from toolkit.features.multichannel.beamforming import ratio_db
 from toolkit.features.multichannel.device import (
-    DeviceConfig,
+    SPEED_OF_SOUND,
+    BeamSelector,
     DeviceFrontend,
+    beam_filters,
+    directions,
     fixed_beams,
-    hear_utterance,
+    isotropic_coherence,
+    process_utterance,
+    superdirective_weights,
 )
-from toolkit.features.multichannel.echo import EchoConfig
-from toolkit.features.multichannel.measures import ratio_db
-from toolkit.features.multichannel.superdirective import SPEED_OF_SOUND, directions
 
 RATE, LENGTH = 16000, 48000
 CONFIG = DeviceConfig()
@@ -48,17 +52,17 @@ def scene(seed=1, plays=True):
 
 
 def heard(mixture, played, positions=POSITIONS):
-    return hear_utterance(mixture, played, positions, RATE, CONFIG)
+    return process_utterance(mixture, played, positions, RATE, CONFIG)
 
 
 def test_pieces_of_any_number_of_blocks_give_what_the_whole_gives():
     _, _, mixture, played = scene()
     mixture, played = mixture[:, : 60 * 256], played[: 60 * 256]
-    whole = DeviceFrontend(POSITIONS, 4, RATE, CONFIG).hear(mixture, played)
+    whole = DeviceFrontend(POSITIONS, 4, RATE, CONFIG).process(mixture, played)
     frontend = DeviceFrontend(POSITIONS, 4, RATE, CONFIG)
     cuts = [0, 1, 2, 10, 33, 60]
     pieces = [
-        frontend.hear(mixture[:, 256 * a : 256 * b], played[256 * a : 256 * b])
+        frontend.process(mixture[:, 256 * a : 256 * b], played[256 * a : 256 * b])
         for a, b in pairwise(cuts)
     ]
     for name in ("samples", "echo", "shares"):
@@ -122,3 +126,135 @@ def test_refuses_impossible_settings():
         DeviceConfig(echo=EchoConfig(block=128, passes=1))
     with pytest.raises(ValueError, match="first_seconds"):
         DeviceConfig(first_seconds=0.0)
+
+
+BLOCK, SELECTION_RATE = 256, 16000
+
+
+def chosen(loudness, seed=1):
+    """Feed blocks of noise with the given loudness [blocks][beams]; return the choices."""
+    rng = np.random.default_rng(seed)
+    selector = BeamSelector(len(loudness[0]), BLOCK, SELECTION_RATE, SelectionConfig())
+    shared = rng.standard_normal((len(loudness), 1, BLOCK))
+    blocks = np.array(loudness)[:, :, None] * shared
+    return [selector.choose(block) for block in blocks]
+
+
+QUIET = [0.01, 0.01, 0.01]
+
+
+def test_the_beam_with_the_talker_is_chosen_and_kept_in_pauses():
+    speech = [0.1, 0.1, 0.3]
+    found = chosen([QUIET] * 60 + [speech] * 30 + [QUIET] * 60)
+    assert found[:60] == [0] * 60
+    assert set(found[65:]) == {2}
+
+
+def test_it_follows_a_talker_who_moves():
+    found = chosen([QUIET] * 60 + [[0.1, 0.3, 0.1]] * 40 + [QUIET] * 40 + [[0.3, 0.1, 0.1]] * 40)
+    assert found[90] == 1
+    assert found[-1] == 0
+
+
+def test_a_beam_that_is_always_loud_is_not_a_talker():
+    noisy = [[0.01, 0.5, 0.01]] * 200 + [[0.2, 0.52, 0.1]] * 40
+    assert chosen(noisy)[-1] == 0
+
+
+def test_beams_that_are_hardly_better_do_not_take_over():
+    found = chosen([QUIET] * 60 + [[0.30, 0.10, 0.10]] * 20 + [[0.30, 0.31, 0.10]] * 40)
+    assert set(found) == {0}
+
+
+def test_silence_changes_nothing():
+    assert set(chosen([[0.0, 0.0]] * 50)) == {0}
+
+
+@pytest.mark.parametrize("wrong", [{"smoothing": 0.0}, {"band_hertz": (500.0, 500.0)}])
+def test_refuses_impossible_settings_of_the_choice(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SelectionConfig(**wrong)
+
+
+FREQUENCIES = np.array([200.0, 500.0, 1000.0, 2500.0, 5000.0, 7500.0])
+BEAMS_RATE = 16000
+
+
+def steering(positions, towards, frequencies):
+    """Spectrum of a plane wave at each microphone: [F, M]."""
+    early = positions @ towards / SPEED_OF_SOUND
+    return np.exp(2j * np.pi * frequencies[:, None] * early)
+
+
+def sphere(count=4000):
+    """Directions that are spread evenly over a sphere (a Fibonacci lattice)."""
+    n = np.arange(count) + 0.5
+    z, turn = 1 - 2 * n / count, np.pi * (1 + 5**0.5) * n
+    level = np.sqrt(1 - z**2)
+    return np.stack([level * np.cos(turn), level * np.sin(turn), z], axis=1)
+
+
+def test_the_coherence_is_that_of_waves_from_all_sides():
+    positions = circle("circle-7", 0.04)
+    waves = np.stack([steering(positions, one, FREQUENCIES) for one in sphere()])  # [D, F, M]
+    expected = np.einsum("dfm,dfn->fmn", waves, waves.conj()) / len(waves)
+    np.testing.assert_allclose(isotropic_coherence(positions, FREQUENCIES), expected, atol=2e-3)
+
+
+def power_from_all_sides(weights, positions):
+    """Integrate the power of a beam [M, F] over all directions: [F]."""
+    through = [np.sum(weights.T.conj() * steering(positions, d, FREQUENCIES), 1) for d in sphere()]
+    return np.mean(np.abs(through) ** 2, axis=0)
+
+
+@pytest.mark.parametrize("geometry", ["circle-4", "circle-6", "circle-7"])
+def test_a_beam_keeps_its_direction_and_hears_less_from_elsewhere(geometry):
+    positions, towards = circle(geometry, 0.035), directions(BeamsConfig())
+    weights = superdirective_weights(positions, towards, FREQUENCIES, -100.0)  # [B, M, F]
+    for own, one in zip(weights, towards, strict=True):
+        wave = steering(positions, one, FREQUENCIES)
+        np.testing.assert_allclose(np.sum(own.T.conj() * wave, axis=1), 1.0, atol=1e-6)
+        delayed = power_from_all_sides(wave.T / len(positions), positions)
+        power = power_from_all_sides(own, positions)
+        assert np.all(power <= delayed * 1.001)
+        assert np.all(-10 * np.log10(power[1:4]) > 4.0)  # delay and sum: 0.2 to 3 dB
+
+
+def own_noise_gain(weights):
+    return -10 * np.log10(np.sum(np.abs(weights) ** 2, axis=1))
+
+
+@pytest.mark.parametrize("gain_db", [-10.0, -3.0, 3.0])
+def test_the_microphones_own_noise_is_limited(gain_db):
+    positions, towards = circle("circle-4", 0.035), directions(BeamsConfig())
+    free = superdirective_weights(positions, towards, FREQUENCIES, -100.0)
+    assert own_noise_gain(free).min() < -20
+    limited = superdirective_weights(positions, towards, FREQUENCIES, gain_db)
+    assert own_noise_gain(limited).min() >= gain_db - 1e-6
+
+
+def test_where_the_limit_cannot_be_kept_the_beam_is_delay_and_sum():
+    positions, towards = circle("circle-4", 0.035), directions(BeamsConfig(beams=1))
+    weights = superdirective_weights(positions, towards, FREQUENCIES, 60.0)[0]
+    expected = steering(positions, towards[0], FREQUENCIES).T / 4
+    np.testing.assert_allclose(weights, expected, atol=2e-3)
+
+
+def test_filters_are_the_weights_late_by_half_their_length():
+    positions, config = circle("circle-7", 0.04) + 1.5, BeamsConfig()
+    filters = beam_filters(positions, config, BEAMS_RATE)
+    assert filters.shape == (6, 7, 257)
+    frequencies = np.arange(200, 7500, 50.0)
+    spectra = np.exp(-2j * np.pi * frequencies[:, None] / BEAMS_RATE * np.arange(257))
+    responses = np.einsum("bmt,ft->bmf", filters, spectra)
+    for own, one in zip(responses, directions(config), strict=True):
+        through = np.sum(own.T * steering(positions - 1.5, one, frequencies), axis=1)
+        late = np.exp(-2j * np.pi * frequencies / BEAMS_RATE * config.delay)
+        assert np.abs(20 * np.log10(np.abs(through))).max() < 0.5
+        assert np.abs(np.angle(through / late)).max() < 0.1
+
+
+@pytest.mark.parametrize("wrong", [{"beams": 0}, {"taps": 256}, {"elevation_degrees": 91.0}])
+def test_refuses_impossible_beams(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        BeamsConfig(**wrong)

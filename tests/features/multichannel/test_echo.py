@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from toolkit.features.multichannel.echo import EchoConfig, estimate_echo
+from toolkit.features.config import EchoConfig
+from toolkit.features.multichannel.echo import estimate_echo
 
 SMALL = EchoConfig(taps=128, block=32)
 

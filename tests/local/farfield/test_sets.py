@@ -10,7 +10,7 @@ from local.farfield.rooms import FarfieldError
 from local.farfield.sets import make_farfield, manifests
 from toolkit.corpus.manifest import audio_of, make_cut, recording_or_fault, speaker_of, text_of
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.multichannel.array import load_array, load_components
+from toolkit.features.multichannel.beamforming import load_array, load_components
 from toolkit.pipeline.lake import Record, open_lake, resolve
 from toolkit.pipeline.objects import ObjectStore
 

@@ -10,7 +10,7 @@ from local.farfield.diffuse import isotropic
 from local.farfield.rooms import LEAD, Room, circle
 from local.farfield.selection import FarfieldUtterance
 from local.farfield.simulation import simulate
-from toolkit.features.multichannel.superdirective import isotropic_coherence
+from toolkit.features.multichannel.device import isotropic_coherence
 
 RATE, LENGTH, TAPS = 16000, 32000, 800
 CONFIG = FarfieldConfig(dp3=replace(FarfieldConfig().dp3, playback_share=1.0))

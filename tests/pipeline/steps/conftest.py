@@ -13,9 +13,8 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.corpus import manifest
 from toolkit.features.audio import Decoded
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.shards import write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import FrontendConfig
+from toolkit.features.shards import FeatureStore, write_shard
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.shards import put_shard, write_manifests

@@ -18,7 +18,7 @@ if shutil.which("java") is None or "PIPELINE_PROOFS" not in os.environ:
 from all_steps import make_teacher
 from killed_steps import LoggedStep
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.pipeline.config import SparkConfig, StatsConfig
 from toolkit.pipeline.prepare import ShardSet, prepare_targets
 from toolkit.pipeline.spark import SparkExecutor

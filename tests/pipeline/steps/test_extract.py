@@ -8,12 +8,12 @@ from lhotse.serialization import deserialize_item
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.corpus.manifest import speaker_of
 from toolkit.features.audio import decode_audio, load_audio
-from toolkit.features.cmn_state import CmnState
-from toolkit.features.extract import ExtractConfig as RecipeConfig
+from toolkit.features.config import ExtractConfig as RecipeConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.extract import extract
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.frontend import Frontend
+from toolkit.features.shards import CmnState, FeatureStore
 from toolkit.features.silence import counted_frames
-from toolkit.features.store import FeatureStore
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.shards import shards_of, write_manifests
 from toolkit.pipeline.step import StepError

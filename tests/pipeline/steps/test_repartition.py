@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import FrontendConfig
+from toolkit.features.shards import FeatureStore
 from toolkit.pipeline.config import RepartitionConfig
 from toolkit.pipeline.objects import ObjectRef
 from toolkit.pipeline.shards import Shard, write_manifests

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.pipeline.config import RepartitionConfig, ShuffleConfig, StoreConfig
 from toolkit.pipeline.markers import AttemptStore
 from toolkit.pipeline.objects import ObjectRef

@@ -2,8 +2,8 @@ import numpy as np
 import torch
 
 from tests.pipeline.mixing import mixing
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import FrontendConfig
+from toolkit.features.shards import FeatureStore
 from toolkit.pipeline.config import ShuffleConfig
 from toolkit.pipeline.shards import write_manifests
 from toolkit.pipeline.steps.shuffle import Shuffle, file_order, plan_shuffle

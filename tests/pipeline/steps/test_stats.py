@@ -1,7 +1,7 @@
 import torch
 
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.pipeline.config import StatsConfig
 from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.features.frontend import FrontendConfig
+from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import low_rate_length, stack
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.models.lstm import BlstmModel, LstmModel
 from toolkit.models.scorer import log_posteriors

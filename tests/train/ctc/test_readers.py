@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.units import Characters
 from toolkit.processes.workers import WorkerError
 from toolkit.train.config import ReaderConfig, RecordConfig

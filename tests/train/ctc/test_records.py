@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.units import Characters
 from toolkit.train.config import RecordConfig
 from toolkit.train.ctc import records as module

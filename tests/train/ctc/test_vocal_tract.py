@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend
 from toolkit.train.specaugment import warp_mel
 
 EDGES = (20.0, 8000.0)

@@ -27,9 +27,9 @@ from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.decoded import Recognised
 from toolkit.decode.rescore import CtcRescorer, Rescorer, missing_words
 from toolkit.decode.words import CtcWordAligner, SilenceGate
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
 from toolkit.features.normalise import Normaliser
+from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.ngram import BackoffModel

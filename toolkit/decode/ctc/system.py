@@ -34,7 +34,7 @@ from toolkit.decode.tune import (
     write_grid,
 )
 from toolkit.features.normalise import Normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import FeatureStore
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
 from toolkit.models.ctc import CtcModel, ctc_log_probs

@@ -20,9 +20,14 @@ from toolkit.features.kaldi.tables import (
     read_matrix,
     read_shape,
 )
-from toolkit.features.packing import balanced_shards
-from toolkit.features.shards import MANIFEST, SHARDS, write_manifest, write_shard
-from toolkit.features.store import FeatureStore
+from toolkit.features.shards import (
+    MANIFEST,
+    SHARDS,
+    FeatureStore,
+    plan_shards,
+    write_manifest,
+    write_shard,
+)
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
 from toolkit.storage.paths import PathMap
@@ -179,7 +184,7 @@ def import_features(
     remove_strays(Path(out), set())
     rounding, shards = _Rounding(), []
     with Bar(total=len(own), unit="utt", desc="features") as bar:
-        for number, names in enumerate(balanced_shards(seconds, hours_per_shard)):
+        for number, names in enumerate(plan_shards(seconds, hours_per_shard)):
             utterances = (
                 (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
                 for speaker in names

@@ -1,46 +1,134 @@
-"""Beamforming to one channel (C1): MVDR, and delay and sum as its reference."""
+"""Whole array recordings (C1): echo cancelled on every microphone, then one MVDR beam.
 
+Canceller and beam know all of an utterance: it shows how much a device's front end, which hears it
+once and block by block (`toolkit.features.multichannel.device`), leaves on the table.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
+import soundfile
 import torch
 from torch import Tensor
+
+from toolkit.corpus.audio_file import encode_audio
+from toolkit.errors import ToolkitError
+from toolkit.features.config import BeamformingConfig, EnhanceConfig
+from toolkit.features.multichannel.echo import estimate_echo
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import write_atomically
+from toolkit.storage.paths import path_below
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut, MultiCut
 
 MIN_SPEECH = 0.01
 """Lowest value of the speech mask, so that a direction is found at all frequencies."""
 SMALLEST_LOADING = 1e-8
 """Added where nothing but zeros was recorded."""
-METHODS = ("mvdr", "delay-and-sum", "none")
+
+
+class ArrayError(ToolkitError):
+    """An array recording that cannot be read, or a cut that is not one."""
 
 
 @dataclass(frozen=True)
-class BeamformingConfig:
-    """How the microphones of an utterance become one channel."""
+class ArrayAudio:
+    """The recording of a device; M microphones, S samples, full scale 1."""
 
-    method: str = "mvdr"
-    """`mvdr`, `delay-and-sum`, or `none`: the first microphone."""
-    window: int = 512
-    """Samples per frame of the spectra (512: 32 ms at 16 kHz)."""
-    shift: int = 128
-    """Samples from frame to frame."""
-    quiet_share: float = 0.15
-    """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,
-    at least before and after it."""
-    oversubtraction: float = 8.0
-    """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
-    loading: float = 1e-3
-    """Diagonal loading of the noise's covariance, relative to its trace: it limits the
-    amplification of the microphones' own noise."""
+    microphones: np.ndarray
+    """float32[M, S]."""
+    playback: np.ndarray
+    """float32[S]: the signal of the device's loudspeaker."""
+    sampling_rate: int
+    """In Hz."""
 
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method is {self.method!r}: one of {', '.join(METHODS)}")
-        if self.window < 16 or not 0 < self.shift <= self.window // 2:
-            raise ValueError("window must be at least 16, shift at most half of it")
-        if not 0 < self.quiet_share < 1:
-            raise ValueError("quiet_share must be between 0 and 1")
-        if self.oversubtraction <= 0 or self.loading < 0:
-            raise ValueError("oversubtraction must be positive, loading not negative")
+
+@dataclass(frozen=True)
+class Components:
+    """Components of the microphones' signals, known for simulated recordings."""
+
+    speech: np.ndarray
+    """float32[M, S]: speech with its reverberation."""
+    echo: np.ndarray
+    """float32[M, S]: echo of the playback; zeros where there is none."""
+
+
+def load_array(cut: "MultiCut") -> ArrayAudio:
+    """Read a cut whose last channel is the playback and all others microphones.
+
+    Raises:
+      ArrayError: fewer than two channels, or audio that cannot be read.
+    """
+    sources = cut.recording.sources
+    if cut.num_channels < 2 or len(sources) != 1 or sources[0].type != "file":
+        raise ArrayError(
+            f"{cut.id}: is not a file of at least one microphone and a playback channel; use the"
+            " array version of the set"
+        )
+    channels = _read_channels(sources[0].source, cut)
+    return ArrayAudio(channels[:-1], channels[-1], cut.sampling_rate)
+
+
+def load_components(cut: "MultiCut") -> Components | None:
+    """Read the components, whose files `custom["components"]` names; None: they are not known."""
+    files = (cut.custom or {}).get("components")
+    if files is None:
+        return None
+    speech = _read_channels(files["speech"], cut)
+    echo = _read_channels(files["echo"], cut) if "echo" in files else np.zeros_like(speech)
+    return Components(speech, echo)
+
+
+def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
+    """Read the cut's span of a file: float32[channels, S]."""
+    rate = cut.sampling_rate
+    start = round(cut.start * rate)
+    try:
+        samples, found = soundfile.read(
+            path, round(cut.duration * rate), start, dtype="float32", always_2d=True
+        )
+    except (soundfile.SoundFileError, OSError) as error:
+        raise ArrayError(f"{cut.id}: {path}: {error}; make the set again") from error
+    if found != rate or len(samples) != round(cut.duration * rate):
+        raise ArrayError(f"{cut.id}: {path} is shorter than the cut or of another rate")
+    return np.ascontiguousarray(samples.T)
+
+
+SNR_WINDOW = 512
+"""Samples per frame when ratios of speech to the rest are measured."""
+
+
+def ratio_db(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the ratio of two signals' energies in dB, such as the echo return loss enhancement:
+    the echo before over the echo after cancellation."""
+    energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (one, other)]
+    return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
+
+
+def snr_db(speech: np.ndarray, rest: np.ndarray) -> float:
+    """Return the ratio of two signals' energies in dB, the mean over frequencies.
+
+    So attenuating some of them gains nothing. Frequencies from 1/80 to 7/8 of the band: below and
+    above there is little speech.
+    """
+    spectra = torch.stft(
+        torch.from_numpy(np.stack([speech, rest])).double(),
+        SNR_WINDOW,
+        SNR_WINDOW // 4,
+        window=torch.hann_window(SNR_WINDOW, dtype=torch.float64),
+        return_complex=True,
+    )
+    energy = spectra.abs().square().sum(dim=2)
+    bins = energy.shape[1]
+    kept = energy[:, max(1, bins // 80) : bins * 7 // 8].clamp_min(1e-12)
+    return float((10 * (kept[0] / kept[1]).log10()).mean())
 
 
 def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
@@ -174,3 +262,165 @@ def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
     turns = torch.arange(bins)[:, None] / (2 * (bins - 1)) * delays
     phase = -2 * np.pi * turns
     return torch.polar(torch.full_like(phase, 1 / len(spectra)), phase).to(spectra.dtype)
+
+
+LOUDEST = 0.99
+"""Highest sample written; a louder utterance is attenuated as a whole."""
+
+
+class EnhanceError(ToolkitError):
+    """Array recordings that cannot be enhanced."""
+
+
+@dataclass(frozen=True)
+class Enhanced:
+    """An utterance after the front end."""
+
+    samples: np.ndarray
+    """float32[S]."""
+    erle_db: float | None
+    """Echo before over echo after cancellation, at all microphones; None: no echo, or not known."""
+    snr_gain_db: float | None
+    """Gain in the ratio of speech to noise and echo over the first microphone: the mean over
+    frequencies, so that attenuating some of them gains nothing; None: not known."""
+
+
+def enhance(
+    sets: "Mapping[str, Sequence[MultiCut]]",
+    config: EnhanceConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Turn array recordings into one channel each: `out/<set>/<id>.flac` and `out/<set>.jsonl`.
+
+    Utterances that are there already are kept, so `out` must be of the same cuts and settings.
+    The bytes do not depend on `jobs`.
+
+    Args:
+      sets: array cuts by name, see `toolkit.features.multichannel.beamforming`.
+      config: echo cancellation and beamforming.
+      out: folder to write.
+      jobs: processes.
+      progress: called with the utterances done and their total.
+
+    Returns:
+      `<set> ERLE dB`, the mean over utterances with an echo, and `<set> SNR gain dB`, the mean over
+      all, where the recordings' components are known.
+
+    Raises:
+      EnhanceError: no cuts.
+      ArrayError: a cut that is not an array recording.
+    """
+    from toolkit.processes.bars import Bar
+
+    tasks = [_Task(name, cut) for name, cuts in sets.items() for cut in cuts]
+    if not tasks:
+        raise EnhanceError("there are no array recordings to enhance")
+    work = partial(_enhance_one, config=config, out=out)
+    missing = [task for task in tasks if not task.report(out).exists()]
+    done = len(tasks) - len(missing)
+    with Bar(total=len(tasks), initial=done, unit="utt", desc="front end") as bar:
+        for count, _ in enumerate(map_in_processes(work, missing, jobs), done + 1):
+            bar.update()
+            if progress is not None:
+                progress(count, len(tasks))
+    headline = {}
+    for name in sets:
+        own = [task for task in tasks if task.set == name]
+        reports = [json.loads(task.report(out).read_text(encoding="utf-8")) for task in own]
+        erle = [r["erle_db"] for r in reports if r["erle_db"] is not None]
+        gain = [r["snr_gain_db"] for r in reports if r["snr_gain_db"] is not None]
+        headline |= {f"{name} ERLE dB": float(np.mean(erle))} if erle else {}
+        headline |= {f"{name} SNR gain dB": float(np.mean(gain))} if gain else {}
+    return headline
+
+
+def enhanced_cuts(
+    sets: "Mapping[str, Sequence[MultiCut]]", out: Path
+) -> "dict[str, list[MonoCut]]":
+    """Return the one-channel cuts of what `enhance` wrote to `out`; all else is as before."""
+    out = Path(out).absolute()
+    return {
+        name: [_enhanced_cut(_Task(name, cut), out) for cut in cuts] for name, cuts in sets.items()
+    }
+
+
+def enhance_utterance(
+    microphones: np.ndarray,
+    playback: np.ndarray,
+    config: EnhanceConfig,
+    components: Components | None = None,
+) -> Enhanced:
+    """Cancel the echo and form the beam.
+
+    The filters are estimated from the mixture alone. Where its components are known, the same
+    filters are applied to each of them, to measure the effect on speech, noise and echo.
+
+    Args:
+      microphones: float32[M, S].
+      playback: float32[S].
+      config: echo cancellation and beamforming.
+      components: components of the microphones' signals, for the measures.
+    """
+    estimate = np.zeros_like(microphones)
+    if config.cancel_echo:
+        estimate, _ = estimate_echo(microphones, playback, config.echo)
+    clean = torch.from_numpy(microphones - estimate)
+    weights = beamform_weights(clean, config.beamforming)
+
+    def beam(channels: np.ndarray) -> np.ndarray:
+        return apply_weights(torch.from_numpy(channels), weights, config.beamforming).numpy()
+
+    samples = beam(microphones - estimate)
+    if components is None:
+        return Enhanced(samples, None, None)
+    speech, echo = components.speech, components.echo
+    residual = microphones - speech - estimate  # noise and residual echo
+    erle = ratio_db(echo, echo - estimate) if np.any(echo) else None
+    after = snr_db(beam(speech), beam(residual))
+    before = snr_db(speech[0], microphones[0] - speech[0])
+    return Enhanced(samples, erle, after - before)
+
+
+@dataclass(frozen=True)
+class _Task:
+    set: str
+    cut: "MultiCut"
+
+    def audio(self, out: Path) -> Path:
+        """Return the path of the audio file to write."""
+        return path_below(out, f"{self.set}/{quote(self.cut.id, safe='')}.flac")
+
+    def report(self, out: Path) -> Path:
+        """Return the path of its measures, written after the audio."""
+        return self.audio(out).with_suffix(".json")
+
+
+def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
+    audio = load_array(task.cut)
+    try:
+        found = enhance_utterance(
+            audio.microphones, audio.playback, config, load_components(task.cut)
+        )
+    except ToolkitError:
+        raise
+    except Exception as error:
+        raise EnhanceError(f"{task.cut.id}: {error!r} in the front end") from error
+    scale = min(1.0, LOUDEST / max(float(np.abs(found.samples).max()), 1e-9))
+    samples = np.rint(found.samples * scale * 32767).astype(np.int16)
+    write_atomically(task.audio(out), encode_audio(samples, audio.sampling_rate))
+    measures = {"erle_db": found.erle_db, "snr_gain_db": found.snr_gain_db}
+    write_atomically(task.report(out), json.dumps(measures) + "\n")
+
+
+def _enhanced_cut(task: _Task, out: Path) -> "MonoCut":
+    from toolkit.corpus.manifest import make_cut, recording_or_fault, speaker_of, text_of
+
+    recording, fault = recording_or_fault(task.audio(out), task.cut.id)
+    if fault is not None:
+        raise EnhanceError(f"{fault}; run the front end again")
+    cut = make_cut(task.cut.id, recording, text_of(task.cut), speaker_of(task.cut))
+    custom = {k: v for k, v in (task.cut.custom or {}).items() if k != "components"}
+    cut.custom = custom or None
+    return cut

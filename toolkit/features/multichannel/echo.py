@@ -1,44 +1,12 @@
 """Acoustic echo cancellation with the playback channel (C1)."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy import fft
 
+from toolkit.features.config import EchoConfig
 
-@dataclass(frozen=True)
-class EchoConfig:
-    """The adaptive filter between loudspeaker and microphone."""
-
-    taps: int = 2048
-    """Length of the filter in samples (2048: 128 ms at 16 kHz), a multiple of `block`."""
-    block: int = 256
-    """Samples per update of the filter."""
-    stability: float = 0.999
-    """How much of the echo path stays the same from one block to the next; below 1 the filter can
-    track a path that changes."""
-    smoothing: float = 0.6
-    """Smoothing, from block to block, of the power of all that is not echo."""
-    first_power: float = 0.03
-    """Initial estimate of the echo's share of the microphones' power. With a high one the filter
-    adapts to the speech too."""
-    first_decay: float = 0.6
-    """Initial estimate of how the echo path's power decays from one `block` of taps to the next."""
-    passes: int = 2
-    """Times that the filter goes over an utterance. A device's filter has adapted to what was
-    played before the utterance; where utterances stand alone, the earlier passes stand for that."""
-
-    def __post_init__(self) -> None:
-        if self.block < 16 or self.taps < self.block or self.taps % self.block:
-            raise ValueError("taps must be a multiple of block, and block at least 16")
-        if not 0.9 <= self.stability <= 1.0:
-            raise ValueError("stability must be from 0.9 to 1")
-        if not 0 <= self.smoothing < 1:
-            raise ValueError("smoothing must be from 0 to below 1")
-        if not 0 < self.first_power <= 1 or not 0 < self.first_decay <= 1:
-            raise ValueError("first_power and first_decay must be from above 0 to 1")
-        if self.passes < 1:
-            raise ValueError("passes must be at least 1")
+FIRST_DECAY = 0.6
+"""Initial estimate of how the echo path's power decays from one `block` of taps to the next."""
 
 
 def estimate_echo(
@@ -103,7 +71,7 @@ class EchoFilters:
           captured: [M] mean square of the channels.
           played: mean square of the playback.
         """
-        decay = self._config.first_decay ** np.arange(self.filters.shape[1])
+        decay = FIRST_DECAY ** np.arange(self.filters.shape[1])
         power = self._config.first_power * captured[:, None] / max(played, 1e-12) * decay
         self._uncertainty[:] = power[:, :, None]
 

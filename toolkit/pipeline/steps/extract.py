@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, TypeVar
 from torch import Tensor
 
 from toolkit.features.audio import AudioError, Decoded, decode_audio
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.config import FrontendConfig
+from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.shards import SHARDS, cuts_path, features_path, write_shard
 from toolkit.pipeline.lake import LakeError, Record, resolve
 from toolkit.pipeline.objects import (

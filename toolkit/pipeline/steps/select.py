@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.features.packing import balanced_parts
+from toolkit.features.shards import partition_by_size
 from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.executor import Executor
 from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of, metadata_totals, readable
@@ -303,7 +303,7 @@ class Group:
 def pack(speakers: dict[str, list[tuple]], hours_per_file: float) -> list[list[str]]:
     """Distribute speakers over files; an entry's third field is its duration in seconds."""
     seconds = {s: math.fsum(entry[2] for entry in own) for s, own in speakers.items()}
-    return balanced_parts(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
+    return partition_by_size(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
 
 
 def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.features.shards import CUTS, read_features
+from toolkit.features.shards import CUTS, CmnState, read_features
 from toolkit.features.silence import counted_frames
 from toolkit.pipeline.config import StatsConfig
 from toolkit.pipeline.objects import ObjectRef, ObjectStore

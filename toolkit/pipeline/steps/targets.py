@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import SHARDS, field_file
-from toolkit.features.tars import TarWriter
+from toolkit.features.shards import SHARDS, TarWriter, field_file
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore

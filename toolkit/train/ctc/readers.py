@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.features.cmn_state import CmnState
+from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import ReaderConfig

@@ -28,9 +28,8 @@ from safetensors.numpy import save
 from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.augment import original_id
-from toolkit.features.frontend import FrontendConfig
-from toolkit.features.shards import MANIFEST
-from toolkit.features.store import FeatureStore
+from toolkit.features.config import FrontendConfig
+from toolkit.features.shards import MANIFEST, FeatureStore
 from toolkit.lang.units import Units, UnitsError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, with real text and the colours of the page's light or dark theme."""
+"""Line charts, bars and intervals as inline SVG, in the colours of the page's theme."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from html import escape
 from itertools import pairwise
 
 import numpy as np
+from markupsafe import Markup
 
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 26.0, 30.0
 """Margins in units of the view box; a unit is a pixel at full size."""
@@ -14,6 +15,10 @@ SHAPES = ("circle", "square", "triangle", "diamond")
 """Shapes of markers, by which series or language models differ even without colours."""
 MARKED = 60
 """Most points of a series that are drawn with markers."""
+LETTER_WIDTH = 7.3
+"""Width of a letter of a label in pixels."""
+MARKER_SIZE = 5.0
+"""Half of the size of an interval's marker in pixels."""
 LABELS = 56.0
 """Width of the column of target labels at the right."""
 
@@ -85,7 +90,7 @@ class Chart:
     whole_x: bool = False
     """Label the x axis with integers only."""
 
-    def svg(self, width: float, height: float) -> str:
+    def svg(self, width: float, height: float) -> Markup:
         """Return the chart as SVG with a view box of this size in pixels, which the page scales."""
         return _Drawing(self, width, height).svg()
 
@@ -105,7 +110,7 @@ class _Drawing:
         else:
             self._y0, self._y1 = _range(values, zero=True)
 
-    def svg(self) -> str:
+    def svg(self) -> Markup:
         chart = self._chart
         parts = [
             f'<svg viewBox="0 0 {self._width:g} {self._height:g}" role="img" '
@@ -119,7 +124,7 @@ class _Drawing:
             *map(self._ring, chart.rings),
             "</svg>",
         ]
-        return "".join(parts)
+        return Markup("".join(parts))
 
     def _x(self, value: float) -> float:
         share = (value - self._x0) / ((self._x1 - self._x0) or 1.0)
@@ -237,6 +242,100 @@ def marker(shape: str, x: float, y: float, r: float, colour: str, title: str) ->
         f"l{-1.4 * r:.1f} {1.4 * r:.1f}l{-1.4 * r:.1f} {-1.4 * r:.1f}z",
     }[shape]
     return f'<path class="marker {colour}" d="{path}"><title>{escape(title)}</title></path>'
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its confidence interval, in a figure of several."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    colour: int
+    """Index into the page's palette."""
+    shape: str
+    """One of `SHAPES`."""
+    title: str
+    """The tooltip, after the name."""
+
+
+def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Markup:
+    """Draw intervals below each other: name at the left, value at the right, the lowest in bold.
+
+    Args:
+      intervals: at least one.
+      width: of the drawing in pixels.
+      label: description for screen readers.
+    """
+    left = min(0.45 * width, 4 * MARKER_SIZE + LETTER_WIDTH * max(len(i.name) for i in intervals))
+    value_width = LETTER_WIDTH * max(len(f"{i.value:.2f}") for i in intervals)
+    right, step, top = width - value_width - 3 * MARKER_SIZE, 26.0, 8.0
+    x_max = max(i.value if i.high is None else i.high for i in intervals) or 1.0
+    base = top + step * len(intervals)
+    max_letters = int((left - 3 * MARKER_SIZE) / LETTER_WIDTH)
+
+    def x(value: float) -> float:
+        return left + (right - left) * value / x_max
+
+    lowest = min(i.value for i in intervals)
+    parts = [f'<svg viewBox="0 0 {width:g} {base + 24:g}" role="img" aria-label="{escape(label)}">']
+    for tick in linear_ticks(0.0, x_max, max(3, round((right - left) / 80))):
+        parts.append(
+            f'<path class="grid" d="M{x(tick):.1f} {top:g}V{base:g}"/><text class="tick" '
+            f'x="{x(tick):.1f}" y="{base + 18:g}" text-anchor="middle">{tick:g}</text>'
+        )
+    for n, interval in enumerate(intervals):
+        y, colour = top + step * (n + 0.5), f"c{interval.colour % 8}"
+        name = interval.name
+        name = name if len(name) <= max_letters else f"{name[: max_letters - 1]}…"
+        if interval.low is not None and interval.high is not None:
+            parts.append(
+                f'<path class="whisker {colour}" d="M{x(interval.low):.1f} {y:g}'
+                f'H{x(interval.high):.1f}"/>'
+            )
+        title = f"{interval.name}: {interval.title}"
+        bold = " best" if interval.value == lowest else ""
+        parts.append(
+            f'<text class="label{bold}" x="0" y="{y + 4:g}">{escape(name)}</text>'
+            f"{marker(interval.shape, x(interval.value), y, MARKER_SIZE, colour, title)}"
+            f'<text class="label{bold}" x="{width:g}" y="{y + 4:g}" text-anchor="end">'
+            f"{interval.value:.2f}</text>"
+        )
+    return Markup("".join([*parts, "</svg>"]))
+
+
+def histogram_svg(
+    counts: Sequence[int] | np.ndarray, edges: np.ndarray, width: float, label: str
+) -> Markup:
+    """Draw a histogram of durations.
+
+    Args:
+      counts: [B] utterances of each bin.
+      edges: [B + 1] ends of the bins in seconds.
+      width: of the drawing in pixels.
+      label: description for screen readers.
+    """
+    bins = len(counts)
+    height, base, step, largest = 150.0, 126.0, width / bins, max(counts)
+    bars = "".join(
+        f'<rect class="column c0" x="{n * step + 0.8:.1f}" y="{base - bar:.1f}" '
+        f'width="{step - 1.6:.1f}" height="{bar:.1f}"><title>{begin:.1f} to {end:.1f} s: '
+        f"{count:,} utterances</title></rect>"
+        for n, (count, begin, end) in enumerate(zip(counts, edges[:-1], edges[1:], strict=True))
+        if (bar := 116.0 * count / largest) > 0
+    )
+    labels = "".join(
+        f'<text class="tick" x="{width * share:g}" y="144" text-anchor="{anchor}">{value:.1f}'
+        f"{' s' if share == 1 else ''}</text>"
+        for share, anchor, value in zip(
+            (0, 0.5, 1), ("start", "middle", "end"), edges[[0, bins // 2, bins]], strict=True
+        )
+    )
+    return Markup(
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
+        f'{bars}<path class="axis" d="M0 {base:g}H{width:g}"/>{labels}</svg>'
+    )
 
 
 def thin(

@@ -1,0 +1,294 @@
+"""Settings of features: front ends, extraction, augmentation, microphone arrays."""
+
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from toolkit.config.fields import (
+    NonNegative,
+    Positive,
+    PositiveInt,
+    PositiveShare,
+    ProperShare,
+    Range,
+    Settings,
+    Share,
+    ShareBelowOne,
+)
+
+DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
+
+
+def _mel(hertz: float) -> float:
+    """Return a frequency in Hz on Kaldi's mel scale."""
+    return 1127 * math.log(1 + hertz / 700)
+
+
+LOW_RATE_FACTOR = 3
+"""Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
+
+
+@dataclass(frozen=True)
+class FrontendConfig(Settings):
+    """Settings of the front end; all others have Kaldi's defaults."""
+
+    kind: Literal["fbank", "fbank_mfcc", "mfcc", "plp"] = "fbank"
+    """`fbank` (natural-log mel energies, C5), `mfcc`, `plp` (C4), or `fbank_mfcc` (A1): natural-log
+    mel magnitudes followed by the MFCC computed from them."""
+    num_mel_bins: Annotated[int, Range(3, 10_000)] | None = None
+    """Mel filters; None: 64 for fbank (C5), 80 for fbank_mfcc (A1), 23 (Kaldi's default) for mfcc
+    and plp."""
+    num_ceps: Annotated[int, Range(1, 10_000)] = 13
+    """Coefficients of mfcc, plp and fbank_mfcc, C0 included (C4: 13, 39 with deltas; A1: 13)."""
+    frame_length_ms: float = 25.0
+    """Window in milliseconds (C5: 25, A1: 32)."""
+    frame_shift_ms: float = 10.0
+    """Step in milliseconds (C5, A1: 10)."""
+    low_freq: float = 20.0
+    """Lower edge of the first mel filter in Hz."""
+    high_freq: float = 0.0
+    """Upper edge of the last mel filter in Hz; zero or below counts from the Nyquist frequency."""
+    sampling_rate: Annotated[int, Range(1000, 1_000_000)] = 16000
+    """Rate in Hz at which the front end runs (C5: 16 kHz); audio is resampled to it."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        max_ceps = 13 if self.kind == "plp" else self.mel_bins  # PLP: linear prediction of order 12
+        if self.kind != "fbank" and self.num_ceps > max_ceps:
+            raise ValueError(f"num_ceps is {self.num_ceps}, must be at most {max_ceps}")
+        if not 0 < self.frame_shift_ms <= self.frame_length_ms <= 1000:
+            raise ValueError(
+                f"frame_shift_ms is {self.frame_shift_ms:g} and frame_length_ms "
+                f"{self.frame_length_ms:g}, must be 0 < frame_shift_ms <= frame_length_ms <= 1000"
+            )
+        nyquist = self.sampling_rate / 2
+        if not 0 <= self.low_freq < self.upper_edge <= nyquist:
+            raise ValueError(
+                f"low_freq is {self.low_freq:g} and high_freq {self.high_freq:g}, must be "
+                f"0 <= low_freq < high_freq <= {nyquist:g} Hz"
+            )
+        if self._has_empty_filter(self.upper_edge):
+            raise ValueError(
+                f"num_mel_bins is {self.mel_bins}, too many for windows of "
+                f"{self.frame_length_ms:g} ms: a filter would contain no bin of the FFT"
+            )
+
+    def _has_empty_filter(self, high: float) -> bool:
+        """Whether some mel filter contains no bin of the FFT, in which case kaldifeat aborts."""
+        window = round(self.frame_length_ms * self.sampling_rate / 1000)
+        points = 2 ** (window - 1).bit_length()  # of the FFT
+        bins = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
+        low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
+        lefts = [low + i * step for i in range(self.mel_bins)]
+        return any(bisect_right(bins, left) >= bisect_left(bins, left + 2 * step) for left in lefts)
+
+    @property
+    def upper_edge(self) -> float:
+        """Upper edge of the last mel filter in Hz, counted from 0."""
+        return self.high_freq if self.high_freq > 0 else self.sampling_rate / 2 + self.high_freq
+
+    @property
+    def mel_bins(self) -> int:
+        """Number of mel filters, the default resolved."""
+        return DEFAULT_MEL_BINS[self.kind] if self.num_mel_bins is None else self.num_mel_bins
+
+    @property
+    def dimension(self) -> int:
+        """F, the number of values per frame."""
+        if self.kind == "fbank_mfcc":
+            return self.mel_bins + self.num_ceps
+        return self.mel_bins if self.kind == "fbank" else self.num_ceps
+
+
+PRESETS = {
+    "fbank80-mfcc13": FrontendConfig("fbank_mfcc", frame_length_ms=32.0),
+    "fbank80": FrontendConfig("fbank", num_mel_bins=80),
+    "fbank40": FrontendConfig("fbank", num_mel_bins=40, frame_length_ms=10.0),
+}
+"""The benchmark's 93 values per frame (A1), and what it compares them with: 80 log-mel of 25 ms
+windows and 40 of 10 ms windows (A2)."""
+
+
+@dataclass(frozen=True)
+class ExtractConfig(Settings):
+    """What to extract and how to cut it into shards."""
+
+    frontend: FrontendConfig = field(default_factory=FrontendConfig)
+    """The front end (C5 by default)."""
+    hours_per_shard: Positive = 0.5
+    """Approximate hours of audio per shard (C16: 5 h): speakers are never divided, so one with more
+    has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is
+    the unit of parallel work and of resuming."""
+    max_failed_share: Share = 0.05
+    """Share of utterances that may fail before the extraction is an error. Utterances shorter than
+    a window do not count: the check excludes them from training and warns of those in other
+    splits."""
+
+
+@dataclass(frozen=True)
+class AugmentConfig(Settings):
+    """Which augmented copies of the training utterances are added to the originals."""
+
+    speeds: tuple[Annotated[float, Range(0.5, 2)], ...] = ()
+    """A copy of every utterance for each of these factors; (0.9, 1.1) is the usual three-way speed
+    perturbation. None in the paper. 1 is allowed with `noise` or `rooms`."""
+    noise: Path | None = None
+    """Folder of noise recordings, searched with its subfolders; None: no noise."""
+    noise_share: Share = 0.8
+    """Share of the copies that get noise."""
+    snr: tuple[float, float] = (5.0, 20.0)
+    """Lowest and highest ratio of speech to noise in dB."""
+    rooms: Path | None = None
+    """Folder of room impulse responses, searched with its subfolders; None: no reverberation."""
+    rooms_share: Share = 0.5
+    """Share of the copies that are reverberated."""
+    seed: int = 0
+    """Random seed; with a copy's id it decides what the copy gets."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        if len(set(self.speeds)) < len(self.speeds):
+            raise ValueError(f"speeds are {self.speeds}, must be different factors")
+        if 1 in self.speeds and not self.degrades:
+            raise ValueError("speed 1 without noise or rooms would copy the originals")
+        if self.degrades and not self.speeds:
+            raise ValueError("noise and rooms need speeds: (1.0,) for copies at the same speed")
+        if len(self.snr) != 2 or self.snr[0] > self.snr[1]:
+            raise ValueError(f"snr is {self.snr}, must be the lowest and the highest in dB")
+
+    @property
+    def degrades(self) -> bool:
+        """Whether copies get noise or reverberation."""
+        return self.noise is not None or self.rooms is not None
+
+
+@dataclass(frozen=True)
+class EchoConfig(Settings):
+    """The adaptive filter between loudspeaker and microphone."""
+
+    taps: Annotated[int, Range(16, 1 << 24)] = 2048
+    """Length of the filter in samples (2048: 128 ms at 16 kHz), a multiple of `block`."""
+    block: Annotated[int, Range(16, 1 << 24)] = 256
+    """Samples per update of the filter."""
+    stability: Annotated[float, Range(0.9, 1.0)] = 0.999
+    """How much of the echo path stays the same from one block to the next; below 1 the filter can
+    track a path that changes."""
+    smoothing: ShareBelowOne = 0.6
+    """Smoothing, from block to block, of the power of all that is not echo."""
+    first_power: PositiveShare = 0.03
+    """Initial estimate of the echo's share of the microphones' power. With a high one the filter
+    adapts to the speech too."""
+    passes: Annotated[int, Range(1, 1000)] = 2
+    """Times that the filter goes over an utterance. A device's filter has adapted to what was
+    played before the utterance; where utterances stand alone, the earlier passes stand for that."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        if self.taps % self.block:
+            raise ValueError(f"taps is {self.taps}, must be a multiple of block, {self.block}")
+
+
+@dataclass(frozen=True)
+class BeamformingConfig(Settings):
+    """How the microphones of an utterance become one channel."""
+
+    method: Literal["mvdr", "delay-and-sum", "none"] = "mvdr"
+    """`mvdr`, `delay-and-sum`, or `none`: the first microphone."""
+    window: Annotated[int, Range(16, 1 << 24)] = 512
+    """Samples per frame of the spectra (512: 32 ms at 16 kHz)."""
+    shift: PositiveInt = 128
+    """Samples from frame to frame."""
+    quiet_share: ProperShare = 0.15
+    """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,
+    at least before and after it."""
+    oversubtraction: Positive = 8.0
+    """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
+    loading: NonNegative = 1e-3
+    """Diagonal loading of the noise's covariance, relative to its trace: it limits the
+    amplification of the microphones' own noise."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        if self.shift > self.window // 2:
+            raise ValueError(
+                f"shift is {self.shift}, must be at most half of window, {self.window}"
+            )
+
+
+@dataclass(frozen=True)
+class EnhanceConfig(Settings):
+    """Settings of the far-field front end."""
+
+    cancel_echo: bool = True
+    """Cancel the echo of the playback at every microphone."""
+    echo: EchoConfig = EchoConfig()
+    """Settings of the adaptive filter."""
+    beamforming: BeamformingConfig = BeamformingConfig()
+    """Settings of the beamformer."""
+
+
+@dataclass(frozen=True)
+class SelectionConfig(Settings):
+    """How the beam with the talker is found; times are in seconds."""
+
+    band_hertz: tuple[float, float] = (300.0, 4000.0)
+    """Frequencies whose power is compared."""
+    smoothing: Positive = 0.1
+    """Time constant of the power."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        if not 0 <= self.band_hertz[0] < self.band_hertz[1]:
+            raise ValueError(f"band_hertz is {self.band_hertz}, must be the lowest and the highest")
+
+
+@dataclass(frozen=True)
+class BeamsConfig(Settings):
+    """The fixed beams of a device."""
+
+    beams: Annotated[int, Range(1, 1000)] = 6
+    """Directions, equally spaced around the device."""
+    # Gain in the ratio of speech to noise, mean of 20 utterances at five placements: 1.4 dB at 0
+    # degrees, 1.7 at 20, 2.1 at 40.
+    elevation_degrees: Annotated[float, Range(-90, 90)] = 30.0
+    """Height of the directions above the plane of the device: talkers stand or sit."""
+    taps: Annotated[int, Range(3, 1 << 24)] = 257
+    """Length of the filters, odd; they delay by half of it."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        if self.taps % 2 == 0:
+            raise ValueError(f"taps is {self.taps}, must be odd")
+
+    @property
+    def delay(self) -> int:
+        """Samples by which the beams are late."""
+        return self.taps // 2
+
+
+@dataclass(frozen=True)
+class DeviceConfig(Settings):
+    """Settings of a device's front end."""
+
+    beams: BeamsConfig = BeamsConfig()
+    """Fixed beams."""
+    # Echo left at the output of nine scenes with music or speech, 2 s before the utterance: -14.5
+    # dB with a smoothing of 0.6 and a first power of 0.03, -16.7 with these, -16.8 with 0.95.
+    echo: EchoConfig = EchoConfig(smoothing=0.9, first_power=0.1, passes=1)
+    """The echo canceller on each beam; its block is the front end's."""
+    selection: SelectionConfig = SelectionConfig()
+    """Choice of a beam."""
+    first_seconds: Positive = 0.2
+    """Playback that is heard before the echo cancellers begin to adapt: it tells them how loud the
+    echo may be."""
+
+    def check(self) -> None:
+        """Check what depends on several settings."""
+        if self.echo.passes != 1:
+            raise ValueError("echo.passes must be 1: a device hears everything once")
+        if self.beams.taps > self.echo.block + 1:
+            raise ValueError(
+                f"beams.taps is {self.beams.taps}, at most echo.block + 1, {self.echo.block + 1}"
+            )

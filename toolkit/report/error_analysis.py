@@ -1,0 +1,553 @@
+"""Errors of a split: confusions, worst utterances, phones, factors, systems, alignments."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from toolkit.align.kaldi.alignments import phone_times
+from toolkit.align.store import AlignmentStore
+from toolkit.align.times import TimedToken
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lexicon import Lexicon, without_positions
+from toolkit.lang.tables import UNKNOWN
+from toolkit.report.charts import Chart, Series
+from toolkit.report.media import Clip, aligned_player, player, read_word_times
+from toolkit.report.pages import (
+    Budget,
+    Cell,
+    Column,
+    Row,
+    Table,
+    figure,
+    joined,
+    macros,
+    side_by_side,
+)
+from toolkit.report.run_data import Decode, Split, confusions, worst
+from toolkit.report.run_folder import RunFolder
+from toolkit.score.alignment import Pair, align_all, pairs_of
+from toolkit.score.significance import (
+    MANY_SEGMENTS,
+    MatchedPairs,
+    matched_pairs,
+    permutation_p_value,
+)
+from toolkit.score.wer import UtteranceScore
+
+MAX_WORDS = 250
+"""Most words of an alignment that are shown."""
+MAX_CONFUSIONS = 15
+MAX_SPEAKERS = 12
+
+
+@dataclass(frozen=True)
+class SplitErrors:
+    """A split with the systems that were decoded on it."""
+
+    split: Split
+    decodes: Sequence[Decode]
+    """The decodes, in the order in which they were written."""
+
+    @property
+    def shown(self) -> Decode:
+        """The system with the fewest errors."""
+        return min(self.decodes, key=lambda decode: decode.score.errors)
+
+
+def overview(errors: SplitErrors) -> Markup:
+    """Return confusions and speakers of the best system on a split."""
+    shown = errors.shown
+    counts = confusions([u.pairs for u in shown.score.utterances], MAX_CONFUSIONS)
+    cards = [
+        counts_card("Substitutions", counts.substitutions),
+        counts_card("Deletions", counts.deletions),
+        counts_card("Insertions", counts.insertions),
+        _speakers(shown),
+    ]
+    return _titled(f"{errors.split.name}, by {shown.name}", macros("parts.html").cards(cards))
+
+
+def _titled(title: str, *parts: Markup) -> Markup:
+    return joined([macros("parts.html").subtitle(title), *parts])
+
+
+def counts_card(title: str, counts: Sequence[tuple[str, int]]) -> Markup:
+    """Return a list of what was counted, with bars; empty if nothing was."""
+    return macros("run.html").counts_card(title, counts) if counts else Markup("")
+
+
+def _speakers(decode: Decode) -> Markup:
+    scores = sorted(decode.score.by_speaker().items(), key=lambda item: (-item[1].percent, item[0]))
+    rows = [
+        Row([Cell(name or "-"), Cell(f"{s.percent:.2f}"), Cell(f"{s.errors:,}")])
+        for name, s in scores[:MAX_SPEAKERS]
+    ]
+    columns = [Column("speaker"), Column("WER %"), Column("errors")]
+    more = len(scores) - len(rows)
+    note = f"The worst of {len(scores):,}." if more > 0 else ""
+    return Table("Speakers", columns, rows, note).html() if len(scores) > 1 else Markup("")
+
+
+def worst_utterances(
+    run: RunFolder,
+    errors: SplitErrors,
+    number: int,
+    budget: Budget,
+    clip: Callable[[Split, str], Clip | None],
+    anchor: str,
+) -> Markup:
+    """Return cards of the utterances with the most errors of the best system.
+
+    Args:
+      run: the run, for word times.
+      errors: the split.
+      number: number of utterances.
+      budget: limits the size; audio players are left out first, then alignments.
+      clip: returns the audio of an utterance, None where it cannot be read.
+      anchor: begins the cards' anchors.
+    """
+    shown = errors.shown
+    times = read_word_times(run, shown)
+    cards: list[Markup] = []
+    for utterance in worst(shown, number):
+        alignments = budget.take(_system_alignments(errors, utterance))
+        if not alignments:
+            continue
+        media = clip(errors.split, utterance.id)
+        sound = Markup("")
+        if media:
+            sound = budget.take(player(media, times.get(utterance.id, []), utterance))
+        cards.append(
+            macros("run.html").utterance_card(
+                f"{anchor}-{len(cards) + 1}",
+                errors.split.name,
+                utterance.id,
+                _utterance_facts(errors, utterance),
+                sound,
+                alignments,
+            )
+        )
+    return _titled(f"{errors.split.name}, by {shown.name}", *cards) if cards else Markup("")
+
+
+def _utterance_facts(errors: SplitErrors, utterance: UtteranceScore) -> str:
+    entry = errors.split.utterances[utterance.id]
+    speaker = f", speaker {entry.speaker}" if entry.speaker else ""
+    return (
+        f"{entry.seconds:.1f} s{speaker}; {_counted(utterance.errors, 'error')} in "
+        f"{_counted(utterance.ref_units, 'word')}"
+    )
+
+
+def _system_alignments(errors: SplitErrors, utterance: UtteranceScore) -> Markup:
+    """Return the alignments of all systems, those of the other systems collapsed."""
+    shown = errors.shown
+    other_systems = [
+        (decode.name, scored.errors, marked_alignment(scored))
+        for decode in errors.decodes
+        if decode is not shown and (scored := decode.by_id.get(utterance.id))
+    ]
+    return macros("run.html").system_alignments(
+        " ".join(ref for ref, _ in utterance.pairs[:MAX_WORDS] if ref is not None),
+        shown.name,
+        marked_alignment(utterance, as_elements=True),
+        other_systems,
+        _counted(len(other_systems), "other system"),
+    )
+
+
+def marked_alignment(utterance: UtteranceScore, as_elements: bool = False) -> Markup:
+    """Return a hypothesis with its errors marked.
+
+    Args:
+      utterance: the scored utterance.
+      as_elements: make an element of correct words too, so that each recognised word is one.
+    """
+    words = [(_pair_class(pair), *pair) for pair in utterance.pairs[:MAX_WORDS]]
+    hidden = len(utterance.pairs) - MAX_WORDS
+    return macros("run.html").alignment(words, hidden, as_elements)
+
+
+def _pair_class(pair: Pair) -> str:
+    """Return the CSS class of an aligned pair."""
+    ref, hyp = pair
+    if ref is None:
+        return "new"
+    if hyp is None:
+        return "gone"
+    return "correct" if ref == hyp else "sub"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+LEXICON = "lang/lexicon.txt"
+MAX_PHONE_CONFUSIONS = 15
+MAX_PHONES = 12
+MIN_OCCURRENCES = 10
+"""Occurrences that a phone must have for a rate of its own."""
+
+
+def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
+    """Return the phone errors on a split of the GMMs with the fewest word errors.
+
+    The phones of a word are its first pronunciation in the lexicon, in reference and hypothesis
+    alike: they show what word errors sound like, not what was said. Nothing where no GMMs were
+    decoded, or the run has no lexicon.
+    """
+    systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
+    if not systems or not (run.root / LEXICON).exists():
+        return Markup("")
+    shown = min(systems, key=lambda decode: decode.score.errors)
+    pairs = phone_pairs(shown, Lexicon.load(run.root / LEXICON))
+    found = confusions(pairs, MAX_PHONE_CONFUSIONS)
+    cards = [
+        counts_card("Phones: substitutions", found.substitutions),
+        counts_card("Phones: deletions", found.deletions),
+        counts_card("Phones: insertions", found.insertions),
+        _phone_rates(pairs),
+    ]
+    if not any(cards):
+        return Markup("")
+    note = f"By the first pronunciation of each word in {LEXICON}."
+    return _titled(
+        f"{errors.split.name}, phones of {shown.name}",
+        macros("parts.html").note(note),
+        macros("parts.html").cards(cards),
+    )
+
+
+def phone_pairs(decode: Decode, lexicon: Lexicon) -> list[list[Pair]]:
+    """Align the phones of references and hypotheses, utterance by utterance.
+
+    Words that the lexicon lacks have the phones of the unknown word.
+    """
+
+    def phones(words: Sequence[str | None]) -> list[str]:
+        found: list[str] = []
+        for word in filter(None, words):
+            known = lexicon.get(word) or lexicon.get(UNKNOWN) or [()]
+            found += without_positions(known[0])
+        return found
+
+    scored = decode.score.utterances
+    said = [phones([ref for ref, _ in utterance.pairs]) for utterance in scored]
+    heard = [phones([hyp for _, hyp in utterance.pairs]) for utterance in scored]
+    steps, _ = align_all(said, heard)
+    return [pairs_of(*each) for each in zip(steps, said, heard, strict=True)]
+
+
+def _system_folder(run: RunFolder, decode: Decode) -> Path:
+    return run.root / decode.name.partition("/")[0]
+
+
+def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
+    """Return a table of the phones with the highest error rates, insertions not counted."""
+    said: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    for ref, hyp in (pair for utterance in pairs for pair in utterance):
+        if ref is not None:
+            said[ref] += 1
+            wrong[ref] += ref != hyp
+    rated = [
+        (100 * wrong[phone] / count, phone)
+        for phone, count in said.items()
+        if count >= MIN_OCCURRENCES
+    ]
+    rated = sorted((one for one in rated if one[0]), key=lambda one: (-one[0], one[1]))
+    rows = [
+        Row([Cell(phone), Cell(f"{rate:.1f}"), Cell(f"{said[phone]:,}")])
+        for rate, phone in rated[:MAX_PHONES]
+    ]
+    columns = [Column("phone"), Column("wrong %"), Column("said")]
+    note = f"Of phones that were said {MIN_OCCURRENCES} times or more."
+    return Table("Phones", columns, rows, note).html() if rows else Markup("")
+
+
+MAX_BINS = 8
+MIN_BIN_UTTERANCES = 10
+"""Least number of utterances of a bin."""
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Utterances with similar values."""
+
+    low: float
+    high: float
+    """The lowest and the highest value."""
+    middle: float
+    """The median value."""
+    utterances: int
+    errors: int
+    words: int
+
+    @property
+    def wer(self) -> float:
+        """Word error rate in percent."""
+        return 100.0 * self.errors / self.words
+
+
+def quantile_bins(
+    values: Sequence[float], errors: Sequence[int], words: Sequence[int]
+) -> list[Bin]:
+    """Divide utterances by their values into bins of about equal numbers, in rising order.
+
+    Equal values stay together. Bins without a word are left out.
+
+    Args:
+      values: [U] by which to divide.
+      errors: [U] word errors.
+      words: [U] words of the references.
+    """
+    order = np.argsort(np.asarray(values), kind="stable")
+    sorted_values = np.asarray(values, dtype=float)[order]
+    number = min(MAX_BINS, len(order) // MIN_BIN_UTTERANCES)
+    if number < 2:
+        return []
+    cuts = sorted_values[[len(order) * n // number for n in range(1, number)]]
+    ends = np.searchsorted(sorted_values, np.unique(cuts), side="left")
+    found = []
+    for part in np.split(order, ends):
+        own = [int(np.asarray(counts)[part].sum()) for counts in (errors, words)]
+        if len(part) and own[1]:
+            inside = np.asarray(values, dtype=float)[part]
+            middle = float(np.median(inside))
+            found.append(Bin(inside.min(), inside.max(), middle, len(part), *own))
+    return found
+
+
+def factor_figures(errors: SplitErrors) -> Markup:
+    """Return figures of the WER of a split's best system against what may explain errors.
+
+    Factors of which too few utterances are known, or that do not vary, are left out.
+    """
+    rows = [(u, errors.split.utterances[u.id]) for u in errors.shown.score.utterances]
+    rows = [(u, own) for u, own in rows if u.ref_units and own.seconds > 0]
+    factors: dict[tuple[str, str], list[Any]] = {
+        ("duration", "seconds"): [own.seconds for _, own in rows],
+        ("speaking rate", "words per second"): [u.ref_units / own.seconds for u, own in rows],
+        ("signal-to-noise ratio", "dB"): [own.snr for _, own in rows],
+    }
+    charts = [
+        _factor_figure(errors.split.name, *names, bins)
+        for names, values in factors.items()
+        for known in [[n for n, value in enumerate(values) if value is not None]]
+        for bins in [
+            quantile_bins(
+                [values[n] for n in known],
+                [rows[n][0].errors for n in known],
+                [rows[n][0].ref_units for n in known],
+            )
+        ]
+        if len(bins) > 1
+    ]
+    if not charts:
+        return Markup("")
+    return _titled(f"{errors.split.name}, by {errors.shown.name}", side_by_side(charts))
+
+
+def _factor_figure(split: str, factor: str, unit: str, bins: Sequence[Bin]) -> Markup:
+    titles = [
+        f"{one.low:.3g} to {one.high:.3g} {unit}: WER {one.wer:.2f} %, {one.errors:,} errors in "
+        f"{one.words:,} words of {one.utterances:,} utterances"
+        for one in bins
+    ]
+    x, y = [one.middle for one in bins], [one.wer for one in bins]
+    room = 0.05 * (x[-1] - x[0])
+    chart = Chart(
+        f"WER of {split} against {factor}",
+        unit,
+        "WER in %",
+        [Series("", x, y, markers=True, titles=titles)],
+        x_range=(x[0] - room, x[-1] + room),
+    )
+    caption = f"{len(bins)} groups of about {bins[0].utterances:,} utterances, at their medians."
+    return figure(chart, f"WER against {factor}", caption)
+
+
+MAX_SYSTEMS = 10
+"""Most systems of a table, those with the fewest errors."""
+SIGNIFICANCE_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One decode against another of the same utterances."""
+
+    points: float
+    """Difference of word error rates in percentage points; below 0 the second is better."""
+    test: MatchedPairs
+    exact: float
+    """p-value of the exact test that exchanges the systems of utterances."""
+
+    @property
+    def p_value(self) -> float:
+        """That of the matched pairs test or, of fewer than `MANY_SEGMENTS` segments, whose mean is
+        not normally distributed, the exact one."""
+        return self.exact if self.test.segments < MANY_SEGMENTS else self.test.p_value
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is significant at 5 %."""
+        return self.p_value < SIGNIFICANCE_LEVEL
+
+
+def compare_decodes(first: Decode, second: Decode) -> Difference:
+    """Compare two decodes that were scored on the same references."""
+    both = list(zip(first.score.utterances, second.score.utterances, strict=True))
+    test = matched_pairs(((a.pairs, b.pairs) for a, b in both), [a.block for a, _ in both])
+    more: Counter[str] = Counter()
+    for a, b in both:
+        more[a.block] += b.errors - a.errors
+    exact = permutation_p_value(list(more.values()))
+    return Difference(second.score.percent - first.score.percent, test, exact)
+
+
+def format_p_value(value: float) -> str:
+    """Return a p-value as it is shown."""
+    return "p < 0.001" if value < 0.001 else f"p {value:.3f}"
+
+
+def pairwise_tests_table(errors: SplitErrors) -> Markup:
+    """Return the table of a split: in each cell the row's system against the column's."""
+    decodes = sorted(errors.decodes, key=lambda decode: decode.score.errors)[:MAX_SYSTEMS]
+    if len(decodes) < 2:
+        return Markup("")
+    found = {
+        (row, column): compare_decodes(decodes[column], decodes[row])
+        for row in range(1, len(decodes))
+        for column in range(row)
+    }
+    rows = [
+        _pairwise_row(row, decode, [found.get((row, column)) for column in range(len(decodes) - 1)])
+        for row, decode in enumerate(decodes)
+    ]
+    return Table(
+        f"{errors.split.name}: differences of systems",
+        [Column(""), *(Column(f"{number + 1}") for number in range(len(decodes) - 1))],
+        rows,
+        _pairwise_note(len(errors.decodes), found.values()),
+        stacked=True,
+    ).html()
+
+
+def _pairwise_row(number: int, decode: Decode, found: Sequence[Difference | None]) -> Row:
+    cells = [
+        Cell("")
+        if one is None
+        else Cell(f"{one.points:+.2f}", format_p_value(one.p_value), best=one.significant)
+        for one in found
+    ]
+    return Row([Cell(f"{number + 1}. {decode.name}"), *cells])
+
+
+def _pairwise_note(systems: int, found: Collection[Difference]) -> str:
+    note = (
+        "The row's WER minus that of the system with the column's number, in percentage points, in "
+        f"bold where p is below {SIGNIFICANCE_LEVEL:g} by NIST's matched pairs test (MAPSSWE); p "
+        "is not corrected for the number of comparisons."
+    )
+    if any(one.test.segments < MANY_SEGMENTS for one in found):
+        note += (
+            f" Where fewer than {MANY_SEGMENTS} segments have errors, it is the exact p of "
+            "exchanging the systems of utterances."
+        )
+    if systems > MAX_SYSTEMS:
+        note += f" The best {MAX_SYSTEMS} of {systems} systems."
+    return note
+
+
+ALIGNMENT_DIR, ALIGNERS = "ali", ("sat", "lda_mllt", "tri", "mono")
+"""Where recipes keep the alignment of the training data, and the systems that make it: the last
+that was trained."""
+WORD_BEGIN_SUFFIXES = ("_B", "_S")
+"""Suffixes of the phones that begin a word."""
+
+
+def worst_alignments(
+    run: RunFolder,
+    splits: Sequence[Split],
+    number: int,
+    budget: Budget,
+    clip: Callable[[Split, str], Clip | None],
+) -> Markup:
+    """Return cards of the utterances whose alignments have the lowest likelihood per frame.
+
+    Args:
+      run: the run.
+      splits: among them the one that is aligned.
+      number: number of utterances.
+      budget: limits the size of the page.
+      clip: returns the audio of an utterance, None where it cannot be read.
+    """
+    rows = run.table(f"{ALIGNMENT_DIR}/table.tsv")
+    aligner = next((name for name in ALIGNERS if (run.root / name / "topology.json").exists()), "")
+    if not rows or not aligner:
+        return Markup("")
+    topology = Topology.load(run.root / aligner / "topology.json")
+    store = AlignmentStore(run.root / ALIGNMENT_DIR)
+    likelihoods = {row["utterance"]: float(row["log_likelihood_per_frame"]) for row in rows}
+    aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
+    # An id may be in other splits too; the first is that of training, which is aligned.
+    of_split = {id: split for split in reversed(splits) for id in split.utterances}
+    # No more are tried: without audio or room on the page that would be the whole training data.
+    lowest = [(value, id) for value, id in aligned if id in of_split][:number]
+    cards: list[Markup] = []
+    for likelihood, id in lowest:
+        split = of_split[id]
+        media = clip(split, id)
+        if media is None:
+            continue
+        phones = phone_times(store.load(id), topology)
+        words = word_times_from_phones(phones, split.utterances[id].text.split(), topology)
+        sound = aligned_player(media, id, words, _spoken_phones(phones, topology))
+        facts = f"{media.seconds:.1f} s; log-likelihood per frame {likelihood:.1f}"
+        card = macros("run.html").alignment_card(id, facts, sound)
+        if budget.take(card):
+            cards.append(card)
+    if not cards:
+        return Markup("")
+    failed = sum(row["status"] == "failed" for row in rows)
+    note = f"Aligned by {aligner}: {len(aligned):,} utterances; {failed:,} failed."
+    return joined([macros("parts.html").note(note), *cards])
+
+
+def word_times_from_phones(
+    phones: Sequence[TimedToken], words: Sequence[str], topology: Topology
+) -> list[TimedToken]:
+    """Join the phones of each word; empty where there are not as many as words were said."""
+    found: list[TimedToken] = []
+    for phone in phones:
+        if phone.token == _silence(topology):
+            continue
+        if (
+            phone.token.endswith(WORD_BEGIN_SUFFIXES)
+            or phone.token == without_positions((phone.token,))[0]
+        ):
+            found.append(phone)
+        elif found:
+            found[-1] = found[-1]._replace(end_s=phone.end_s)
+    if len(found) != len(words):
+        return []
+    return [times._replace(token=word) for times, word in zip(found, words, strict=True)]
+
+
+def _silence(topology: Topology) -> str:
+    return topology.phones[topology.silence - 1]
+
+
+def _spoken_phones(phones: Sequence[TimedToken], topology: Topology) -> list[TimedToken]:
+    """Return the phones without silences, without the marks of their places in words."""
+    return [
+        p._replace(token=without_positions((p.token,))[0])
+        for p in phones
+        if p.token != _silence(topology)
+    ]

@@ -1,0 +1,272 @@
+"""A run directory as the report reads it, and the list of runs below a folder."""
+
+import json
+import os
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toolkit.errors import ToolkitError
+from toolkit.score.results import Result, ResultsError, read_results
+from toolkit.stages.directory import RunDirectory
+from toolkit.storage.reading import DAMAGE_ERRORS, regular
+
+DAMAGE = (ToolkitError, *DAMAGE_ERRORS)
+"""Exceptions that reading damaged files may raise."""
+
+T = TypeVar("T")
+
+
+class ReportError(ToolkitError):
+    """A folder that holds no run."""
+
+
+@dataclass
+class RunFolder:
+    """The files of a run; a file that cannot be read counts as missing and is noted."""
+
+    root: Path
+    problems: list[str] = field(default_factory=list)
+    """Files that could not be read, with reasons, for the end of the page."""
+
+    @classmethod
+    def open(cls, root: Path) -> "RunFolder":
+        """Return the run in a folder.
+
+        Raises:
+          ReportError: the folder does not exist, or no stage was ever started in it.
+        """
+        root = Path(root)
+        if not root.is_dir():
+            raise ReportError(f"{root} is not a folder: name the run directory, exp/<profile>")
+        if not (root / "stages").is_dir() and not (root / "data").is_dir():
+            raise ReportError(
+                f"{root} is not a run directory: it has neither stages/ nor data/; "
+                "a recipe's run.py makes one, by default exp/<profile> in its folder"
+            )
+        return cls(root.absolute())
+
+    @property
+    def directory(self) -> RunDirectory:
+        """The run directory as the runner sees it."""
+        return RunDirectory(self.root)
+
+    def name(self, path: Path) -> str:
+        """Return a path relative to the run directory, or to `.partial/NN`, to show on the page."""
+        parts = path.relative_to(self.root).parts
+        return "/".join(parts[2:] if parts[0] == ".partial" else parts)
+
+    def find(self, pattern: str) -> list[Path]:
+        """Return the files that match a pattern, those of unfinished stages included.
+
+        Files of finished stages come before those of unfinished ones.
+        """
+        finished = sorted(self.root.glob(pattern))
+        return finished + sorted(self.root.glob(f".partial/[0-9]*/{pattern}"))
+
+    def text(self, path: str | Path) -> str | None:
+        """Return a file's text, None when there is none."""
+        try:
+            return regular(self.root / path).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.note(self.root / path, error)
+            return None
+
+    def json(self, path: str | Path) -> Any:
+        """Return the content of a JSON file, None when it is missing or damaged."""
+        text = self.text(path)
+        if text is None:
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:  # damaged, or nested too deep
+            self.note(self.root / path, error)
+            return None
+
+    def table(self, path: str | Path) -> list[dict[str, str]]:
+        """Return the rows of a tab-separated file with a header; none when it is missing."""
+        lines = (self.text(path) or "").splitlines()
+        if not lines:
+            return []
+        head = lines[0].split("\t")
+        rows = [line.split("\t") for line in lines[1:] if line]
+        return [dict(zip(head, row, strict=False)) for row in rows if len(row) == len(head)]
+
+    def part(self, make: Callable[[], T], otherwise: T) -> T:
+        """Return what `make` makes of the run's files, `otherwise` when they are damaged."""
+        try:
+            return make()
+        except DAMAGE as error:
+            problem = f"a part of the page could not be made: {type(error).__name__}: {error}"
+            self.problems.append(problem)
+            return otherwise
+
+    def note(self, path: Path, error: Exception | str) -> None:
+        """Note a file that cannot be read."""
+        path = Path(path)
+        name = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+        self.problems.append(f"{name}: {error}")
+
+
+_MARKER_NAME = re.compile(r"\d\d\.json")
+LINE_WIDTH = 100
+
+
+class RunsError(ToolkitError):
+    """A folder of runs that is not there."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    path: str
+    recipe: str
+    """Its name; empty where it is not known."""
+    profile: str
+    stages_done: int
+    ended: str
+    """When the last stage ended, in ISO format; empty if none has."""
+    bytes: int
+    """The sizes of its files."""
+    best: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """By split the lowest word error rate in percent, and the system."""
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Return the runs in a folder or below it, by path.
+
+    Links are followed to run directories and to folders of them, as of runs on another disk, unless
+    those lie below the folder too. What cannot be read, or is removed meanwhile by a run that goes
+    on, is left out.
+
+    Raises:
+      RunsError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise RunsError(f"{folder} is not a folder: name one with run directories below it")
+    found, linked = [], []
+    for parent, folders, _ in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if _is_run(Path(parent)):
+            found.append(Path(parent))
+            folders.clear()
+        for path in (Path(parent, name) for name in folders):
+            if path.is_symlink():
+                linked += [path] if _is_run(path) else filter(_is_run, _folders_in(path))
+    known = {os.path.realpath(path) for path in found}
+    for path in sorted(linked, key=lambda path: (len(path.parts), path)):
+        if (real := os.path.realpath(path)) not in known:
+            known.add(real)
+            found.append(path)
+    runs = []
+    for path in sorted(found):
+        with suppress(ReportError):  # the run was removed meanwhile
+            runs.append(_read_run(path, _markers(path / "stages")))
+    return runs
+
+
+def _is_run(path: Path) -> bool:
+    stages = path / "stages"
+    return bool(_markers(stages)) or os.path.lexists(stages / "last_command.json")
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _markers(stages: Path) -> list[Path]:
+    try:
+        return sorted(path for path in stages.iterdir() if _MARKER_NAME.fullmatch(path.name))
+    except OSError:
+        return []
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _read_run(root: Path, paths: Sequence[Path]) -> Run:
+    run = RunFolder.open(root)
+    markers = [marker for path in paths if isinstance(marker := run.json(path.absolute()), dict)]
+    last = run.json("stages/last_command.json")
+    last = last if isinstance(last, dict) else {}
+    size = sum(
+        _file_size(os.path.join(parent, name))
+        for parent, _, names in os.walk(root)
+        for name in names
+    )
+    return Run(
+        str(root),
+        _string(last.get("recipe")),
+        _string(last.get("profile")),
+        len(markers),
+        max((_string(marker.get("ended")) for marker in markers), default=""),
+        size,
+        _best_results(root),
+    )
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _best_results(root: Path) -> dict[str, tuple[float, str]]:
+    """The results of the run, or, before its last stage, of what it has decoded.
+
+    What was decoded again since the last stage replaces the row in the results.
+    """
+    results = root / "results.json"
+    decoded = [
+        row for path in sorted(root.glob("decode/*/rows.json")) for row in _readable_results(path)
+    ]
+    newest = {row.key: row for row in decoded}
+    listed = _readable_results(results) if results.exists() else decoded
+    best: dict[str, tuple[float, str]] = {}
+    for row in (newest.get(row.key, row) for row in listed):
+        if row.split not in best or row.wer < best[row.split][0]:
+            best[row.split] = (row.wer, row.system)
+    return best
+
+
+def _readable_results(path: Path) -> list[Result]:
+    try:
+        return read_results(path)
+    except ResultsError:
+        return []
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.{0 if size >= 1e7 else 1}f} MB"
+
+
+def table_lines(runs: Sequence[Run]) -> list[str]:
+    """Return the lines of a table; results stand below their run."""
+    if not runs:
+        return ["no runs here"]
+    width = max(len(run.path) for run in runs)
+    table = [f"{'run':<{width}}  stages  ended             size"]
+    for run in runs:
+        ended = run.ended[:16].replace("T", " ")
+        table.append(
+            f"{run.path:<{width}}  {run.stages_done:6d}  {ended:<16}  {_megabytes(run.bytes)}"
+        )
+        best = ", ".join(f"{split} {wer:.2f} ({who})" for split, (wer, who) in run.best.items())
+        if best:
+            table += textwrap.wrap(
+                f"WER {best}", LINE_WIDTH - 4, initial_indent="    ", subsequent_indent="    "
+            )
+    return table
