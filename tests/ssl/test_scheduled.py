@@ -325,7 +325,9 @@ def test_a_selection_is_of_the_targets_it_was_made_from(
     assert json.loads(path.read_text())["data"] != json.loads(before)["data"]
 
 
-@pytest.mark.parametrize("wrong", [{"hours": 0.0}, {"labelled_factor": 0.0}, {"epochs": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"hours_per_sub_epoch": 0.0}, {"labelled_rate_factor": 0.0}, {"epochs": 0}]
+)
 def test_impossible_configurations(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ScheduledConfig(**wrong)

@@ -154,7 +154,7 @@ def test_chunked_forward_is_the_full_forward_when_chunks_are_long_enough(make_ch
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"frames": 0}, {"batch": 0}, {"window": 0}, {"left_context": -1}]
+    "wrong", [{"frames": 0}, {"chunks_per_batch": 0}, {"shuffle_frames": 0}, {"left_context": -1}]
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

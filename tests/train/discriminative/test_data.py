@@ -191,7 +191,7 @@ def test_moving_a_batch_keeps_its_lattices(make_data):
     assert batch.to(torch.device("cpu")) is batch
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"max_frames": 0}])
+@pytest.mark.parametrize("wrong", [{"utterances_per_batch": 0}, {"max_frames": 0}])
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LatticeBatchConfig(**wrong)

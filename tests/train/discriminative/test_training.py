@@ -236,7 +236,7 @@ def test_a_killed_run_ends_with_the_same_bits(toy, train, tmp_path):
 def test_exclusions_are_listed_and_too_many_refused(toy, train, tmp_path):
     stores = toy()
     del stores.lattices.lengths["utt007"]
-    config = replace(CONFIG, epochs=1, data=LatticeBatchConfig(4, max_frames=58))
+    config = replace(CONFIG, epochs=1, batches=LatticeBatchConfig(4, max_frames=58))
     train(stores, tmp_path / "some", config)
     lines = (tmp_path / "some/excluded.tsv").read_text().splitlines()
     assert lines == ["utt007\tno lattice", "utt039\t59 frames of 30 ms, allowed are 58"]

@@ -47,7 +47,7 @@ def test_it_learns_what_a_trigram_cannot(tmp_path):
     config = replace(
         CONFIG,
         epochs=6,
-        batch=40,
+        words_per_batch=40,
         samples=100,
         initial_rate=3e-2,
         final_rate=1e-2,
@@ -110,7 +110,7 @@ def test_a_finished_training_is_not_repeated_and_another_is_not_continued(
 
 
 @pytest.mark.parametrize(
-    "change", [{"batch": 0}, {"samples": 0}, {"held_out": 1}, {"vocabulary_size": 0}]
+    "change", [{"words_per_batch": 0}, {"samples": 0}, {"held_out": 1}, {"vocabulary_size": 0}]
 )
 def test_impossible_settings_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
