@@ -290,7 +290,7 @@ def test_settings_and_stores_that_do_not_fit(
     monkeypatch.setattr(scheduled, "student_loss", stop)
     with pytest.raises(KilledError):
         train(tmp_path / "d", config)
-    with pytest.raises(TrainingError, match="labelled_factor"):
+    with pytest.raises(TrainingError, match="labelled_rate_factor"):
         train(tmp_path / "d", replace(config, labelled_rate_factor=1.5))
     save_model(tmp_path / "start", make_model(replace(STUDENT, input_dim=15, output_dim=CLASSES)))
     with pytest.raises(TrainingError, match="initial weights"):
