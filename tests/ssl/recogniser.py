@@ -31,7 +31,7 @@ class System:
 
     def __init__(self, speech, folder) -> None:
         self.folder, self.speech = folder, speech
-        write_shard(folder / "ali.000000.safetensors", speech.states, [])
+        write_shard(folder / "ali.000000.tar", speech.states, [])
         self.senones = Senones.monophone(speech.topology.at_low_rate())
         self.normaliser = folder / "normaliser.json"
         estimate_normaliser(FeatureStore(speech.cepstra)).save(self.normaliser)

@@ -10,9 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save
+import numpy as np
 from torch import Tensor
 
 from toolkit.align.corpus import align_at_offsets
@@ -23,7 +21,7 @@ from toolkit.decode.search import Decoder, last_lattice, load_once
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.features.config import LOW_RATE_FACTOR
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import FeatureStore, ShardStore, shard_writer
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
@@ -33,7 +31,6 @@ from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.ssl.config import RecognisedPhonesConfig, SelfTrainingConfig
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import check_tensor, files_of_tensors, reading
 from toolkit.train.errors import TrainingDataError
 
 if TYPE_CHECKING:
@@ -281,7 +278,7 @@ class DamagedPhonesError(ToolkitError):
 
 
 class RecognisedPhones:
-    """A folder of `phones.NNNNNN.safetensors`, in which `recognise_phones` has written.
+    """A folder of `phones.NNNNNN.tar`, in which `recognise_phones` has written.
 
     Each holds an int32 matrix [K, 3] by utterance: the phones of its alternatives, one after the
     other, each with how often the alternative was drawn, its id, and the 10 ms frame in which it
@@ -296,34 +293,34 @@ class RecognisedPhones:
     transcribed = False
 
     def __init__(self, folder: Path, features: FeatureStore, samples: int) -> None:
-        self._folder = Path(folder)
+        self._rows = ShardStore(folder, "phones", _to_rows, DamagedPhonesError, ADVICE)
         self._features = features
         self._samples = samples
-
-    @cached_property
-    def _shard_of(self) -> dict[str, Path]:
-        paths = sorted(self._folder.glob("phones.*.safetensors"))
-        return files_of_tensors(paths, DamagedPhonesError, ADVICE)
 
     @property
     def ids(self) -> list[str]:
         """The utterances in which something was recognised."""
-        return list(self._shard_of)
+        return self._rows.ids
 
-    def load(self, name: str) -> PhoneAlternatives:
+    def load(self, utterance: str) -> PhoneAlternatives:
         """Read what may have been said in an utterance."""
-        path = self._shard_of[name]
-        with reading(path, DamagedPhonesError, ADVICE), safe_open(path, "pt") as file:
-            check_tensor(file, name, ("I32", 2))
-            rows = file.get_tensor(name).numpy()
-            starts = (rows[:, 2] == 0).nonzero()[0]
-            least = rows.min(axis=0, initial=2**31 - 1)
-            if rows.shape[1] != 3 or not len(starts) or starts[0] or (least < (1, 1, 0)).any():
-                raise ValueError(f"the phones of {name} are not those of alternatives")
-        frames, ends = self._features.num_frames(name), [*starts[1:], len(rows)]
+        rows = self._rows.load(utterance)
+        starts = (rows[:, 2] == 0).nonzero()[0]
+        frames, ends = self._features.num_frames(utterance), [*starts[1:], len(rows)]
         parts = [rows[start:end] for start, end in zip(starts, ends, strict=True)]
         times = tuple(PhoneTimes(part[:, 1], part[:, 2], frames) for part in parts)
         return PhoneAlternatives(times, rows[starts, 0] / self._samples)
+
+
+def _to_rows(array: np.ndarray) -> np.ndarray:
+    """Return the rows (times drawn, phone, first frame) of alternatives as they are stored."""
+    if array.dtype != np.int32 or array.ndim != 2 or array.shape[1] != 3:
+        raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [K, 3]")
+    starts = (array[:, 2] == 0).nonzero()[0]
+    least = array.min(axis=0, initial=2**31 - 1)
+    if not len(starts) or starts[0] or (least < (1, 1, 0)).any():
+        raise ValueError("the phones are not those of alternatives")
+    return array
 
 
 def recognise_phones(
@@ -403,7 +400,7 @@ class _PhoneRecogniser:
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write the phones of each utterance in which some were found."""
         number, ids = shard
-        path = self.out / f"phones.{number:06d}.safetensors"
+        path = self.out / f"phones.{number:06d}.tar"
         if path.exists():
             return path
         compiler = TranscriptGraphs(Lang.load(self.lang), self.senones)
@@ -413,8 +410,10 @@ class _PhoneRecogniser:
             return list(self._phones(scored, compiler))
 
         found = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
-        rows = {name: torch.tensor(own, dtype=torch.int32) for name, own in found if own}
-        write_atomically(path, save(rows))
+        with shard_writer(path) as writer:
+            for name, rows in sorted(found):
+                if rows:
+                    writer.add_array(name, np.array(rows, dtype=np.int32))
         return path
 
     def _phones(

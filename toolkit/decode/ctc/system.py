@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.config.fields import from_plain, read_plain
@@ -34,7 +34,7 @@ from toolkit.decode.tune import (
     write_grid,
 )
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import FeatureStore, ShardStore, field_file, shard_writer
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
 from toolkit.models.ctc import CtcModel, ctc_log_probs
@@ -50,7 +50,7 @@ from toolkit.score.results import (
 )
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
+from toolkit.storage.reading import NATURAL, read_json, reading
 
 POSTERIORS = "posteriors.json"
 BATCH = 16  # utterances
@@ -67,28 +67,37 @@ class Posteriors(Mapping[str, Tensor]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Path(folder)
         what = "not a folder of finished posteriors"
         with reading(folder, CtcDecodeError, "decode again", what):
-            self._files: dict[str, int] = read_json(self._folder / POSTERIORS, {str: NATURAL})
-        self._loaded: tuple[int, dict[str, Tensor]] = (-1, {})
+            utterances = read_json(Path(folder) / POSTERIORS, {"utterances": NATURAL})["utterances"]
+            self._store = ShardStore(
+                folder, "posteriors", _to_log_probs, CtcDecodeError, "decode again"
+            )
+            if len(self._store) != utterances:
+                raise ValueError(f"{len(self._store)} utterances, not {utterances}")
 
     def __getitem__(self, utterance: str) -> Tensor:
-        """Return the posteriors of an utterance; the last file read is kept in memory."""
-        number = self._files[utterance]
-        if self._loaded[0] != number:
-            path = _path(self._folder, number)
-            with reading(path, CtcDecodeError, "decode again"):
-                self._loaded = number, read_tensors(path, {utterance: ("F32", 2)})[0]
-        return self._loaded[1][utterance]
+        """Return the posteriors of an utterance."""
+        if utterance not in self._store:
+            raise KeyError(utterance)
+        return self._store.load(utterance)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the utterance ids, file by file."""
-        return iter(self._files)
+        return iter(self._store.ids)
 
     def __len__(self) -> int:
         """Number of utterances."""
-        return len(self._files)
+        return len(self._store)
+
+
+def _to_log_probs(array: np.ndarray) -> Tensor:
+    if array.dtype != np.float32 or array.ndim != 2:
+        raise ValueError(f"{array.dtype} {list(array.shape)}, not float32 [T, C]")
+    log_probs = torch.from_numpy(array)
+    if not log_probs.isfinite().all():
+        raise ValueError("values that are not finite numbers")
+    return log_probs
 
 
 def write_posteriors(
@@ -118,16 +127,16 @@ def write_posteriors(
         path = _path(out, number)
         if not path.exists():
             rows = [normalise.apply(store.load(name), store.state(name)) for name in ids]
-            found = dict(zip(ids, _log_probs(network, rows), strict=True))
-            write_atomically(path, save(found))
+            with shard_writer(path) as writer:
+                for name, log_probs in zip(ids, _log_probs(network, rows), strict=True):
+                    writer.add_array(name, log_probs.cpu().numpy())
         if progress is not None:
             progress(number + 1, len(store.shards))
-    files = {name: number for number, ids in enumerate(store.shards) for name in ids}
-    write_atomically(out / POSTERIORS, json.dumps(files, ensure_ascii=False) + "\n")
+    write_atomically(out / POSTERIORS, json.dumps({"utterances": len(store)}) + "\n")
 
 
 def _path(folder: Path, number: int) -> Path:
-    return folder / f"posteriors.{number:06d}.safetensors"
+    return folder / field_file("posteriors", number)
 
 
 @torch.inference_mode()
