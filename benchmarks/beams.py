@@ -146,17 +146,17 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
     audio, frames = 0.0, 0
     for recording in _scored(recogniser, sources):
         if not frames:  # compile
-            decoder.best(decoder.search(one.log_likelihoods), weights)
-        audio, frames, best = audio + one.seconds, frames + len(one.log_likelihoods), []
+            decoder.best(decoder.search(recording.log_likelihoods), weights)
+        audio, frames, best = audio + recording.seconds, frames + len(recording.log_likelihoods), []
         for number, widened in enumerate(decoders):
             start = process_time()
-            result = widened.search(one.log_likelihoods)
-            texts[number][one.name] = widened.best(result, weights).text
+            result = widened.search(recording.log_likelihoods)
+            texts[number][recording.name] = widened.best(result, weights).text
             seconds[number] += process_time() - start
             arcs[number] += result.lattices[0].num_arcs if result.lattices else 0
             best.append(_best_score(result))
-        for number, found in enumerate(best):
-            worse[number] += found < best[-1] - LOST
+        for number, best_score in enumerate(best):
+            worse[number] += best_score < best[-1] - LOST
     if not frames:
         raise BenchmarkError("the recordings are too short to recognise anything in them")
     # A recording that is too short to have features has no text: all its words are deleted.
