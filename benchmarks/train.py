@@ -95,7 +95,7 @@ class LatticeFreeSteps:
         noise = _Utterances(network.input_dim // 3, utterances, frames)
         senones = Senones.monophone(noise.topology.at_low_rate())
         times = {n: PhoneTimes.of(noise.states.load(n), noise.topology) for n in noise.ids}
-        sentences = [found.phones.tolist() for found in times.values()]
+        sentences = [word_times.phones.tolist() for word_times in times.values()]
         self.denominator = make_denominator(phone_ngram(sentences, PhoneNgramConfig(3)), senones)
         aligned = LowRateAlignments(noise.states, noise.topology, senones)
         corpus = Corpus([(noise, aligned)], noise, senones.num_pdfs)
@@ -139,8 +139,8 @@ class CriterionAlone:
     def run(self) -> float:
         """Compute value and gradient of one batch, and return its frames."""
         batch, scores = self._batch, self.scores.requires_grad_()
-        found = lfmmi(scores, batch.chunk_lengths, batch.numerators, self._denominator, LEAK)
-        found.objective.sum().backward()
+        result = lfmmi(scores, batch.chunk_lengths, batch.numerators, self._denominator, LEAK)
+        result.objective.sum().backward()
         return float(batch.frames)
 
 

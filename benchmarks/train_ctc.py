@@ -272,10 +272,10 @@ def _skinny(hidden: int, rows: int, device: torch.device) -> float:
     x, weights = torch.randn(rows, hidden, device=device), torch.randn(hidden, 4 * hidden)
     y, weights = torch.zeros(rows, 4 * hidden, device=device), spread_rows(weights.to(device))
     for _ in range(2):
-        before = perf_counter()
+        begin = perf_counter()
         for _ in range(SKINNY_REPEATS):
             torch.mm(x, weights, out=y)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = perf_counter() - before
+        seconds = perf_counter() - begin
     return SKINNY_REPEATS * 8 * rows * hidden**2 / seconds
