@@ -30,9 +30,10 @@ from toolkit.decode.bundle import (
     write_ctc_bundle,
     write_systems,
 )
+from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.evaluation import EvaluationPlan
 from toolkit.decode.ctc.recogniser import CtcScorer
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.decode.ctc.system import Posteriors, SplitData, decode_ctc, tune_beam, write_posteriors
 from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import (
@@ -211,10 +212,10 @@ def training_plan(run: Run) -> TrainingPlan:
     plan = EvaluationPlan(
         *names,
         records=valid,
-        batch=run.config.readers.batch,
+        batch=run.config.readers.utterances_per_batch,
         pad_to=run.config.readers.pad_to,
         width=run.config.evaluation_width,
-        weight=run.config.train.weight,
+        weight=run.config.train.loss_per,
         evaluation=evaluation,
         **dictionary,
     )

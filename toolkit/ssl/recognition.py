@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
+from toolkit.align.corpus import align_at_offsets
 from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
-from toolkit.decode.search import Decoder, last_lattice, load_once
+from toolkit.decode.search import Decoder, DecoderFiles, open_decoder
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.features.shards import FeatureStore, ShardStore, shard_writer
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
+from toolkit.ssl.config import RecognisedPhonesConfig, SelfTrainingConfig
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
@@ -38,47 +38,6 @@ if TYPE_CHECKING:
 TEXT = "text"
 TABLE = "confidence.tsv"
 ADVICE = "recognise the utterances again"
-
-
-@dataclass(frozen=True)
-class SelfTrainingConfig:
-    """Selection of the recognised utterances."""
-
-    share: float = 0.5
-    """Share of the frames that is kept, of the most confident utterances; 1 for all utterances that
-    have a word."""
-    threshold: float = 0.0
-    """Lowest confidence that is kept, 0 to 1; an utterance's is the mean of its words', about the
-    share of correct words."""
-    samples: int = 100
-    """Number of paths sampled from a lattice for the confidences."""
-    align: CorpusAlignConfig = CorpusAlignConfig(max_failed=0.5)
-    """Alignment of the recognised words."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}, needs to be from 0 to 1")
-        if self.samples < 1:
-            raise ValueError(f"samples is {self.samples}, needs to be at least 1")
-
-
-@dataclass(frozen=True)
-class RecognisedPhonesConfig:
-    """How much of a lattice of recognised speech training sees."""
-
-    samples: int = 50
-    """Number of paths drawn from a lattice in proportion to their posteriors."""
-    alternatives: int = 1
-    """Most word sequences that are kept of an utterance, those drawn most often. 1: the likeliest
-    words alone, as if they had been said; with 8 the far-field demo's student deletes more words
-    and makes 21 % more errors."""
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "alternatives"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -132,7 +91,7 @@ def recognise_and_align(
     model: Path,
     normaliser: Path,
     features: Path,
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -251,7 +210,7 @@ def most_confident(
 class _WordRecogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     samples: int
     calibration: Path | None
@@ -263,18 +222,17 @@ class _WordRecogniser:
         path = self.out / f"recognised.{number:06d}.jsonl"
         if path.exists():
             return path
-        table = SymbolTable.read(self.decoder.words)
         calibrated = Calibration() if self.calibration is None else None
         calibrated = calibrated or Calibration.load(self.calibration)
-        load_once(self.decoder)
+        decoder = open_decoder(self.decoder)
 
         def recognise(scored: ScoredUtterance) -> str:
-            words, posteriors = self._words(scored)
+            words, posteriors = self._words(decoder, scored)
             confidences = calibrated(posteriors)
             plain = {
                 "utterance": scored.utterance,
                 "frames": scorer.store.num_frames(scored.utterance),
-                "text": " ".join(map(table.symbol, words)),
+                "text": decoder.text(words),
                 "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
             }
             return json.dumps(plain) + "\n"
@@ -282,9 +240,11 @@ class _WordRecogniser:
         write_atomically(path, "".join(map_utterances(recognise, scorer, ids, threads)))
         return path
 
-    def _words(self, scored: ScoredUtterance) -> tuple[Sequence[int], list[float]]:
+    def _words(
+        self, decoder: Decoder, scored: ScoredUtterance
+    ) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
-        lattice = last_lattice(scored, self.decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return (), []
         words = lattice.best_words(self.weights)
@@ -367,7 +327,7 @@ def recognise_phones(
     model: Path,
     normaliser: Path,
     features: Path,
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -430,7 +390,7 @@ def recognise_phones(
 class _PhoneRecogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     lang: Path
     senones: Senones
@@ -444,10 +404,10 @@ class _PhoneRecogniser:
         if path.exists():
             return path
         compiler = TranscriptGraphs(Lang.load(self.lang), self.senones)
-        load_once(self.decoder)
+        decoder = open_decoder(self.decoder)
 
         def recognise(scored: ScoredUtterance) -> list[tuple[int, int, int]]:
-            return list(self._phones(scored, compiler))
+            return list(self._phones(decoder, scored, compiler))
 
         found = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
         with shard_writer(path) as writer:
@@ -457,10 +417,10 @@ class _PhoneRecogniser:
         return path
 
     def _phones(
-        self, scored: ScoredUtterance, compiler: TranscriptGraphs
+        self, decoder: Decoder, scored: ScoredUtterance, compiler: TranscriptGraphs
     ) -> Iterator[tuple[int, int, int]]:
         """The rows of an utterance's matrix; none if the search or all alignments find no path."""
-        lattice = last_lattice(scored, self.decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
