@@ -18,7 +18,8 @@ from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.processes.devices import one_thread
 

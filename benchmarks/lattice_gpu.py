@@ -22,7 +22,8 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
-from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel, with_lookahead
 from toolkit.train.config import TrainerConfig
 from toolkit.train.cross_entropy import cross_entropy
 from toolkit.train.sequence import LatticeBatch, SequenceLoss

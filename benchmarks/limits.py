@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 
 SIZE = 2048
 GPU_SIZE = 8192
