@@ -16,7 +16,8 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import SHARDS, write_manifest
 from toolkit.features.shards import write_shard as write_features
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.numerator import PhoneTimes
 from toolkit.models.lstm import LstmConfig
 from toolkit.ssl.recognition import DamagedPhonesError, RecognisedPhones, RecognisedPhonesConfig
