@@ -17,7 +17,8 @@ from benchmarks import lattice_gpu as gpu_lattice
 from benchmarks.run import Case, Table, Target, compare, table_figure
 from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.decode.denominators import LatticeConfig, search
-from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import Lattice, load_fst
 from toolkit.fsa.lattice import LatticeArcs

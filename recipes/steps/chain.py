@@ -11,9 +11,9 @@ from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.processes import ranks
 from toolkit.stages.run import Run
 from toolkit.train.lfmmi import AlignedPhones, train_lfmmi

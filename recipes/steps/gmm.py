@@ -9,7 +9,8 @@ from recipes.steps.data import cuts, need_user_files, splits
 from recipes.steps.decoding import compose_graph, decoding_options, passes
 from recipes.steps.features import transcripts
 from toolkit.align.adapt import LatticeSearch, adapt_speakers, refine_on_lattices
-from toolkit.align.corpus import CorpusAlignConfig, align_corpus
+from toolkit.align.config import CorpusAlignConfig
+from toolkit.align.corpus import align_corpus
 from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.align.train_gmm import (
@@ -24,9 +25,9 @@ from toolkit.decode.search import Decoder
 from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.shards import FeatureStore
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
 from toolkit.lang.probabilities import estimate_probabilities

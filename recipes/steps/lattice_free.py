@@ -2,7 +2,7 @@
 
 import math
 
-from toolkit.fsa.denominator import PhoneNgramConfig
+from toolkit.fsa.config import PhoneNgramConfig
 from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.lfmmi import LfmmiChunkConfig, LfmmiConfig
 

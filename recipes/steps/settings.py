@@ -4,16 +4,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from recipes.steps.lattice_free import lattice_free
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConfig
+from toolkit.align.config import (
+    CorpusAlignConfig,
+    EmConfig,
+    LdaMlltConfig,
+    MonophoneConfig,
+    TriphoneConfig,
+)
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.denominators import LatticeConfig
 from toolkit.decode.search import DecodeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.features.normalise import Scope
-from toolkit.fsa.beam import Beam
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.fsa.config import Beam
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.tdnnf import TdnnfConfig

@@ -16,7 +16,7 @@ from tests.decode.test_speaker_bundle import bundle as speaker_bundle  # noqa: F
 from toolkit.decode.search import DecodeConfig
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.score.wer import score
 
 OWN = WIDTHS.index(1.0)

@@ -10,7 +10,7 @@ from toolkit.decode.bundle import NeuralFiles
 from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.rescore import NeuralRescoringConfig, RescoringWeights, rescore_system
 from toolkit.decode.search import DecodeConfig, Decoder
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.lang.arpa import write_binary
 from toolkit.lang.shortlist import Shortlist
 from toolkit.models.neural_lm import NeuralLm

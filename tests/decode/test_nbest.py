@@ -10,7 +10,7 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mu
 def test_lists_times_and_confidences(recogniser, tmp_path):
     from toolkit.decode.search import DecodeConfig, Decoder
     from toolkit.decode.system import NbestConfig, write_nbest_and_ctm
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     out, tuned = tmp_path / "out", tmp_path / "tuned.json"
@@ -59,7 +59,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
 def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):
     from toolkit.decode.search import DecodeConfig, Decoder
     from toolkit.decode.system import NbestConfig, Pass, decode_passes, write_nbest_and_ctm
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
     from toolkit.lang.arpa import write_binary
 
     config = DecodeConfig(2.0, scales=(1.0,), penalties=(-0.5,), beam=Beam(1000.0, 1000.0))

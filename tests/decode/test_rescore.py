@@ -9,8 +9,7 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "mumble": "YES"
 def decoded(recogniser, out, **changes):
     from toolkit.decode.search import DecodeConfig, Decoder
     from toolkit.decode.system import Pass, decode_passes
-    from toolkit.fsa.beam import Beam
-    from toolkit.fsa.rescore import RescoreLimits
+    from toolkit.fsa.config import Beam, RescoreLimits
     from toolkit.lang.arpa import write_binary
 
     big = recogniser.model([["YES", "YES"], ["NO", "NO"]] * 50 + recogniser.text, 3)
@@ -61,7 +60,7 @@ def test_the_large_model_decides_where_the_sound_leaves_doubt(recogniser, tmp_pa
 
 
 def test_utterances_that_meet_the_bound_are_counted(recogniser, tmp_path):
-    from toolkit.fsa.rescore import RescoreLimits
+    from toolkit.fsa.config import RescoreLimits
 
     limits = RescoreLimits(beam=1000.0, max_active=2)
     headline = decoded(recogniser, tmp_path / "out", rescoring=limits)

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from toolkit.align.em import EmConfig
+from toolkit.align.config import EmConfig
 from toolkit.decode import recogniser as recogniser_module
 from toolkit.decode.bundle import TunedSearch, write_speaker_bundle
 from toolkit.decode.recogniser import SpeakerRecogniser
 from toolkit.decode.search import DecodeConfig
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
 

@@ -23,7 +23,7 @@ from toolkit.decode.system import (
     write_word_times,
 )
 from toolkit.errors import ToolkitError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
 
 CONFIG = DecodeConfig(

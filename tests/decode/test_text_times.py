@@ -20,7 +20,7 @@ def spans(path):
 def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
     from toolkit.decode.search import DecodeConfig, Decoder
     from toolkit.decode.system import write_word_times
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     decoder = Decoder(recogniser.graph, recogniser.words, config)

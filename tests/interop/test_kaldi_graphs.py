@@ -21,7 +21,7 @@ from toolkit.decode.graph import make_lexicon
 from toolkit.decode.kaldi.graph import export_graph
 from toolkit.decode.kaldi.likelihoods import export_likelihoods
 from toolkit.decode.kaldi.search import load_graph
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import best_path

@@ -15,7 +15,8 @@ from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import SHARDS, FeatureStore, write_manifest
 from toolkit.features.shards import write_shard as write_features
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.numerator import PhoneTimes
 from toolkit.models.lstm import LstmConfig
 from toolkit.ssl.recognition import DamagedPhonesError, RecognisedPhones, RecognisedPhonesConfig

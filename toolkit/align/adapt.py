@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from toolkit.align.config import EmConfig
 from toolkit.align.em import (
     AlignedUtterances,
-    EmConfig,
     TrainingData,
     aligned_frames,
     partition_utterances,
@@ -20,10 +20,10 @@ from toolkit.align.em import (
 )
 from toolkit.features.gmm_features import GmmFeatures, save_transforms
 from toolkit.features.shards import map_shards
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.forward_backward import pdf_posteriors
 from toolkit.fsa.fst import Fst, load_fst
-from toolkit.fsa.search import search_with_retries
+from toolkit.fsa.search import GraphMismatchError, search_with_retries
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 
@@ -88,20 +88,22 @@ def refined(
       features: with these transforms, which the new ones are composed with.
     """
     last = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
-    done: dict[int, list[str]] = {}
+    last_speakers: dict[int, list[str]] = {}
     for speaker, number in last.items():
-        done.setdefault(number, []).append(speaker)
+        last_speakers.setdefault(number, []).append(speaker)
     sums, estimates = SpeakerStatistics({}), {}
     for number, part in enumerate(parts):
         sums.add(part)
-        for speaker in done.get(number, []):
+        for speaker in last_speakers.get(number, []):
             statistics = sums.by_speaker.pop(speaker, None)
             if statistics is not None:
                 estimates[speaker] = (*estimate_fmllr(statistics), statistics.beta)
     transforms, gains, frames = dict(features.transforms), 0.0, 0.0
     for speaker, (estimate, gain, beta) in sorted(estimates.items()):
-        old = features.transforms.get(speaker)
-        transforms[speaker] = (estimate if old is None else compose(estimate, old.double())).float()
+        previous = features.transforms.get(speaker)
+        transforms[speaker] = (
+            estimate if previous is None else compose(estimate, previous.double())
+        ).float()
         gains, frames = gains + gain * beta, frames + beta
     mean = gains / max(frames, 1)
     logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(estimates), mean)
@@ -178,9 +180,9 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
       out: the file of the refined transforms.
       jobs: worker processes.
     """
-    work = partial(accumulate_on_lattices, system=system, search=search)
+    accumulate = partial(accumulate_on_lattices, system=system, search=search)
     store = system.features.store
-    parts = map_shards(work, store, jobs, "adapt")
+    parts = map_shards(accumulate, store, jobs, "adapt")
     save_transforms(out, refined(parts, store.shards, system.features))
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from toolkit.align.config import LongConfig
 from toolkit.align.em import speech_mask
 from toolkit.align.folder import RecordingTimes, SpeakerAdaptation
 from toolkit.align.force_align import TranscriptGraphs, check_phones
@@ -18,7 +19,6 @@ from toolkit.align.inputs import Recording
 from toolkit.align.recording import (
     BLOCK_FRAMES,
     SAMPLE_STEP,
-    LongConfig,
     PhonePosteriors,
     RecordingAlignment,
     RecordingScores,

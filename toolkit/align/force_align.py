@@ -8,41 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.align.config import AlignConfig
 from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import BestPath
 from toolkit.fsa.lexicon import transcript_graph, unpack_label, weighted_transcript_graph
-from toolkit.fsa.search import search_best_paths
+from toolkit.fsa.search import GraphMismatchError, search_best_paths
 from toolkit.fsa.search_kernels import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-
-
-@dataclass(frozen=True)
-class AlignConfig:
-    """The search for the best path through a transcript."""
-
-    acoustic_scale: float = 0.1
-    """Factor on log-likelihoods; Kaldi's default for alignment."""
-    beam: float = 10.0
-    """First search beam, in scaled log units."""
-    retries: tuple[float, ...] = (4.0, 16.0)
-    """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
-    max_active: int = 2000
-    """Of the first beam, see `toolkit.fsa.beam.Beam`."""
-
-    def __post_init__(self) -> None:
-        if not min(self.acoustic_scale, self.beam, *self.retries) > 0:
-            raise ValueError("acoustic_scale, beam and retries must be positive")
-        if self.max_active < 2:
-            raise ValueError(f"max_active is {self.max_active}, needs to be 2 or more")
-        self.beams()
-
-    def beams(self) -> list[Beam]:
-        """The beams to try, in order."""
-        first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
-        return first.with_retries(self.retries)
 
 
 @dataclass(frozen=True)
@@ -108,22 +82,22 @@ def force_align(
       config: the search; utterances without a path are tried again with the wider beams.
     """
     alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
-    open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
+    unaligned = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
     for beam in config.beams():
-        if not open_ones:
+        if not unaligned:
             break
-        open_ones.sort(key=lambda i: (-len(log_likelihoods[i]), i))
+        unaligned.sort(key=lambda i: (-len(log_likelihoods[i]), i))
         paths = search_best_paths(
-            [log_likelihoods[i] * config.acoustic_scale for i in open_ones],
-            [graphs[i].fst for i in open_ones],
+            [log_likelihoods[i] * config.acoustic_scale for i in unaligned],
+            [graphs[i].fst for i in unaligned],
             beam,
         )
-        for i, path in zip(open_ones, paths, strict=True):
+        for i, path in zip(unaligned, paths, strict=True):
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
                 pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
                 alignments[i] = _read_path(path, pdfs, senones, score, beam.search)
-        open_ones = [i for i in open_ones if alignments[i] is None]
+        unaligned = [i for i in unaligned if alignments[i] is None]
     return alignments
 
 

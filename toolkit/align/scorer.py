@@ -134,7 +134,7 @@ def on_gpu(scorer: Scorer) -> bool:
 
 
 def map_scored_shards(
-    work: Work,
+    function: Work,
     scorer: Scorer,
     jobs: int,
     title: str,
@@ -146,22 +146,22 @@ def map_scored_shards(
     which works on one shard after the other, with `jobs` threads.
 
     Args:
-      work: picklable; uses `map_scored`.
+      on_shard: picklable; uses `map_scored`.
       scorer: the acoustic model.
       jobs: worker processes or threads.
       title: title of the progress bar.
       progress: called with (shards done, shards).
     """
     threads, processes = (jobs, 1) if on_gpu(scorer) else (1, jobs)
-    function = _OnShard(work, scorer, threads)
-    return map_shards(function, scorer.store, processes, title, progress)
+    on_shard = _OnShard(function, scorer, threads)
+    return map_shards(on_shard, scorer.store, processes, title, progress)
 
 
 @dataclass(frozen=True)
 class _OnShard:
-    """A shard's work; picklable where `work` is."""
+    """A shard's work; picklable where `function` is."""
 
-    work: Work
+    function: Work
     scorer: Scorer
     threads: int
 

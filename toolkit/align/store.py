@@ -114,8 +114,10 @@ class LowRateAlignments:
     def load(self, utterance: str) -> Tensor:
         """The low-rate pdf of every 10 ms frame, [T] int64."""
         states = self._store.load(utterance)
-        left, right = phone_contexts(self._topology, states)
-        return self._senones.table[self._topology.low_rate_targets(states), left, right].long()
+        left_phones, right_phones = phone_contexts(self._topology, states)
+        return self._senones.table[
+            self._topology.low_rate_targets(states), left_phones, right_phones
+        ].long()
 
 
 class PdfAlignments:
@@ -165,8 +167,8 @@ class OffsetAlignments:
     @cached_property
     def ids(self) -> list[str]:
         """The utterances that are aligned at every offset."""
-        first, *others = self._stores
-        shared = set(first.ids).intersection(*(store.ids for store in others))
+        first, *other_stores = self._stores
+        shared = set(first.ids).intersection(*(store.ids for store in other_stores))
         return [u for u in first.ids if u in shared]
 
     def load(self, utterance: str) -> Tensor:

@@ -167,7 +167,8 @@ def decode(
       toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
     """
     from toolkit.decode.kaldi.search import decode_table, load_graph
-    from toolkit.fsa.beam import Beam, GraphMismatchError
+    from toolkit.fsa.config import Beam
+    from toolkit.fsa.search import GraphMismatchError
     from toolkit.storage.files import open_atomically
 
     least = min(Beam.min_active, max_active - 1)

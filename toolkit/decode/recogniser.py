@@ -42,7 +42,7 @@ from toolkit.features.gmm_features import load_transforms
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.shards import SHARDS, CmnState, FeatureStore, write_manifest, write_shard
 from toolkit.features.silence import counted_frames
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best

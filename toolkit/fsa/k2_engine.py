@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import BestPath, best_path, prune
 from toolkit.fsa.search_kernels import FrameScores

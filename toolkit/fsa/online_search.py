@@ -11,9 +11,9 @@ import numpy as np
 from numba import njit
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, Lattice, select_words
-from toolkit.fsa.search import graph_arrays, lattice_of, rows_of
+from toolkit.fsa.search import GraphMismatchError, graph_arrays, lattice_of, rows_of
 from toolkit.fsa.search_kernels import (
     FINAL_FRAMES,
     PRUNE_BACK,

@@ -15,8 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
+from toolkit.align.config import AlignConfig, CorpusAlignConfig
+from toolkit.align.corpus import align_at_offsets
+from toolkit.align.force_align import TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
 from toolkit.decode.search import Decoder, last_lattice, load_once

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.fsa.denominator import Denominator, PhoneNgramConfig
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece

@@ -9,7 +9,7 @@ import torch
 
 from toolkit.decode.ctc.graph import GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import collapse
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters

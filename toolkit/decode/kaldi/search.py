@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from toolkit.features.kaldi.tables import entries, read_matrix
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, GraphError
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.openfst_reader import load_openfst
