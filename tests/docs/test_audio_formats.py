@@ -37,7 +37,7 @@ def test_a_format_that_the_page_promises_is_found_in_a_folder_and_read(tmp_path,
 
 
 def test_the_formats_of_the_extra_are_those_that_are_found_in_folders():
-    told = re.search(r"also ([A-Za-z0-9, ]+) and WavPack, of films the sound", PAGE)
+    told = re.search(r"also ([A-Za-z0-9, ]+) and WavPack", PAGE)
     assert told
     suffixes = {f".{name.lower()}" for name in told[1].split(", ")}
     assert len(suffixes) == 10
