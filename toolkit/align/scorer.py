@@ -146,7 +146,7 @@ def map_scored_shards(
     which works on one shard after the other, with `jobs` threads.
 
     Args:
-      on_shard: picklable; uses `map_scored`.
+      function: picklable; uses `map_utterances`.
       scorer: the acoustic model.
       jobs: worker processes or threads.
       title: title of the progress bar.
@@ -166,7 +166,7 @@ class _OnShard:
     threads: int
 
     def __call__(self, shard: tuple[int, Sequence[str]]) -> Result:
-        return self.work(self.scorer, self.threads, shard)
+        return self.function(self.scorer, self.threads, shard)
 
 
 def map_utterances(
