@@ -29,6 +29,7 @@ from toolkit.decode.rescore import WEIGHTS
 from toolkit.decode.stream import can_stream
 from toolkit.errors import ToolkitError
 from toolkit.features.shards import FeatureStore
+from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_dictionary
 from toolkit.models.scorer import NeuralModel
@@ -300,7 +301,9 @@ def write_aligner(run: Run, out: Path) -> None:
         system=run.need("sat"),
         independent=run.need("lda_mllt"),
         lang=lang,
-        lexicon=source_dictionary(lang_config(run), Lang.load(lang).vocabulary).lexicon,
+        lexicon=source_dictionary(
+            lang_config(run), Lang.load(lang).vocabulary, read_lexicon
+        ).lexicon,
         frontend=run.config.cepstra.frontend,
         out=out,
     )

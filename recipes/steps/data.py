@@ -19,10 +19,11 @@ from toolkit.corpus.check.findings import is_train
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
-from toolkit.features.kaldi.check import find_feature_faults
 from toolkit.features.speakers import name_speakers
+from toolkit.kaldi.dict_lang import read_lexicon
+from toolkit.kaldi.feature_check import find_feature_faults
+from toolkit.kaldi.feature_dir import read_features
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.score.results import (
@@ -76,7 +77,7 @@ def hybrid_policy(run: Run) -> TextPolicy:
     path = run.setting("lang.lexicon")
     if path is not None:
         need_user_files(run, path)
-        lexicon = read_dictionary(path, policy=policy).lexicon
+        lexicon = read_lexicon(path, policy=policy).lexicon
     elif policy.id != AS_GIVEN:
         lexicon = Lexicon.from_cmudict()
     else:
@@ -110,7 +111,7 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
         for split, utterances in parts.items():
             logger.info(
                 "%s: %d recordings without a named speaker are of %d speakers",
-                *(split, *name_speakers(utterances, run.jobs)),
+                *(split, *name_speakers(utterances, run.jobs, read_features)),
             )
     for split, found in parts.items():
         write_cuts(found, path_below(data, f"{split}.jsonl"))

@@ -10,9 +10,9 @@ from recipes.steps.data import copies, cuts, has_copies, splits
 from toolkit.corpus.manifest import text_of
 from toolkit.features.config import ExtractConfig
 from toolkit.features.extract import extract
-from toolkit.features.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.shards import FeatureStore
+from toolkit.kaldi.feature_dir import KaldiFormat, feature_dimension
 from toolkit.stages.run import Run
 from toolkit.storage.files import link_or_copy
 from toolkit.storage.words import split_words

@@ -11,6 +11,7 @@ from recipes.steps.data import (
     texts,
 )
 from toolkit.corpus.manifest import iter_cuts, text_of
+from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
@@ -45,7 +46,7 @@ def check_splits(run: Run) -> dict[str, float]:
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
     config = lexicon_config(run)
-    lexicon = source_dictionary(config, words).lexicon.shortest()
+    lexicon = source_dictionary(config, words, read_lexicon).lexicon.shortest()
     return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
@@ -53,7 +54,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
     lang = lang_config(run)
     need_user_files(run, lang.words_file)
-    dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang)
+    dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang, read=read_lexicon)
     policy = text_policy(lang, dictionary.lexicon if dictionary else ())
     text = word_weights(lm_sources(run), policy)
     found = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from toolkit.align.kaldi.alignments import phone_times
-from toolkit.align.store import AlignmentStore
+from toolkit.align.store import AlignmentStore, phone_times
 from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lexicon import Lexicon, without_positions
