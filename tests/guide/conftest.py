@@ -15,7 +15,7 @@ import pytest
 import soundfile
 from scipy.signal import resample_poly
 
-from toolkit.kernel_cache import VARIABLE, kernels_digest
+from toolkit.kernels import VARIABLE, kernels_digest
 
 ENGLISH = {"ann": "en+f1", "ben": "en-gb-scotland+m1", "cleo": "en+f5"}
 SENTENCE = (

@@ -113,7 +113,7 @@ def test_adaptation_helps(finished):
 
 def test_adapted_features_lose_no_running_mean(quick):
     """The transforms have taken the mean away: no frame depends on others."""
-    folder = quick.root / "adapted"
+    folder = quick.root / "fmllr_features"
     normaliser, store = Normaliser.load(folder / "normaliser.json"), FeatureStore(folder / "train")
     features = store.load(store.ids[0])
     assert torch.equal(normaliser.apply(features)[7:], normaliser.apply(features[7:]))

@@ -22,7 +22,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from safetensors import safe_open
 from safetensors.numpy import save
 
@@ -31,6 +30,7 @@ from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import LatticeArcs, ScoredLattice, in_order
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
+from toolkit.kernels import njit
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import toolkit
-from toolkit.kernel_cache import VARIABLE, kernels_digest, use_kernel_cache
+from toolkit.kernels import VARIABLE, kernels_digest, use_kernel_cache
 
 CALLED = """
 from numba import njit
@@ -55,9 +55,9 @@ def test_only_files_with_kernels_count(tmp_path):
 
 
 def test_the_folder_is_the_users_where_the_package_is_not_writable(tmp_path, monkeypatch):
-    import toolkit.kernel_cache as module
+    import toolkit.kernels as module
 
-    installed = tmp_path / "installed" / "kernel_cache.py"
+    installed = tmp_path / "installed" / "kernels.py"
     installed.parent.mkdir()
     (installed.parent / "__pycache__").write_text("in the way")  # root may write anywhere else
     monkeypatch.setattr(module, "__file__", str(installed))

@@ -1,8 +1,8 @@
-"""Where numba keeps compiled kernels: a folder of their own for each version of the sources.
+"""`njit` for kernels, with a folder of compiled kernels for each version of the sources.
 
 numba compiles a cached kernel again when its own file has changed, but not when a kernel that it
-calls, in another file, has: it would go on with the old one. Packages with kernels call
-`use_kernel_cache` before the first one is declared; the others need not read the sources.
+calls, in another file, has: it would go on with the old one. So kernels import `njit` from here,
+which chooses the folder before the first one is declared.
 """
 
 import hashlib
@@ -46,3 +46,8 @@ def kernels_digest(package: Path) -> str:
         if MARK in content:
             hasher.update(b"%s\0%s\0" % (os.fsencode(path.relative_to(package)), content))
     return hasher.hexdigest()
+
+
+use_kernel_cache()
+
+from numba import njit as njit  # noqa: E402

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
-from recipes.steps.lattice_free import lattice_free
-from recipes.steps.settings import SMALL_SEQUENCE
+from recipes.steps.settings import SMALL_SEQUENCE, lattice_free
 from toolkit.align.config import EmConfig, LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.config import TreeConfig
@@ -81,7 +80,7 @@ def sizes(hours: float) -> Sizes:
     return TABLE[-1]
 
 
-def sized(hours: float, **sections: Any) -> Config:
+def config_for_hours(hours: float, **sections: Any) -> Config:
     """Return the settings of the hybrid recipe for a corpus of `hours` of training speech.
 
     The same hours always give the same settings. See `sizes`.
