@@ -83,9 +83,9 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
         ]
         notes = []
         try:
-            import k2  # noqa: F401
+            from toolkit.fsa.k2_engine import total_scores_and_posteriors
 
-            k2_posteriors = partial(task.in_batches, k2_total_scores_and_posteriors)
+            k2_posteriors = partial(task.in_batches, total_scores_and_posteriors)
             cases.append(task.case(K2_POSTERIORS, k2_posteriors))
         except ImportError as error:
             notes.append(f"Without k2 no row of its posteriors: {error}.")
@@ -212,18 +212,6 @@ def _posteriors(lattices: Sequence[Lattice]) -> Tensor:
     scores = packed.scores.requires_grad_()
     (posteriors,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
     return posteriors
-
-
-def k2_total_scores_and_posteriors(lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
-    """Total scores [N] and the posteriors of all arcs [A] of lattices by k2, in float64."""
-    import k2
-
-    from toolkit.fsa.k2_engine import to_k2
-
-    lattice_vec = k2.create_fsa_vec([to_k2(lattice) for lattice in lattices])
-    totals = lattice_vec.get_tot_scores(use_double_scores=True, log_semiring=True)
-    posteriors = lattice_vec.get_arc_post(use_double_scores=True, log_semiring=True)
-    return totals, posteriors.exp()
 
 
 def _real_time_factors(table: Table) -> str:

@@ -158,11 +158,11 @@ def test_scores_that_are_no_numbers(recursion, bad):
 
 def test_posteriors_are_those_of_k2(recursion):
     pytest.importorskip("k2")
-    from benchmarks.lattice import k2_total_scores_and_posteriors
+    from toolkit.fsa.k2_engine import total_scores_and_posteriors
 
     lattices = drawn_batch(5, [(40, 6), (25, 3), (7, 9)])
     packed = pack(lattices, CPU)
-    total, posterior = k2_total_scores_and_posteriors(lattices)
+    total, posterior = total_scores_and_posteriors(lattices)
     scores = packed.scores.clone().requires_grad_()
     found = total_scores(packed, scores)
     torch.testing.assert_close(found, total, atol=1e-9, rtol=0)
