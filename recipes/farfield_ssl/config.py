@@ -16,7 +16,7 @@ from recipes.steps.settings import (
 from toolkit.align.config import CorpusAlignConfig, EmConfig, LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig
 from toolkit.features.config import EnhanceConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig

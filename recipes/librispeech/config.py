@@ -24,9 +24,7 @@ from toolkit.align.config import (
     TriphoneConfig,
 )
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.rescore import NeuralRescoringConfig
-from toolkit.decode.search import DecodeConfig
-from toolkit.decode.system import NbestConfig
+from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
 from toolkit.features.config import ExtractConfig, FrontendConfig
 from toolkit.fsa.config import Beam, RescoreLimits
 from toolkit.hmm.config import TreeConfig

@@ -12,8 +12,7 @@ from toolkit.align.config import (
     TriphoneConfig,
 )
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.denominators import LatticeConfig
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.features.normalise import Scope
 from toolkit.fsa.config import Beam, PhoneNgramConfig
