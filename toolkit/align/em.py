@@ -120,6 +120,7 @@ def partition_utterances(
     transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
 ) -> list[Partition]:
     """Partition utterances contiguously: eight partitions, more where there are many utterances."""
+    # -(-a // b) is a / b rounded up.
     names = list(transcripts)
     count = min(len(names), max(8, -(-len(names) // per_partition)))
     bounds = [len(names) * i // count for i in range(count + 1)]
@@ -181,6 +182,7 @@ def aligned_frames(
         frames.append(features.load(utterance))
         states.append(alignment)
         counted.append(features.counted(utterance))
+        # Whole utterances until there are enough frames.
         if sum(map(len, frames)) >= SUM_FRAMES:
             yield torch.cat(frames), states, torch.cat(counted)
             frames, states, counted = [], [], []
@@ -213,6 +215,7 @@ def accumulate_tree(
     """
     statistics = TreeStatistics(features.dimension)
     for x, batch, _ in aligned_frames(partition.load(), features):
+        # The triphone of each frame: neighbours come from the alignment's own topology.
         contexts = [phone_contexts(topology, states) for states in batch]
         left_phones, right_phones = (torch.cat(side) for side in zip(*contexts, strict=True))
         mapped = [topology.low_rate_targets(s) for s in batch] if low_rate else batch
@@ -270,6 +273,7 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
 
 def single_gaussians(statistics: TreeStatistics, table: Tensor) -> tuple[Gmm, Tensor]:
     """One Gaussian for every pdf of a tree, and the variance floor [D]."""
+    # The floor is a share of the variance of all frames.
     count, first, second = statistics.sum_by_pdf(table)
     mean = first.sum(0) / count.sum()
     floor = (VARIANCE_FLOOR * (second.sum(0) / count.sum() - mean**2)).float()
@@ -312,14 +316,17 @@ def train_em(
         history = []
     initial = system.senones.num_pdfs
     for iteration in Bar(range(len(history) + 1, config.iterations + 1), name):
+        # Viterbi alignment with the present system, in the iterations of the schedule.
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)
             logger.info("%s, iteration %d: %d utterances unaligned", name, iteration, len(failed))
         system = update(iteration, system)
+        # E step over all partitions, M step.
         statistics = data.accumulate(accumulate_gmm, system=system)
         gmm = system.gmm.maximise(statistics, config.min_occupancy, floor)
         removed = system.gmm.num_gaussians - gmm.num_gaussians
+        # Mix up: the number of Gaussians grows linearly from one per pdf (Kaldi's numgauss).
         if iteration <= config.grow_until and gmm.num_gaussians < config.gaussians:
             target = initial + (config.gaussians - initial) * iteration // config.grow_until
             occupancy = torch.zeros(gmm.num_pdfs, dtype=torch.float64)
@@ -337,6 +344,7 @@ def train_em(
         )
         _save_checkpoint(checkpoint, system, floor, history)
         progress(iteration, config.iterations)
+    # The checkpoint and the alignments are removed last: without them training would begin anew.
     system.save(out)
     save_transforms(out / "fmllr.safetensors", system.features.transforms)
     write_atomically(out / "history.json", json.dumps(history, indent=1) + "\n")

@@ -32,6 +32,7 @@ class TrainingGraph:
     @classmethod
     def of(cls, graph: Fst) -> "TrainingGraph":
         """Renumber the labels of a graph that reads pdf + 1."""
+        # Columns 0 ... L - 1 for the L pdfs that occur; labels are column + 1.
         reads = graph.labels > 0
         pdfs, columns = np.unique(graph.labels[reads] - 1, return_inverse=True)
         labels = graph.labels.copy()
@@ -83,9 +84,11 @@ def force_align(
     """
     alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
     unaligned = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
+    # Utterances without a path are searched again with the next, wider beam.
     for beam in config.beams():
         if not unaligned:
             break
+        # The longest first, as `search_best_paths` takes them.
         unaligned.sort(key=lambda i: (-len(log_likelihoods[i]), i))
         paths = search_best_paths(
             [log_likelihoods[i] * config.acoustic_scale for i in unaligned],
@@ -108,6 +111,7 @@ def _read_path(
     pairs = [unpack_label(label) for label in path.words]
     phones = [phone for phone, _ in pairs]
     topology = senones.topology
+    # State of a frame: the first state of its phone, plus the position of its pdf within a phone.
     entered = torch.zeros(len(pdfs), dtype=torch.int64)
     entered[path.word_frames] = 1
     first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
@@ -206,6 +210,7 @@ class TranscriptGraphs:
         )
         if frames < len(path):
             return path[:0]
+        # Frame t is in state floor(t S / T) of the path's S states.
         return path[torch.arange(frames) * len(path) // frames]
 
 

@@ -118,6 +118,7 @@ def read_inputs(
         by_path.setdefault(_id(name), []).append(path)
         by_stem.setdefault(_id(path.stem), []).append(path)
 
+    # A text belongs to the audio file of its path, else to the only one of its file name.
     recordings = []
     name_of_letters = {_bare(name): name for name in by_path}
     used: set[Path] = set()
@@ -132,6 +133,7 @@ def read_inputs(
         elif len(candidates) > 1:
             fault = f"several audio files of this name: {', '.join(map(str, candidates))}"
         recordings.append(_recording(name, path, words, audio, speaker_of, fault))
+    # Audio without a text.
     for name, paths in by_path.items():
         if used.isdisjoint(paths):
             fault = f"{paths[0]} has no text in {text}"

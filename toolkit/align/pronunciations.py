@@ -70,6 +70,8 @@ def match_words(
     """
     reached_positions: dict[int, tuple[int, bool, Entry] | None] = {0: None}
     steps = []
+    # Forward: from each position in the phones that the words so far reach, by optional silence and
+    # each pronunciation of the next word.
     for word in words:
         listed_word = word if word in lang.lexicon else UNKNOWN
         next_positions: dict[int, tuple[int, bool, Entry] | None] = {}
@@ -82,6 +84,7 @@ def match_words(
                         next_positions.setdefault(end, (position, silent, (listed_word, variant)))
         steps.append(next_positions)
         reached_positions = next_positions
+    # The phones end with the last word, or with one silence after it.
     last = len(phones)
     if last in reached_positions:
         position, silent_end = last, False
@@ -89,6 +92,7 @@ def match_words(
         position, silent_end = last - 1, True
     else:
         return None
+    # Backward: follow the first path into each position.
     spoken, silences = [], [silent_end]
     for step in reversed(steps):
         position, silent, entry = step[position]

@@ -57,6 +57,7 @@ class PhonePosteriors:
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:
         """Log-likelihoods of all pdfs [T, P] -> posteriors [T, size] by phone id."""
+        # p(phone | x) ~ (sum over its pdfs of p(x | pdf)) ^ scale, relative to the best pdf.
         best = log_likelihoods.max(dim=1, keepdim=True).values
         likelihoods = (log_likelihoods - best).exp_() @ self._member
         shares = likelihoods.pow_(self._scale)
@@ -91,6 +92,7 @@ class RecordingScores:
         columns = torch.empty(end - begin, len(pdfs))
         for first in range(begin, end, BLOCK_FRAMES):
             behind = min(first + BLOCK_FRAMES, end)
+            # All frames for the window's pdfs, the samples for all pdfs.
             x = self._features(first, behind)
             columns[first - begin : behind - begin] = self._log_likelihoods(x, pdfs)
             samples = torch.tensor(samples_among(first, behind), dtype=torch.int64)
@@ -119,6 +121,7 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
     Returns:
       A confidence within [0, 1] for each span; one without a sample has that of the next one.
     """
+    # Means over spans from cumulated sums.
     sums = torch.cat([torch.zeros(1, dtype=torch.float64), log_posteriors.double().cumsum(0)])
     spans = [samples_among(start, end) for start, end in zip(starts, ends, strict=True)]
     first = torch.tensor([span.start for span in spans]).clamp(max=len(log_posteriors) - 1)
@@ -192,6 +195,7 @@ def find_cut(
     size = len(path.states)
     starts = [*path.phone_frames, size]
     first_phones = set(path.word_phones)
+    # Pauses and beginnings of words that `margin` frames of speech follow, the latest first.
     pauses, words, speech = [], [], 0
     for i in reversed(range(len(path.phones))):
         speech += (starts[i + 1] - starts[i]) * (path.phones[i] != silence)
@@ -209,6 +213,7 @@ def find_cut(
         return _before(path, pauses[0], lead=0)
     if not must_cut:
         return None
+    # Forced, and hardly any speech: cut in the middle of the longest pause or later.
     pause = max(range(len(path.phones)), key=lambda i: (starts[i + 1] - starts[i], -i))
     middle = (starts[pause] + starts[pause + 1]) // 2
     frame = max(1, middle, starts[pause + 1] - margin)
@@ -254,6 +259,7 @@ def join(
     repeated = joined.word_phones[len(joined.word_phones) - lead :]
     frames_of_repeated = [*(joined.phone_frames[phone] for phone in repeated), joined.num_frames]
     joint, first, word = begin, 0, 0
+    # The joint is the last repeated word that begins in the same frame in both alignments.
     for i in range(1, min(lead, cut.words, len(path.word_phones) - 1) + 1):
         if begin + path.word_frames[i] == frames_of_repeated[i]:
             joint, first, word = frames_of_repeated[i], path.word_phones[i], i
@@ -262,6 +268,7 @@ def join(
     if num_kept and joined.phones[num_kept - 1] == silence == path.phones[first]:
         # One pause on both sides of the joint.
         first += 1
+    # Phone `first` of the path becomes phone `num_kept` of the whole.
     shift = num_kept - first
     longer = replace(
         joined,
@@ -353,10 +360,12 @@ def align_long(
             size = num_frames - starts[-1].begin
             continue
         path, full = window.aligned, size >= config.longest
+        # Accept the path up to a cut; without one the window grows.
         cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
         if cut is None:
             size = min(2 * size, config.longest)
             continue
+        # Fill in what the path gives from the joint on.
         longer, joint = join(done, path, begin, start.lead, cut, silence)
         accepted, behind = slice(joint - begin, cut.end), begin + cut.end
         longer.states[joint:behind] = path.states[accepted]
@@ -383,6 +392,7 @@ def _align_window(
     if last and compiler.min_frames(words_left) > end - begin:
         return None
     budget = PHONE_RATE * (end - begin)
+    # A path that reaches the last word of the prefix may need more words: double the budget.
     while True:
         prefix = words_left if last else _prefix(words_left, budget, compiler)
         graph = compiler.compile(prefix, open_end=not last)

@@ -200,6 +200,7 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
     def score(rows: slice) -> list[ScoredUtterance]:
         start = time.perf_counter()
         batch = scorer.batch_log_likelihoods(ids[rows])
+        # The batch's time is shared out by frames.
         share = (time.perf_counter() - start) / max(1, sum(lengths[rows]))
         return [
             ScoredUtterance(utterance, scores, share * frames, time.thread_time)
@@ -223,6 +224,7 @@ def batches_in_order(lengths: Sequence[int]) -> list[slice]:
     longest = 0
     for row, length in enumerate(lengths):
         longest = max(longest, length)
+        # Batches are padded to their longest utterance; the first row opens a batch.
         size = 1 + row - batches[-1].start if batches else BATCH + 1
         if size > BATCH or size * longest > BATCH_FRAMES:
             batches.append(slice(row, row))

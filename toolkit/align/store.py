@@ -241,6 +241,7 @@ class AugmentedAlignments:
         # Both lengths are rounded, each by half a frame of its own at most.
         if abs(frames * speed - len(targets)) > (1 + speed) / 2 + 0.05:
             frames = round(len(targets) / speed)
+        # floor((t + 1/2) * speed) in integers: (2 t + 1) n // (2 d) for speed n / d.
         doubled = (2 * torch.arange(frames) + 1) * speed.numerator
         index = torch.div(doubled, 2 * speed.denominator, rounding_mode="floor")
         return targets[index.clamp(max=len(targets) - 1)].long()

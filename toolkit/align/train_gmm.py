@@ -62,6 +62,7 @@ def train_monophone(
     Raises:
       UnalignableError: more than `max_failed` of the utterances have no alignment.
     """
+    # The shortest transcripts; utterances keep the store's order.
     ranked = sorted(transcripts, key=lambda u: (len(transcripts[u]), u))
     chosen = set(ranked[: config.max_utterances])
     partitions = partition_utterances({u: w for u, w in transcripts.items() if u in chosen}, out)
@@ -70,6 +71,7 @@ def train_monophone(
     with training_data(partitions, lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
+            # Flat start: equal alignment, one Gaussian per state.
             short = data.flat_start_alignment(features, topology)
             require_aligned(data, short, config.em.max_failed)
             statistics = data.accumulate(accumulate_tree, features=features, topology=topology)
@@ -191,6 +193,7 @@ def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Rotate the features so that the Gaussians' covariances become more diagonal."""
     matrix, gain = estimate_mllt(data.accumulate(accumulate_mllt, system=system))
     logger.info("MLLT: %.3f nats per frame gained", gain)
+    # Features become M (P x), means M m.
     projection = matrix @ system.features.frontend.projection.double()
     features = system.features.projected(projection.float())
     return GmmSystem(features, system.senones, system.gmm.transform_means(matrix))
@@ -282,6 +285,7 @@ def build_low_rate_senones(
     low = topology.at_low_rate()
     shards = [_Shard(alignments, ids) for ids in features.store.shards]
     accumulate = partial(accumulate_tree, features=features, topology=topology, low_rate=low)
+    # Statistics of 10 ms frames by low-rate state and phonetic context, then the tree.
     total = sum_statistics(map_in_processes(accumulate, shards, jobs))
     senones = Senones(low, grow_tree(total, low, config))
     out.mkdir(parents=True, exist_ok=True)
