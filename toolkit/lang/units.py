@@ -13,9 +13,7 @@ import sentencepiece
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.config import UnitsConfig
-from toolkit.lang.letters import UnknownNormaliserError
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
-from toolkit.lang.text import in_upper_case
+from toolkit.lang.policy import AS_GIVEN, TextPolicy, UnknownPolicyError, fold_case
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading, validated
 from toolkit.storage.words import WHITE_SPACE, split_words
@@ -182,7 +180,7 @@ class Characters:
 @lru_cache(4096)
 def _capital(letter: str) -> str:
     """The capital, of letters that have one (not of "ß", whose capitals are two)."""
-    capital = in_upper_case(letter)
+    capital = fold_case(letter)
     return capital if len(capital) == 1 else letter
 
 
@@ -386,5 +384,5 @@ def _read_policy(plain: object) -> TextPolicy | None:
         raise ValueError(f"the policy's 'tags' is {tags!r}")
     try:
         return TextPolicy(named["id"], tags)
-    except UnknownNormaliserError as error:
+    except UnknownPolicyError as error:
         raise ValueError(str(error)) from error
