@@ -7,11 +7,13 @@ the folder `root`, and may define `fetch(corpus, out, jobs, progress)`, which ma
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-
-from lhotse import MonoCut
+from typing import TYPE_CHECKING
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from lhotse import MonoCut
 
 
 class NoCorpusError(ToolkitError):
@@ -31,6 +33,6 @@ def fetch(
     return module.fetch(corpus, out, jobs, progress)
 
 
-def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
+def manifests(corpus: CorpusConfig, root: Path) -> "dict[str, list[MonoCut]]":
     """Read the corpus `corpus.name` in the folder `root`; return its cuts by split."""
     return import_module(f"local.{corpus.name}").manifests(corpus, root)

@@ -5,11 +5,11 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.split import assemble, matches
-from toolkit.features.kaldi.feature_dir import read_feature_dir
+from toolkit.corpus.wav_scp import PipeRunner
+from toolkit.kaldi.data_dir import read_kaldi_dir
+from toolkit.kaldi.feature_dir import read_feature_dir
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:

@@ -140,11 +140,11 @@ def remedy(finding: Finding) -> str:
     pip = f"{sys.executable} -m pip"
     if name == "kaldifeat":
         script = project_root() / "setup" / "kaldifeat" / "install.sh"
-        before = f"{pip} uninstall -y kaldifeat; " if broken else ""
+        first_command = f"{pip} uninstall -y kaldifeat; " if broken else ""
         if not script.exists():  # the package alone is installed
             script = Path("setup/kaldifeat/install.sh")
-            before = f"in a checkout of the project: {before}"
-        return f"{before}bash {script} {sys.executable}"
+            first_command = f"in a checkout of the project: {first_command}"
+        return f"{first_command}bash {script} {sys.executable}"
     if name == "k2" and finding.version not in ("", K2_VERSION):
         return (
             f"{pip} uninstall k2 (the toolkit searches without it), or the wheel for torch"
@@ -219,7 +219,9 @@ def _about_machine() -> dict[str, str]:
     has_cards, cards = run_process(query, 20.0)
     facts, disk = machine(), shutil.disk_usage(project_root())
     engines = {engine.name for engine in ENGINES}
-    others = [f"{name} {version}" for name, version in versions().items() if name not in engines]
+    other_versions = [
+        f"{name} {version}" for name, version in versions().items() if name not in engines
+    ]
     build = re.search(r"build (\d[\w.]*)", java)
     if has_cards:
         texts["gpu"] += f" (nvidia-smi sees {cards})"
@@ -227,7 +229,7 @@ def _about_machine() -> dict[str, str]:
         texts["gpu"] += "; torch 1.13.1 has no code for Hopper and later, torch 2 has"
     return {
         "python": f"{sys.version.split()[0]} ({sys.executable})",
-        "packages": ", ".join(others[1:]),
+        "packages": ", ".join(other_versions[1:]),
         "commit": git_commit() or "not a git checkout with commits",
         "processor": f"{facts['cpu']}, {facts['cpus']} CPUs usable",
         "memory": f"{facts['memory_gib']} GiB",
@@ -240,9 +242,9 @@ def _about_machine() -> dict[str, str]:
     }
 
 
-def _expect(holds: bool, what: str) -> None:
+def _expect(holds: bool, expectation: str) -> None:
     if not holds:
-        raise RuntimeError(f"wrong result: {what}")
+        raise RuntimeError(f"wrong result: {expectation}")
 
 
 def _torch() -> str:

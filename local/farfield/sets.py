@@ -18,39 +18,192 @@ timing of the clean audio, so that its alignments are valid for both.
 import json
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lhotse import MonoCut, MultiCut
+from lhotse import MonoCut, MultiCut, Recording
+from lhotse.audio import AudioSource
 
-from local.farfield.audio import Group, make_group
 from local.farfield.config import FarfieldConfig
-from local.farfield.cuts import cuts_by_set, read_sets, with_paths_relative_to, write_sets
-from local.farfield.lake import write_lake
-from local.farfield.pools import make_pools
-from local.farfield.rooms import FarfieldError
+from local.farfield.mix import Group, file_name, make_group
+from local.farfield.noise import make_pools
+from local.farfield.rooms import SAMPLING_RATE, FarfieldError
 from local.farfield.selection import UNLABELLED, FarfieldUtterance, select_utterances
 from toolkit.config.settings import to_plain
+from toolkit.corpus.manifest import audio_of, make_cut, read_cuts, speaker_of, text_of, write_cuts
 from toolkit.corpus.relocation import portable
+from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of, metadata_path
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.paths import PathAliases, places_of
 
+Cuts = list[MonoCut | MultiCut]
+
+CLEAN_SETS = {"train": "clean", "val": "val-clean"}
+"""Sets that also keep the clean source of their utterances, and the sets that hold it."""
+
+SETS = "sets.json"
+"""The names of the sets in their order; written last."""
+
+DAY = 86_400
+
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
 GROUP_UTTERANCES = 100
 """Utterances per group; finished groups are kept after an interruption."""
+
 SHOWN_REASONS = 3
 """Reasons for leaving utterances out that are logged; left_out.tsv has all."""
+
 ENOUGH = 0.9
 """Share of the hours asked for of a set below which a warning is logged."""
+
 MAX_FAILED = 0.05
 """Share of the utterances whose audio may be unreadable."""
+
+
+def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
+    """Return the cuts of finished groups by set, with the clean sets of train and val."""
+    config = groups[0].config
+    names = ["train", CLEAN_SETS["train"], UNLABELLED, "val", CLEAN_SETS["val"], *config.placements]
+    if config.array_hours:
+        names += [f"{name}-{kind}" for name in config.placements for kind in ("raw", "array")]
+    sets: dict[str, Cuts] = {name: [] for name in names}
+    for group in groups:
+        by_id = {item.id: item for item in group.utterances}
+        folder = group.folder.relative_to(out)
+        for made in json.loads(group.done.read_text(encoding="utf-8"))["made"]:
+            item = by_id[made["id"]]
+            cut = _cut(item, made, "", folder, config.encoding)
+            sets[item.split].append(cut)
+            if item.split in CLEAN_SETS:
+                sets[CLEAN_SETS[item.split]].append(item.source)
+            if item.array:
+                raw = _cut(item, made, "raw", folder, config.encoding)
+                sets[f"{item.split}-raw"].append(raw)
+                array = _array_cut(cut, made, folder, config.encoding)
+                sets[f"{item.split}-array"].append(array)
+    return sets
+
+
+def write_sets(sets: dict[str, Cuts], folder: Path) -> None:
+    """Write a jsonl per set, sorted by id."""
+    for name, cuts in sets.items():
+        write_cuts(sorted(cuts, key=lambda cut: cut.id), folder / f"{name}.jsonl")
+    write_atomically(folder / SETS, json.dumps(list(sets)) + "\n")
+
+
+def read_sets(folder: Path, root: Path) -> dict[str, Cuts]:
+    """Read what `write_sets` wrote; relative paths of audio start from `root`."""
+    names = json.loads((folder / SETS).read_text(encoding="utf-8"))
+    return {
+        name: [_from(root, cut) for cut in read_cuts(folder / f"{name}.jsonl")] for name in names
+    }
+
+
+def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[MonoCut]:
+    """Make paths of audio relative to a subfolder of the sets' folder."""
+    for cut in cuts:
+        source = cut.recording.sources[0]
+        inside = replace(source, source=str(Path(source.source).relative_to(folder)))
+        yield replace(cut, recording=replace(cut.recording, sources=[inside]))
+
+
+def _cut(
+    utterance: FarfieldUtterance, made: dict, part: str, folder: Path, encoding: str
+) -> MonoCut:
+    text = "" if utterance.split == UNLABELLED else text_of(utterance.source)
+    recording = _recording(made, part, folder, encoding)
+    cut = make_cut(utterance.id, recording, text, speaker_of(utterance.source))
+    cut.custom = made["custom"] | ({} if utterance.time is None else {"time": utterance.time})
+    return cut
+
+
+def _array_cut(mono: MonoCut, made: dict, folder: Path, encoding: str) -> MultiCut:
+    """Make the cut of all channels; `custom["components"]` has the files of its components."""
+    recording = _recording(made, "array", folder, encoding)
+    channels = list(range(made["channels"]["array"]))
+    parts = [part for part in ("speech", "echo") if part in made["channels"]]
+    components = {part: str(folder / file_name(mono.id, part, encoding)) for part in parts}
+    return MultiCut(
+        id=mono.id,
+        start=0.0,
+        duration=mono.duration,
+        channel=channels,
+        supervisions=[replace(mono.supervisions[0], channel=channels)],
+        recording=recording,
+        custom=mono.custom | {"components": components},
+    )
+
+
+def _recording(made: dict, part: str, folder: Path, encoding: str) -> Recording:
+    path = str(folder / file_name(made["id"], part, encoding))
+    channels = list(range(made["channels"][part]))
+    source = AudioSource(type="file", channels=channels, source=path)
+    seconds = made["samples"] / SAMPLING_RATE
+    return Recording(made["id"], [source], SAMPLING_RATE, made["samples"], seconds)
+
+
+def _from(root: Path, cut: MonoCut | MultiCut) -> MonoCut | MultiCut:
+    cut = cut.with_recording_path_prefix(str(root))
+    parts = (cut.custom or {}).get("components")
+    if parts:
+        cut.custom = cut.custom | {"components": {k: str(root / v) for k, v in parts.items()}}
+    return cut
+
+
+def write_lake(
+    cuts: Iterable[MonoCut],
+    store: ObjectStore,
+    url: str,
+    interval_days: int = 30,
+    buckets: int = 4,
+    locale: str = "en-US",
+) -> Lake:
+    """Write the metadata of cuts whose audio lies in the lake already, and lake.json.
+
+    Records have the cuts' own ids and speakers and the times in `custom["time"]`; no text.
+
+    Args:
+      cuts: whole files; the paths of their audio are relative to `url`, or absolute.
+      url: prefix of the lake.
+      interval_days: days per object of metadata (C15).
+      buckets: number of speaker buckets of the metadata (C15).
+
+    Raises:
+      LakeError: a cut without a time, or a part of a file.
+    """
+    groups: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for cut in cuts:
+        record = _record(cut, locale)
+        days = record.time // (interval_days * DAY) * interval_days * DAY
+        interval = datetime.fromtimestamp(days, timezone.utc).strftime("%Y-%m-%d")
+        groups[interval, bucket_of(record.speaker, buckets)].append(record)
+    objects = []
+    for (interval, bucket), records in sorted(groups.items()):
+        records.sort(key=lambda record: (record.speaker, record.time, record.id))
+        seconds = sum(record.duration for record in records)
+        about = {"hours": seconds / 3600, "utterances": len(records)}
+        lines = b"".join(record.to_line() for record in records)
+        objects.append(store.put(metadata_path(url, interval, bucket), lines, about))
+    lake = Lake(url, tuple(objects), buckets)
+    lake.save(store)
+    return lake
+
+
+def _record(cut: MonoCut, locale: str) -> Record:
+    time = (cut.custom or {}).get("time")
+    if time is None:
+        raise LakeError(f"{cut.id}: the cut has no time, which a data lake is ordered by")
+    if cut.start or abs(cut.duration - cut.recording.duration) > 1e-6:
+        raise LakeError(f"{cut.id}: the cut is a part of a file; a data lake needs whole files")
+    return Record(cut.id, speaker_of(cut), cut.duration, time, locale, audio_of(cut))
 
 
 def make_farfield(

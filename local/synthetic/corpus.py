@@ -2,7 +2,7 @@
 
 On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
 bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, the time of each word (from the
-synthesiser's events, see `local/synthetic/espeak_words.py`), and `<root>/lm.txt`, text of the same
+synthesiser's events, see `local/synthetic/espeak.py`), and `<root>/lm.txt`, text of the same
 grammar for the language model. No sentence of a split is in another one or, for dev and test, in
 `lm.txt`.
 """
@@ -20,6 +20,7 @@ import numpy as np
 import soundfile
 
 from local.synthetic import espeak, sound
+from local.synthetic.config import SyntheticConfig
 from local.synthetic.espeak import Voice
 from local.synthetic.sound import SAMPLING_RATE
 from local.synthetic.text import sentences
@@ -36,43 +37,6 @@ WORD_TIMES = "words.ctm"
 """File with the times of a speaker's words, in the speaker's folder."""
 NOISE = "snr.tsv"
 """Beside it: utterance and signal-to-noise ratio in dB."""
-
-
-@dataclass(frozen=True)
-class SyntheticConfig(CorpusConfig):
-    """Size and difficulty of the demo corpus, besides the settings of any corpus."""
-
-    train_speakers: int = 32
-    """Voices in train (at most 32); dev has 6 and test 4 other ones."""
-    train_hours: float = 1.2
-    """Hours of training speech, shared evenly by the speakers."""
-    dev_hours: float = 0.15
-    """Hours of dev."""
-    test_hours: float = 0.1
-    """Hours of test."""
-    snr_db: tuple[float, float] = (0.0, 15.0)
-    """Range of the signal-to-noise ratio, drawn per utterance."""
-    t60_seconds: tuple[float, float] = (0.15, 0.5)
-    """Range of the reverberation time, drawn per utterance."""
-    direct_to_reverberant_db: tuple[float, float] = (0.0, 8.0)
-    """Range of the direct sound's energy over the reverberation's, drawn per utterance."""
-    lm_sentences: int = 5000
-    """Sentences in `lm.txt`."""
-    seed: int = 1
-    """Random seed of texts, rooms and noise."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.train_speakers <= len(SPEAKERS["train"]):
-            raise ValueError(f"train_speakers must be 1 to {len(SPEAKERS['train'])}")
-        if min(self.train_hours, self.dev_hours, self.test_hours) <= 0:
-            raise ValueError("train_hours, dev_hours and test_hours must be positive")
-        for name in ("snr_db", "t60_seconds", "direct_to_reverberant_db"):
-            low, high = getattr(self, name)
-            if low > high:
-                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
-        if self.t60_seconds[0] < 0.05:
-            raise ValueError("t60_seconds must be at least 0.05")
 
 
 @dataclass(frozen=True)
@@ -156,16 +120,6 @@ SPEAKERS: dict[str, list[Speaker]] = {
         ],
     ),
 }
-
-
-def fetch(
-    corpus: SyntheticConfig,
-    out: Path,
-    jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, float]:
-    """Synthesise the corpus in `out`; see `generate`."""
-    return generate(corpus, out, jobs, progress)
 
 
 def generate(

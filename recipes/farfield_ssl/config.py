@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from local.farfield.config import FarfieldConfig, Placement
-from local.synthetic.corpus import SyntheticConfig
-from recipes.steps.lattice_free import lattice_free
+from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import (
     SHORT_MONO,
     SMALL_SEQUENCE,
     WIDE_BEAM,
     HybridConfig,
+    lattice_free,
     small_network,
 )
 from toolkit.align.corpus import CorpusAlignConfig

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from local.synthetic.corpus import SyntheticConfig
-from recipes.steps.lattice_free import lattice_free
+from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import (
     SEVEN_SPEEDS,
     SHORT_MONO,
@@ -13,6 +12,7 @@ from recipes.steps.settings import (
     THREE_SPEEDS,
     WIDE_BEAM,
     HybridConfig,
+    lattice_free,
     small_network,
 )
 from toolkit.align.corpus import CorpusAlignConfig
@@ -137,6 +137,11 @@ class Config(HybridConfig):
     def chain_fbank(self) -> bool:
         """Whether there is a second TDNN-F, on log-mel energies."""
         return self.chain and self.chain_features == "both"
+
+    @property
+    def first_chain_features(self) -> Literal["fmllr_features", "fbank"]:
+        """The folder of the features of the first TDNN-F."""
+        return "fbank" if self.chain_features == "fbank" else "fmllr_features"
 
     @property
     def needs_adapted(self) -> bool:

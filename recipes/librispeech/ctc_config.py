@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from local.synthetic.corpus import SyntheticConfig
+from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig

@@ -3,7 +3,6 @@
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -11,164 +10,136 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
+from recipes import steps
 from recipes.librispeech.config import PROFILES
-from recipes.steps import gmm
-from recipes.steps.bundle import say_no_bundle, write_aligner, write_bundles
-from recipes.steps.chain import train_chain
-from recipes.steps.combination import combine_systems
-from recipes.steps.data import (
-    get_corpus,
-    has_kaldi_features,
-    hybrid_policy,
-    list_results,
-    show_results,
-    write_corpus,
-)
-from recipes.steps.decoding import compile_network_graph
-from recipes.steps.discriminative import make_denominators, train_on_lattices
-from recipes.steps.features import (
-    decoded_features,
-    extract_fbank,
-    extract_splits,
-    import_kaldi_features,
-    training_features,
-)
-from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
-from recipes.steps.gmm_features import (
-    write_adapted,
-    write_adapted_decoded,
-    write_independent,
-    write_independent_decoded,
-)
-from recipes.steps.language import check_splits, prepare_language, train_language_models
-from recipes.steps.network import decode_network, train_network
-from recipes.steps.neural_lm import (
-    neural_name,
-    neural_systems,
-    rescore_neural,
-    train_lstm_lm,
-)
-from recipes.steps.systems import DecodedSystem
+from toolkit.stages.declaration import Headline
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
-OTHER_NETWORKS = "chain or adapted or bidirectional"
-"""With these the stages of the LSTM run beside those of another network, where there are cores."""
+IN_BACKGROUND = "chain or adapted or bidirectional"
+"""With these the LSTM's stages run while another network is trained, where there are cores."""
 CHAIN_SENONES = "chain/graphs"
 """The folder of the TDNN-Fs' senones, which have a tree of their own, and of the denominator."""
 
-recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, on_finish=show_results)
+recipe = Recipe(
+    "librispeech",
+    Path(__file__),
+    PROFILES,
+    title=__doc__,
+    on_finish=lambda folder: steps.data.show_results(folder),
+    modules=[f"recipes.steps.{m}" for m in ("data", "gmm", "decoding", "networks", "bundle")],
+)
 
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
-def get_audio(run: Run) -> dict[str, float] | None:
+def get_audio(run: Run) -> Headline | None:
     """With corpus.root nothing is copied."""
-    return get_corpus(run)
+    return steps.data.get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
-def write_manifests(run: Run) -> dict[str, float]:
+def write_manifests(run: Run) -> Headline:
     """One line per utterance with its normalised text; the next stage checks for faults."""
-    return write_corpus(run, hybrid_policy(run))
+    return steps.data.write_corpus(run, steps.data.hybrid_policy(run))
 
 
 @recipe.stage(3, "Check the data")
-def check_data(run: Run) -> dict[str, float]:
+def check_data(run: Run) -> Headline:
     """Find all faults at once, before anything expensive; unusable utterances are excluded."""
-    return check_splits(run)
+    return steps.data.check_splits(run)
 
 
 @recipe.stage(4, "Prepare lexicon, phones and words")
-def prepare_words(run: Run) -> dict[str, float]:
+def prepare_words(run: Run) -> Headline:
     """Words of the transcripts and the most frequent ones of the LM text; G2P for OOV words."""
-    return prepare_language(run)
+    return steps.data.prepare_language(run)
 
 
 @recipe.stage(5, "Estimate the n-gram language models")
-def train_lm(run: Run) -> dict[str, float]:
+def train_lm(run: Run) -> Headline:
     """Modified Kneser-Ney on lm.text, or else the transcripts; a larger model rescores (C2)."""
-    return train_language_models(run)
+    return steps.data.train_language_models(run)
 
 
 @recipe.stage(6, "Extract features")
-def extract_features(run: Run) -> dict[str, float]:
+def extract_features(run: Run) -> Headline:
     """Without normalisation, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5).
 
     With corpus.features=kaldi both take the features of the corpus.
     """
     plp, fbank = run.make("plp"), run.make("fbank")
-    if has_kaldi_features(run):
-        return import_kaldi_features(run, plp, fbank)
+    if steps.data.has_kaldi_features(run):
+        return steps.data.import_kaldi_features(run, plp, fbank)
     cepstra_of_copies = run.config.needs_adapted or run.config.bidirectional
-    extract_splits(run, run.config.cepstra, plp, also_copies=cepstra_of_copies)
+    steps.data.extract_splits(run, run.config.cepstra, plp, also_copies=cepstra_of_copies)
     run.progress(1, 2)
-    return extract_fbank(run, fbank)
+    return steps.data.extract_fbank(run, fbank)
 
 
 @recipe.stage(7, "Train monophone GMMs")
-def train_mono(run: Run) -> dict[str, float]:
+def train_mono(run: Run) -> Headline:
     """Flat start and Viterbi training on the shortest utterances."""
-    return gmm.train_mono(run)
+    return steps.gmm.train_mono(run)
 
 
 @recipe.stage(8, "Decode with the monophones")
-def decode_mono(run: Run) -> dict[str, float]:
+def decode_mono(run: Run) -> Headline:
     """First word error rates, which show whether everything before is right."""
-    return decode_gmm(run, "mono")
+    return steps.decoding.decode_gmm(run, "mono")
 
 
 @recipe.stage(9, "Train triphone GMMs on deltas")
-def train_tri(run: Run) -> dict[str, float]:
+def train_tri(run: Run) -> Headline:
     """A phonetic tree on the monophones' alignments."""
-    return gmm.train_tri(run)
+    return steps.gmm.train_tri(run)
 
 
 @recipe.stage(10, "Decode with the triphones")
-def decode_tri(run: Run) -> dict[str, float]:
+def decode_tri(run: Run) -> Headline:
     """Shows the gain from context-dependent phones."""
-    return decode_gmm(run, "tri")
+    return steps.decoding.decode_gmm(run, "tri")
 
 
 @recipe.stage(11, "Train LDA + MLLT GMMs")
-def train_lda(run: Run) -> dict[str, float]:
+def train_lda(run: Run) -> Headline:
     """Spliced frames, projected to 40 dimensions (C4)."""
-    return gmm.train_lda(run)
+    return steps.gmm.train_lda(run)
 
 
 @recipe.stage(12, "Decode with LDA + MLLT")
-def decode_lda(run: Run) -> dict[str, float]:
+def decode_lda(run: Run) -> Headline:
     """The best speaker-independent GMMs; first pass of the adapted ones."""
-    return decode_gmm(run, "lda_mllt")
+    return steps.decoding.decode_gmm(run, "lda_mllt")
 
 
 @recipe.stage(13, "Train speaker-adapted GMMs")
-def train_adapted(run: Run) -> dict[str, float]:
+def train_adapted(run: Run) -> Headline:
     """fMLLR for every training speaker (SAT)."""
-    return gmm.train_adapted(run)
+    return steps.gmm.train_adapted(run)
 
 
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
-def decode_adapted(run: Run) -> dict[str, float]:
+def decode_adapted(run: Run) -> Headline:
     """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode and rescore; n-best lists."""
-    return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
+    return steps.decoding.decode_gmm(run, "sat", steps.gmm.adapt(run, "sat", first_pass="lda_mllt"))
 
 
 @recipe.stage(15, "Align the training data")
-def align(run: Run) -> dict[str, float]:
+def align(run: Run) -> Headline:
     """An HMM state for every 10 ms frame, by the speaker-adapted GMMs."""
-    return align_system(run, "sat")
+    return steps.gmm.align_system(run, "sat")
 
 
 @recipe.stage(16, "Tie senones at the low frame rate")
-def tie(run: Run) -> dict[str, float]:
+def tie(run: Run) -> Headline:
     """A separate tree for 30 ms frames, built on adapted LDA + MLLT features (C3, C4)."""
-    return tie_senones(run, "sat")
+    return steps.gmm.tie_senones(run, "sat")
 
 
 @recipe.stage(17, "Compile the decoding graph of these senones")
-def compile_graph(run: Run) -> dict[str, float]:
+def compile_graph(run: Run) -> Headline:
     """H, C, L and G of the LSTMs and the BLSTM, whose training does not depend on the n-grams."""
-    return compile_network_graph(run)
+    return steps.decoding.compile_network_graph(run)
 
 
 @recipe.stage(
@@ -176,23 +147,23 @@ def compile_graph(run: Run) -> dict[str, float]:
     "Train the LSTM with cross entropy on shuffled 32-frame chunks",
     distributed=True,
     when="lstm",
-    background_when=OTHER_NETWORKS,
+    background_when=IN_BACKGROUND,
 )
-def train_ce(run: Run) -> dict[str, float]:
+def train_ce(run: Run) -> Headline:
     """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
-    return train_network(run, "lstm_ce", training_features(run, "fbank"))
+    return steps.networks.train_network(run, "lstm_ce")
 
 
-@recipe.stage(19, "Decode with the LSTM", when="lstm", background_when=OTHER_NETWORKS)
-def decode_ce(run: Run) -> dict[str, float]:
+@recipe.stage(19, "Decode with the LSTM", when="lstm", background_when=IN_BACKGROUND)
+def decode_ce(run: Run) -> Headline:
     """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
-    return decode_network(run, "lstm_ce", decoded_features(run, "fbank"))
+    return steps.decoding.decode_network(run, "lstm_ce")
 
 
-@recipe.stage(20, "Make denominator lattices", when="lstm", background_when=OTHER_NETWORKS)
-def make_lattices(run: Run) -> dict[str, float]:
+@recipe.stage(20, "Make denominator lattices", when="lstm", background_when=IN_BACKGROUND)
+def make_lattices(run: Run) -> Headline:
     """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
-    return make_denominators(run, "lstm_ce", training_features(run, "fbank"))
+    return steps.networks.make_denominators(run, "lstm_ce")
 
 
 @recipe.stage(
@@ -200,17 +171,17 @@ def make_lattices(run: Run) -> dict[str, float]:
     "Train the LSTM with sMBR on the lattices",
     distributed=True,
     when="lstm",
-    background_when=OTHER_NETWORKS,
+    background_when=IN_BACKGROUND,
 )
-def train_smbr(run: Run) -> dict[str, float]:
+def train_smbr(run: Run) -> Headline:
     """Three epochs at a small learning rate (C7, C8)."""
-    return train_on_lattices(run, "lstm_smbr", "lstm_ce", training_features(run, "fbank"))
+    return steps.networks.train_on_lattices(run, "lstm_smbr", "lstm_ce")
 
 
-@recipe.stage(22, "Decode with the sMBR-trained LSTM", when="lstm", background_when=OTHER_NETWORKS)
-def decode_smbr(run: Run) -> dict[str, float]:
+@recipe.stage(22, "Decode with the sMBR-trained LSTM", when="lstm", background_when=IN_BACKGROUND)
+def decode_smbr(run: Run) -> Headline:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
-    return decode_network(run, "lstm_smbr", decoded_features(run, "fbank"), nbest=True)
+    return steps.decoding.decode_network(run, "lstm_smbr", nbest=True)
 
 
 @recipe.stage(
@@ -219,55 +190,53 @@ def decode_smbr(run: Run) -> dict[str, float]:
     distributed=True,
     when="adapted or chain",
 )
-def train_on_adapted(run: Run) -> dict[str, float] | None:
+def train_on_adapted(run: Run) -> Headline | None:
     """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
     if not run.config.needs_adapted:
         return None
-    features = write_adapted(run, "sat", "lda_mllt")
-    return train_network(run, "lstm_fmllr", features) if run.config.adapted else None
+    features = steps.gmm.write_adapted(run, "sat", "lda_mllt")
+    return steps.networks.train_network(run, "lstm_fmllr", features) if run.config.adapted else None
 
 
 @recipe.stage(
-    24,
-    "Write adapted features of the decoded splits and decode with the LSTM on them",
-    when="adapted or chain",
+    24, "Write the decoded splits' adapted features; decode with the LSTM", when="adapted or chain"
 )
-def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
+def decode_adapted_lstm(run: Run) -> Headline | None:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
     if not run.config.needs_adapted:
         return None
-    features = write_adapted_decoded(run, "sat")
+    features = steps.gmm.write_adapted_decoded(run, "sat")
     if not run.config.adapted:
         return None
-    normaliser = run.need("adapted/normaliser.json")
-    return decode_network(run, "lstm_fmllr", features, normaliser, nbest=True)
+    normaliser = "fmllr_features/normaliser.json"
+    return steps.decoding.decode_network(run, "lstm_fmllr", features, normaliser, nbest=True)
 
 
 @recipe.stage(25, "Train a BLSTM on LDA + MLLT features", distributed=True, when="bidirectional")
-def train_bidirectional(run: Run) -> dict[str, float]:
+def train_bidirectional(run: Run) -> Headline:
     """On the features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
-    features = write_independent(run, "lda_mllt")
-    return train_network(run, "blstm", features, run.config.blstm)
+    features = steps.gmm.write_independent(run, "lda_mllt")
+    return steps.networks.train_network(run, "blstm", features, run.config.blstm)
 
 
 @recipe.stage(26, "Decode with the BLSTM", when="bidirectional")
-def decode_bidirectional(run: Run) -> dict[str, float]:
+def decode_bidirectional(run: Run) -> Headline:
     """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
-    features = write_independent_decoded(run, "lda_mllt")
-    normaliser = run.need("independent/normaliser.json")
-    return decode_network(run, "blstm", features, normaliser, nbest=True)
+    features = steps.gmm.write_independent_decoded(run, "lda_mllt")
+    normaliser = "lda_mllt_features/normaliser.json"
+    return steps.decoding.decode_network(run, "blstm", features, normaliser, nbest=True)
 
 
 @recipe.stage(27, "Train a TDNN-F with lattice-free MMI", distributed=True, when="chain")
-def train_lattice_free(run: Run) -> dict[str, float]:
+def train_lattice_free(run: Run) -> Headline:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
-    return train_chain(run, "chain", "sat", training_features(run, _chain_features(run)))
+    return steps.networks.train_chain(run, "chain", "sat", run.config.first_chain_features)
 
 
 @recipe.stage(28, "Compile the decoding graph of the TDNN-F", when="chain")
-def compile_chain_graph(run: Run) -> dict[str, float]:
+def compile_chain_graph(run: Run) -> Headline:
     """Of the senones of its own tree."""
-    return compile_network_graph(run, CHAIN_SENONES)
+    return steps.decoding.compile_network_graph(run, CHAIN_SENONES)
 
 
 @recipe.stage(
@@ -277,92 +246,53 @@ def compile_chain_graph(run: Run) -> dict[str, float]:
     when="chain_fbank",
     background_when="chain_fbank",
 )
-def train_second_lattice_free(run: Run) -> dict[str, float]:
+def train_second_lattice_free(run: Run) -> Headline:
     """For unknown speakers, with the same tree and denominator; with chain_features=both."""
-    features = training_features(run, "fbank")
-    return train_chain(run, "chain_fbank", "sat", features, senones=CHAIN_SENONES)
+    return steps.networks.train_chain(run, "chain_fbank", "sat", senones=CHAIN_SENONES)
 
 
 @recipe.stage(
     30, "Decode with the second TDNN-F", when="chain_fbank", background_when="chain_fbank"
 )
-def decode_second_lattice_free(run: Run) -> dict[str, float]:
+def decode_second_lattice_free(run: Run) -> Headline:
     """In the same graph."""
-    features = decoded_features(run, "fbank")
-    return decode_network(run, "chain_fbank", features, nbest=True, graphs=CHAIN_SENONES)
+    return steps.decoding.decode_network(run, "chain_fbank", nbest=True, graphs=CHAIN_SENONES)
 
 
 @recipe.stage(31, "Decode with the TDNN-F", when="chain")
-def decode_lattice_free(run: Run) -> dict[str, float]:
+def decode_lattice_free(run: Run) -> Headline:
     """Scores without priors, at acoustic scale 1 or near it."""
-    features = decoded_features(run, _chain_features(run))
-    return decode_network(run, "chain", features, nbest=True, graphs=CHAIN_SENONES)
+    features = steps.data.decoded_features(run, run.config.first_chain_features)
+    return steps.decoding.decode_network(run, "chain", features, nbest=True, graphs=CHAIN_SENONES)
 
 
 @recipe.stage(32, "Train an LSTM language model", distributed=True, when="neural")
-def train_neural_lm(run: Run) -> dict[str, float]:
+def train_neural_lm(run: Run) -> Headline:
     """On lm.text and the training transcripts; the combination may have to wait for others."""
-    return train_lstm_lm(run)
+    return steps.networks.train_lstm_lm(run)
 
 
 @recipe.stage(33, "Combine the systems")
-def combine(run: Run) -> dict[str, float] | None:
+def combine(run: Run) -> Headline | None:
     """The union of their lattices, with weights tuned on the development splits."""
     networks = run.config.networks
-    return combine_systems(run, ["sat", *networks]) if networks else None
+    return steps.decoding.combine_systems(run, ["sat", *networks]) if networks else None
 
 
 @recipe.stage(34, "Rescore with the LSTM language model")
-def rescore(run: Run) -> dict[str, float] | None:
+def rescore(run: Run) -> Headline | None:
     """N-best lists of the best systems, with both language models; tuned again."""
-    chosen = neural_systems(run, _systems(run))
-    return rescore_neural(run, chosen) if chosen else None
+    chosen = steps.decoding.neural_systems(run, steps.bundle.decoded_systems(run, CHAIN_SENONES))
+    return steps.decoding.rescore_neural(run, chosen) if chosen else None
 
 
 @recipe.stage(35, "Write the recogniser and aligner bundles and list the results")
-def bundle(run: Run) -> dict[str, float]:
+def bundle(run: Run) -> Headline:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final.
 
     With corpus.features=kaldi there is no bundle, as nothing computes these features from audio.
     """
-    systems = _systems(run)
-    rescored = neural_systems(run, systems)
-    names = [*(system.name for system in systems), *map(neural_name, rescored)]
-    names += ["combined"] * bool(run.config.networks)
-    if has_kaldi_features(run):
-        say_no_bundle()
-        return list_results(run, names)
-    out = run.make("final")
-    best, unknown_speaker = write_bundles(run, systems, rescored, out)
-    write_aligner(run, out / "aligner")
-    return list_results(run, names, unknown_speaker) | best
-
-
-def _systems(run: Run) -> list[DecodedSystem]:
-    """What the stages have decoded, the simplest first."""
-    systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
-    systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
-    chosen = run.config.networks
-    on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
-    if "lstm_smbr" in chosen:
-        systems += [DecodedSystem("lstm_ce", "fbank")]
-        systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
-    if "lstm_fmllr" in chosen:
-        systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
-    if "blstm" in chosen:
-        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
-    if "chain" in chosen:
-        features = _chain_features(run)
-        options = on_adapted if features == "adapted" else {"listed": True}
-        systems += [DecodedSystem("chain", features, graphs=CHAIN_SENONES, **options)]
-    if "chain_fbank" in chosen:
-        systems += [DecodedSystem("chain_fbank", "fbank", graphs=CHAIN_SENONES, listed=True)]
-    return systems
-
-
-def _chain_features(run: Run) -> Literal["adapted", "fbank"]:
-    """Return the features of the first TDNN-F."""
-    return "fbank" if run.config.chain_features == "fbank" else "adapted"
+    return steps.bundle.write_final(run, steps.bundle.decoded_systems(run, CHAIN_SENONES))
 
 
 if __name__ == "__main__":

@@ -10,22 +10,9 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
+from recipes import steps
 from recipes.librispeech.ctc_config import PROFILES
-from recipes.steps.ctc import (
-    check_letters,
-    decode,
-    decodes,
-    extract_features,
-    prepare_units,
-    sweep_widths,
-    train,
-    transcript_policy,
-    write_all_records,
-    write_tta_page,
-)
-from recipes.steps.ctc_bundle import write_bundle
-from recipes.steps.ctc_neural import rescore, train_lstm_lm
-from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
+from toolkit.stages.declaration import Headline
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
@@ -35,87 +22,88 @@ recipe = Recipe(
     PROFILES,
     title=__doc__,
     exp_prefix="ctc-",
-    on_finish=show_results,
+    on_finish=lambda folder: steps.data.show_results(folder),
+    modules=["recipes.steps.data", "recipes.steps.ctc"],
 )
 
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
-def get_audio(run: Run) -> dict[str, float] | None:
+def get_audio(run: Run) -> Headline | None:
     """With corpus.root nothing is copied."""
-    return get_corpus(run)
+    return steps.data.get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
-def write_manifests(run: Run) -> dict[str, float]:
+def write_manifests(run: Run) -> Headline:
     """One line per utterance; the next stage checks for faults."""
-    return write_corpus(run, transcript_policy(run))
+    return steps.data.write_corpus(run, steps.ctc.transcript_policy(run))
 
 
 @recipe.stage(3, "Check the data")
-def check_data(run: Run) -> dict[str, float]:
+def check_data(run: Run) -> Headline:
     """Find all faults at once, before anything expensive; unusable utterances are excluded."""
-    return check_letters(run)
+    return steps.ctc.check_letters(run)
 
 
 @recipe.stage(4, "Choose output units, dictionary and language model")
-def prepare_output(run: Run) -> dict[str, float]:
+def prepare_output(run: Run) -> Headline:
     """Characters or word pieces (A16); the dictionary has the training words (A21)."""
-    return prepare_units(run)
+    return steps.ctc.prepare_units(run)
 
 
 @recipe.stage(5, "Extract features")
-def extract(run: Run) -> dict[str, float]:
+def extract(run: Run) -> Headline:
     """Log-mel energies and MFCCs, at 100 Hz (A1)."""
-    return extract_features(run)
+    return steps.ctc.extract_features(run)
 
 
 @recipe.stage(6, "Write record files of features and labels")
-def write_records(run: Run) -> dict[str, float]:
+def write_records(run: Run) -> Headline:
     """Too long utterances are left out; the share that is kept is in the headline (A6)."""
-    return write_all_records(run)
+    return steps.ctc.write_all_records(run)
 
 
 @recipe.stage(7, "Train the network with CTC", distributed=True)
-def train_network(run: Run) -> dict[str, float]:
+def train_network(run: Run) -> Headline:
     """Through the states of the paper's figure; `ctc/log.jsonl` has the events and times (A22)."""
-    return train(run)
+    return steps.ctc.train(run)
 
 
 @recipe.stage(8, "Decode by greedy, prefix, dictionary, dictionary + LM and graph search")
-def decode_all(run: Run) -> dict[str, float]:
+def decode_all(run: Run) -> Headline:
     """The same posteriors by every search (A21, A24)."""
-    return decode(run)
+    return steps.ctc.decode(run)
 
 
 @recipe.stage(9, "Train an LSTM language model", distributed=True, when="neural")
-def train_neural_lm(run: Run) -> dict[str, float]:
+def train_neural_lm(run: Run) -> Headline:
     """On lm.text and the training transcripts; skipped without `neural`."""
-    return train_lstm_lm(run)
+    return steps.ctc.train_lstm_lm(run)
 
 
 @recipe.stage(10, "Rescore with the LSTM language model", when="neural")
-def rescore_lists(run: Run) -> dict[str, float]:
+def rescore_lists(run: Run) -> Headline:
     """N-best lists of the search with dictionary and n-grams; tuned again."""
-    return rescore(run)
+    return steps.ctc.rescore(run)
 
 
 @recipe.stage(11, "Sweep the beam width")
-def sweep(run: Run) -> dict[str, float]:
+def sweep(run: Run) -> Headline:
     """Seconds and error rates by width, on the first development split (A31)."""
-    return sweep_widths(run)
+    return steps.ctc.sweep_widths(run)
 
 
 @recipe.stage(12, "Write the time-to-accuracy page and list the results")
-def report(run: Run) -> dict[str, float]:
+def report(run: Run) -> Headline:
     """Writes tta/index.html and results.json."""
-    write_tta_page(run)
-    return list_results(run, decodes(run))
+    steps.ctc.write_tta_page(run)
+    return steps.data.list_results(run, steps.ctc.decodes(run))
 
 
 @recipe.stage(13, "Write the recogniser bundle")
-def bundle(run: Run) -> dict[str, float]:
+def bundle(run: Run) -> Headline:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/ctc-<profile>/final."""
-    return write_bundle(run)
+    return steps.ctc.write_bundle(run)
 
 
 if __name__ == "__main__":

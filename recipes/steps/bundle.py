@@ -7,10 +7,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from recipes.steps.data import splits, training_speech
-from recipes.steps.language import lang_config
-from recipes.steps.neural_lm import neural_name
-from recipes.steps.systems import DecodedSystem, system_decoder, tuning_errors
+from recipes.steps.data import (
+    has_kaldi_features,
+    lang_config,
+    list_results,
+    splits,
+    training_speech,
+)
+from recipes.steps.decoding import (
+    DecodedSystem,
+    neural_name,
+    neural_systems,
+    system_decoder,
+    tuning_errors,
+)
 from toolkit.align.aligner import LANG, write_aligner_bundle
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.bundle import (
@@ -29,6 +39,7 @@ from toolkit.decode.rescore import WEIGHTS
 from toolkit.decode.stream import can_stream
 from toolkit.errors import ToolkitError
 from toolkit.features.shards import FeatureStore
+from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_dictionary
 from toolkit.models.scorer import NeuralModel
@@ -45,12 +56,15 @@ GMMS = {
     "lda_mllt": "triphone GMMs on LDA + MLLT features",
     "sat": "triphone GMMs on speaker-adapted features",
 }
+
 NETWORKS = {"lstm": "LSTM", "blstm": "BLSTM", "tdnnf": "TDNN-F"}
+
 FEATURES = {
     "fbank": "log-mel features",
-    "independent": "LDA + MLLT features",
-    "adapted": "speaker-adapted features",
+    "lda_mllt_features": "LDA + MLLT features",
+    "fmllr_features": "speaker-adapted features",
 }
+
 UnknownSpeakerWer = dict[tuple[str, str, str], float]
 """WER in percent with every utterance recognised alone, by (system, split, language model)."""
 
@@ -164,12 +178,55 @@ def write_bundles(
     }
 
 
-def say_no_bundle() -> None:
-    """Log why a corpus of Kaldi's features gets no bundle."""
-    logger.info(
-        "no bundle: the models take features of Kaldi (corpus.features=kaldi), which `toolkit "
-        "transcribe` and `toolkit align` cannot compute from audio"
-    )
+def decoded_systems(run: Run, chain_senones: str) -> list[DecodedSystem]:
+    """Return what the stages have decoded, the simplest first.
+
+    Args:
+      run: the run of the stage.
+      chain_senones: the folder of the TDNN-Fs' senones.
+    """
+    systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
+    systems.append(DecodedSystem("sat", first_pass="lda_mllt", has_nbest=True))
+    networks = run.config.networks
+    speaker_adapted = {"gmm": "sat", "first_pass": "lda_mllt"}
+    if "lstm_smbr" in networks:
+        systems.append(DecodedSystem("lstm_ce", "fbank"))
+        systems.append(DecodedSystem("lstm_smbr", "fbank", has_nbest=True))
+    if "lstm_fmllr" in networks:
+        systems.append(
+            DecodedSystem("lstm_fmllr", "fmllr_features", has_nbest=True, **speaker_adapted)
+        )
+    if "blstm" in networks:
+        systems.append(DecodedSystem("blstm", "lda_mllt_features", gmm="lda_mllt", has_nbest=True))
+    for name, features in (("chain", run.config.first_chain_features), ("chain_fbank", "fbank")):
+        if name in networks:
+            gmms = speaker_adapted if features == "fmllr_features" else {}
+            systems.append(
+                DecodedSystem(name, features, graphs=chain_senones, has_nbest=True, **gmms)
+            )
+    return systems
+
+
+def write_final(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float | str]:
+    """Write the bundles of the recogniser and the aligner, and the results of all systems.
+
+    Args:
+      run: the run of the last stage.
+      systems: what the recipe has decoded, the simplest first.
+    """
+    rescored = neural_systems(run, systems)
+    names = [*(system.name for system in systems), *map(neural_name, rescored)]
+    names += ["combined"] * bool(run.config.networks)
+    if has_kaldi_features(run):
+        logger.info(
+            "no bundle: the models take features of Kaldi (corpus.features=kaldi), which `toolkit "
+            "transcribe` and `toolkit align` cannot compute from audio"
+        )
+        return {**list_results(run, names)}
+    out = run.make("final")
+    best, unknown_speaker = write_bundles(run, systems, rescored, out)
+    write_aligner(run, out / "aligner")
+    return {**list_results(run, names, unknown_speaker), **best}
 
 
 def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
@@ -300,7 +357,9 @@ def write_aligner(run: Run, out: Path) -> None:
         system=run.need("sat"),
         independent=run.need("lda_mllt"),
         lang=lang,
-        lexicon=source_dictionary(lang_config(run), Lang.load(lang).vocabulary).lexicon,
+        lexicon=source_dictionary(
+            lang_config(run), Lang.load(lang).vocabulary, read_lexicon
+        ).lexicon,
         frontend=run.config.cepstra.frontend,
         out=out,
     )

@@ -1,4 +1,4 @@
-"""Steps of the CTC recipe: units, records, training, decoding, time to accuracy."""
+"""Steps of the CTC recipe: units, records, training, decoding, time to accuracy, bundle."""
 
 import json
 import logging
@@ -10,33 +10,59 @@ from recipes.steps.data import (
     check_audio,
     copies,
     cuts,
+    extract_utterances,
     has_copies,
     lm_config,
     splits,
     texts,
+    training_speech,
     transcripts_of,
 )
-from recipes.steps.features import extract_changed
+from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.corpus.tags import is_tag
+from toolkit.decode.bundle import (
+    BundledSystem,
+    Card,
+    CtcFiles,
+    Role,
+    write_card,
+    write_ctc_bundle,
+    write_systems,
+)
 from toolkit.decode.ctc.evaluation import EvaluationPlan
-from toolkit.decode.ctc.search import WordsDecoder
-from toolkit.decode.ctc.system import Posteriors, SplitData, decode_ctc, write_posteriors
+from toolkit.decode.ctc.recogniser import CtcScorer
+from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.system import Posteriors, SplitData, decode_ctc, tune_beam, write_posteriors
+from toolkit.decode.recogniser import recognise_alone
+from toolkit.decode.rescore import (
+    WEIGHTS,
+    RescoringWeights,
+    nbest_search_config,
+    rescore_ctc,
+    to_weights,
+)
 from toolkit.decode.system import write_ctc_word_times
+from toolkit.decode.tune import ErrorCount
 from toolkit.decode.words import CtcWordAligner
 from toolkit.errors import ToolkitError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
+from toolkit.fsa.lattice import Weights
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
 from toolkit.lang.policy import EnglishRules as EnglishText
 from toolkit.lang.units import load_units, make_units
+from toolkit.models.ctc import CtcModel
+from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
 from toolkit.score.results import Result, read_results
+from toolkit.score.transcripts import read_transcripts
+from toolkit.score.wer import score
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.storage.words import split_words
@@ -50,7 +76,17 @@ from toolkit.tta.training import TrainingPlan, train_by_plan
 
 RESCORED = "decode/ctc_lstm_lm"
 """The folder of the search whose lists the LSTM language model has rescored."""
+
 logger = logging.getLogger(__name__)
+
+NAME = "ctc"
+
+PLAIN = "words"
+"""The search with the dictionary alone."""
+
+STANDARD_ERRORS = 2.0
+"""Of the difference, by which its errors have to be fewer. On AN4 it has 43 on dev, where the
+3-grams have 45, and 38 on test, where they have 32."""
 
 
 def transcript_policy(run: Run) -> TextPolicy:
@@ -134,7 +170,9 @@ def extract_features(run: Run) -> dict[str, float]:
         utterances = cuts(run, split)
         if split == splits(run).train and has_copies(run):
             utterances += copies(run)
-        hours[f"hours {split}"] = extract_changed(run, utterances, run.config.features, out, split)
+        hours[f"hours {split}"] = extract_utterances(
+            run, utterances, run.config.features, out, split
+        )
     store = FeatureStore(out / splits(run).train)
     normaliser = estimate_normaliser(store, run.config.prior_frames, run.config.scope)
     normaliser.save(out / "normaliser.json")
@@ -332,3 +370,154 @@ def write_tta_page(run: Run) -> dict[str, float]:
     )
     platforms = read_platforms([str(run.need("ctc"))])
     return write_page(platforms, run.make("tta"), run.config.tta, extras)
+
+
+def train_lstm_lm(run: Run) -> dict[str, float]:
+    """Train on the language model's text and the transcripts, for the words of the dictionary."""
+    words = split_words(run.need("words.txt").read_text(encoding="utf-8"))
+    return train_for_words(run, words, lm_policy(run))
+
+
+def rescore(run: Run) -> dict[str, float]:
+    """Rescore the n-best lists of the search with dictionary and n-grams."""
+    out, (decoder, lm) = run.make(RESCORED), tuned_search(run)
+    data = {s: split_data(run, s, run.need(f"posteriors/{s}")) for s in splits(run).decoded}
+    found = rescore_ctc(
+        data,
+        splits(run).tune,
+        decoder,
+        lm,
+        NeuralLm.load(run.need("lstm_lm"), run.device),
+        run.config.lstm_rescoring,
+        out,
+        run.jobs,
+        {"system": "ctc", "lm": rescored_search(run), "command": run.command},
+        run.progress,
+    )
+    write_times(run, data, sorted(out.glob("*/text")))
+    return found
+
+
+def write_bundle(run: Run) -> dict[str, float]:
+    """Write the bundle with the best dictionary search.
+
+    Its beam is tuned on the development data, the narrowest with no more errors than the widest;
+    lists that the LSTM language model rescores have that of the results.
+    """
+    out, tuned_on, rows = run.make("final"), splits(run).tune, result_rows(run)
+    (decoder, _), weights = tuned_search(run), None
+    names = [ngram_search(run)]
+    if run.config.neural:
+        weights = RescoringWeights.load(run.need(RESCORED) / WEIGHTS)
+        names += [rescored_search(run)] * (weights.neural > 0)
+    best = best_search(run, names, rows)
+    search, fast, neural = _with_narrow_beam(run, decoder, best != PLAIN), None, None
+    if weights is not None and best == rescored_search(run):
+        neural = run.need("lstm_lm"), run.need(RESCORED) / WEIGHTS
+        search, fast = _for_lists(run, decoder, weights.acoustic_scale), search
+    files = CtcFiles(
+        run.need("ctc"),
+        run.need("features/normaliser.json"),
+        load_units(run.need("units")),
+        split_words(run.need("words.txt").read_text(encoding="utf-8")),
+        run.need("lm/lm.arpa"),
+        neural,
+    )
+    write_ctc_bundle(files, search, run.config.features.frontend, out / NAME, fast)
+    card = _card(run, out / NAME, best, {row.split: row.wer for row in rows if row.lm == best})
+    write_card(out / NAME, card)
+    roles: list[Role] = ["speaker_known", "speaker_unknown"]
+    if streams := CtcScorer(out / NAME).can_stream:
+        roles.append("stream")
+    write_systems(out, [BundledSystem(NAME, best, streams, card.wer, tuple(roles))])
+    logger.info("the bundle: %s", card)
+    return {
+        "width": search.width,
+        "margin": search.margin,
+        "errors": _errors(rows, best, tuned_on),
+    }
+
+
+def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
+    """Return the bundle's card; every utterance is recognised alone for it.
+
+    Args:
+      run: the run of the stage.
+      bundle: the finished bundle.
+      lm: name of its search.
+      wer: in percent by split, with speakers known.
+    """
+    alone = {}
+    for split in wer:
+        texts = recognise_alone(bundle, run.need(f"features/{split}"), run.jobs)
+        references = {cut.id: text_of(cut) for cut in cuts(run, split) if cut.id in texts}
+        alone[split] = round(score(references, texts).percent, 2)
+    model = load_model(run.need("ctc"))
+    kind = "network"
+    if isinstance(model, CtcModel):
+        kind = "BLSTM" if model.config.bidirectional else "LSTM"
+    return Card(
+        NAME,
+        f"CTC {kind}",
+        words=len(split_words(run.need("words.txt").read_text(encoding="utf-8"))),
+        **training_speech(run),
+        lm=lm,
+        wer=wer,
+        wer_unknown_speaker=alone,
+        tuned_on=splits(run).tune,
+    )
+
+
+def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
+    """Return the dictionary search with the fewest errors on the development data.
+
+    Of equals the first; that without a language model only if its errors are significantly fewer.
+
+    Args:
+      run: the run of the stage.
+      names: of the searches with language models, the simplest first.
+      rows: the results of all searches.
+    """
+    tuned_on = splits(run).tune
+    best = min(names, key=lambda name: _errors(rows, name, tuned_on))
+    decoded = RESCORED if best == rescored_search(run) else f"decode/ctc/{best}"
+    plain, chosen = _count(run, f"decode/ctc/{PLAIN}"), _count(run, decoded)
+    return PLAIN if plain.significantly_below(chosen, STANDARD_ERRORS) else best
+
+
+def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> WordsConfig:
+    """The search with or without n-grams, with the narrowest beam that loses nothing."""
+    if not with_ngrams:
+        config = replace(run.config.decode.words, mode="words")
+        units = load_units(run.need("units"))
+        decoder = WordsDecoder(units, decoder.dictionary, None, config)
+    posteriors, references = {}, {}
+    for split in splits(run).tune:
+        data = split_data(run, split, run.need(f"posteriors/{split}"))
+        posteriors |= data.posteriors
+        references |= data.references
+    out = run.make("final") / NAME
+    beam = tune_beam(decoder, posteriors, references, run.config.bundle, out, run.jobs)
+    return replace(decoder.config, width=beam.width, margin=beam.margin, nbest=1)
+
+
+def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
+    """The search for the lists that are rescored, as for the results."""
+    weights = Weights(scale, to_weights(decoder.config).word_penalty)
+    return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
+
+
+def _count(run: Run, decoded: str) -> ErrorCount:
+    """The errors of a search by utterance of the development splits."""
+    references, hypotheses = {}, {}
+    for split in splits(run).tune:
+        text = run.need(f"{decoded}/{split}/text")
+        references |= {cut.id: text_of(cut) for cut in cuts(run, split)}
+        hypotheses |= read_transcripts(text, "text").texts
+    found = score(references, hypotheses)
+    return ErrorCount.of([utterance.errors for utterance in found.utterances], found.ref_units)
+
+
+def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:
+    chosen = [row for row in rows if row.lm == lm and row.split in tuned_on]
+    return sum(row.insertions + row.deletions + row.substitutions for row in chosen)

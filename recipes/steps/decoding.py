@@ -1,12 +1,24 @@
-"""Decoding graphs, options and n-best lists: what GMM systems and networks share."""
+"""Decoding with GMMs and networks, combination of systems, rescoring with an LSTM LM."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from recipes.steps.data import splits
+from recipes.steps.data import cuts, decoded_features, splits
+from toolkit.align.scorer import GmmScorer, Scorer
+from toolkit.decode.combine import LATTICES, NAME, TEXT, DecodedSplit, combine_decodes
 from toolkit.decode.graph import make_decoding_graph
-from toolkit.decode.system import Pass
+from toolkit.decode.rescore import rescore_system
+from toolkit.decode.search import Decoder
+from toolkit.decode.system import Pass, decode_passes, decode_system, write_word_times
+from toolkit.errors import ToolkitError
+from toolkit.fsa.lattice import Weights
 from toolkit.hmm.senones import Senones
+from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.scorer import NeuralScorer
+from toolkit.processes.workers import shared_workers
+from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 
 
@@ -78,3 +90,267 @@ def decoding_options(run: Run) -> dict[str, Any]:
         "command": run.command,
         "progress": run.progress,
     }
+
+
+@shared_workers()
+def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = None) -> dict:
+    """Decode with a GMM system; on adapted features also rescore, and write n-best lists.
+
+    Args:
+      run: the run of the stage.
+      system: its name.
+      transforms: files of fMLLR transforms by split; None: features are not adapted.
+    """
+    out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
+    adapted = transforms is not None
+    compose_graph(run, senones, out / "graph.safetensors")
+    scorers = gmm_scorers(run, system, transforms or {})
+    decoder = gmm_decoder(run, system, out, rescore=adapted)
+    options = decoding_options(run) | {"passes": passes(run, out, rescore=adapted)}
+    if not adapted:
+        return decode_passes(system, scorers, decoder=decoder, out=out, **options)
+    return decode_system(
+        system,
+        scorers,
+        decoder=decoder,
+        lang=run.need("lang"),
+        senones=senones,
+        nbest=run.config.nbest,
+        **options,
+    )
+
+
+def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:
+    """Return the search in the graph of a GMM system's decode."""
+    config = run.config.gmm_decode
+    if system == "mono":
+        config = replace(config, beam=run.config.mono_beam)
+    rescorer = run.need("rescoring/lm.safetensors") if rescore else None
+    words = run.need("lang/words.txt")
+    return Decoder(out / "graph.safetensors", words, config, rescorer)
+
+
+def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+    """Return scorers of a GMM system for all splits to decode, with transforms by split."""
+    model = run.need(system)
+    return {
+        s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded
+    }
+
+
+def network_scorers(
+    run: Run, system: str, features: Path, normaliser: Path | None = None
+) -> dict[str, Scorer]:
+    """Return scorers of a network for all splits to decode."""
+    model, normaliser = run.need(system), normaliser or features / "normaliser.json"
+    return {
+        s: NeuralScorer(model, normaliser, features / s, device=run.device)
+        for s in splits(run).decoded
+    }
+
+
+def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
+    """Return the search with the small language model, rescored by the larger one.
+
+    Args:
+      run: the run of the stage.
+      graphs: the folder of a network's own senones, whose graph is searched by `chain_decode`;
+        None: those that the networks share.
+    """
+    graph = run.need(graph_name(graphs))
+    config = run.config.decode if graphs is None else run.config.chain_decode
+    return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
+
+
+@shared_workers()
+def decode_network(
+    run: Run,
+    system: str,
+    features: Path | None = None,
+    normaliser: str | None = None,
+    nbest: bool = False,
+    graphs: str | None = None,
+) -> dict[str, float]:
+    """Decode with a network, and rescore with the larger language model.
+
+    Args:
+      run: the run of the stage.
+      system: name of the network.
+      features: the folder of the splits' features; by default `fbank`.
+      normaliser: of the features; by default that beside them.
+      nbest: also write n-best lists, word times, confidences and word lattices.
+      graphs: the folder of the network's own senones, see `network_decoder`.
+    """
+    out = run.make(f"decode/{system}")
+    features = features or decoded_features(run, "fbank")
+    scorers = network_scorers(run, system, features, run.need(normaliser) if normaliser else None)
+    decoder = network_decoder(run, graphs)
+    return decode_system(
+        system,
+        scorers,
+        decoder=decoder,
+        passes=passes(run, out, rescore=True),
+        lang=run.need("lang"),
+        senones=Senones.load(run.need(graphs or "senones")),
+        nbest=run.config.nbest if nbest else None,
+        **decoding_options(run),
+    )
+
+
+@dataclass(frozen=True)
+class DecodedSystem:
+    """A system that the recipe has decoded."""
+
+    name: str
+    """Its name."""
+    features: Literal["cepstra", "fbank", "lda_mllt_features", "fmllr_features"] = "cepstra"
+    """Of a network its features; "cepstra" stands for GMMs."""
+    gmm: str | None = None
+    """The GMM system on whose features the network computes, if it does."""
+    first_pass: str | None = None
+    """The speaker-independent GMM system of the first pass, if speakers are adapted."""
+    graphs: str | None = None
+    """The folder of a network's own senones, whose decoding graph is searched by `chain_decode`;
+    None: those that the networks share."""
+    has_nbest: bool = False
+    """Whether its n-best lists are written when it is decoded."""
+
+    @property
+    def by_utterance(self) -> bool:
+        """Whether it recognises utterance by utterance, not by speaker."""
+        return self.features == "fbank"
+
+    @property
+    def is_gmm(self) -> bool:
+        """Whether it has no network."""
+        return self.features == "cepstra"
+
+    @property
+    def rescored(self) -> bool:
+        """Whether the larger n-gram model has rescored it."""
+        return not self.is_gmm or self.first_pass is not None
+
+
+def system_scorers(run: Run, system: DecodedSystem) -> dict[str, Scorer]:
+    """Return the scorers of a system for all splits to decode."""
+    if not system.is_gmm:
+        return network_scorers(run, system.name, decoded_features(run, system.features))
+    transforms = {}
+    if system.first_pass is not None:
+        transforms = {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
+    return gmm_scorers(run, system.name, transforms)
+
+
+def system_decoder(run: Run, system: DecodedSystem) -> Decoder:
+    """Return the search of a system, with all its passes."""
+    if system.is_gmm:
+        decoded = run.need(f"decode/{system.name}")
+        return gmm_decoder(run, system.name, decoded, system.rescored)
+    return network_decoder(run, system.graphs)
+
+
+def system_senones(run: Run, system: DecodedSystem) -> Senones:
+    """Return the senones of a system's acoustic model."""
+    return Senones.load(run.need(system.name if system.is_gmm else system.graphs or "senones"))
+
+
+def last_rows(run: Run, system: DecodedSystem) -> list[Result]:
+    """Return the results of a system's last n-gram pass, one for each split."""
+    rows = read_results(run.need(f"decode/{system.name}/rows.json"))
+    return [row for row in rows if row.lm == rows[-1].lm]
+
+
+def tuning_errors(run: Run, rows: Sequence[Result]) -> int:
+    """Return the word errors on the splits of tuning."""
+    tuned = [row for row in rows if row.split in splits(run).tune]
+    return sum(row.insertions + row.deletions + row.substitutions for row in tuned)
+
+
+def nbest_folders(run: Run, system: DecodedSystem) -> dict[str, Path]:
+    """Return the folders of a system's n-best lists by split; none if they were not written."""
+    if not system.has_nbest:
+        return {}
+    folder = f"decode/{system.name}"
+    return {split: run.need(f"{folder}/{split}/nbest") for split in splits(run).decoded}
+
+
+@shared_workers()
+def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
+    """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
+    found = splits(run)
+    combined = {
+        split: DecodedSplit(
+            cuts(run, split), {s: _decode(run, s, split) for s in systems}, split in found.tune
+        )
+        for split in found.decoded
+    }
+    rows = [run.need(f"decode/{system}/rows.json") for system in systems]
+    out = run.make(f"decode/{NAME}")
+    return combine_decodes(combined, rows, out, run.jobs, run.command, run.progress)
+
+
+def _decode(run: Run, system: str, split: str) -> Path:
+    """Return the folder of a decoded split."""
+    run.need(f"decode/{system}/{split}/{TEXT}")
+    return run.need(f"decode/{system}/{split}/{LATTICES}").parent
+
+
+def neural_name(system: DecodedSystem) -> str:
+    """The folder, below decode/, of a system rescored with the LSTM language model."""
+    return f"{system.name}_lstm_lm"
+
+
+def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSystem]:
+    """Return the systems that are rescored, none without `neural`; see `Config.neural_systems`.
+
+    Args:
+      run: the run of the stage.
+      systems: what the recipe has decoded, the simplest first.
+
+    Raises:
+      ToolkitError: the setting names a system that was not decoded.
+    """
+    if not run.config.neural:
+        return []
+    wanted = run.config.neural_systems
+    if wanted:
+        if unknown := set(wanted) - {system.name for system in systems}:
+            raise ToolkitError(
+                f"neural_systems: {', '.join(sorted(unknown))} was not decoded; there are "
+                + ", ".join(system.name for system in systems)
+            )
+        return [system for system in systems if system.name in wanted]
+
+    def errors(system: DecodedSystem) -> int:
+        return tuning_errors(run, last_rows(run, system))
+
+    return [min((system for system in systems if system.rescored), key=errors)]
+
+
+@shared_workers()
+def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float]:
+    """Rescore n-best lists of systems' last passes with the LSTM language model."""
+    model, found = NeuralLm.load(run.need("lstm_lm"), run.device), {}
+    config = run.config.lstm_rescoring
+    for system in systems:
+        long_enough = run.setting("nbest.count") >= config.count
+        scorers, decoder = system_scorers(run, system), system_decoder(run, system)
+        out = run.make(f"decode/{neural_name(system)}")
+        tuned = run.need(f"decode/{system.name}/tuned.json")
+        headline = rescore_system(
+            system.name,
+            f"{last_rows(run, system)[0].lm}+lstm",
+            scorers,
+            decoder=decoder,
+            tuned=tuned,
+            model=model,
+            config=config,
+            nbest=nbest_folders(run, system) if long_enough else None,
+            out=out,
+            **decoding_options(run),
+        )
+        decoder = decoder.at(Weights.load(tuned).acoustic_scale)
+        senones = system_senones(run, system)
+        write_word_times(scorers, decoder, run.need("lang"), senones, out, run.jobs)
+        found |= {f"{system.name} {name}": value for name, value in headline.items()}
+    return found

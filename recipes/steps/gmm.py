@@ -1,17 +1,26 @@
-"""GMM systems: training, decoding, speaker adaptation, alignment, low-rate senones."""
+"""GMM systems: training, alignment, speaker adaptation, low-rate senones, features for networks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options, passes
-from recipes.steps.features import transcripts
+from recipes.steps.data import (
+    copies,
+    cuts,
+    has_copies,
+    need_user_files,
+    splits,
+    transcripts,
+    write_normaliser,
+)
+from recipes.steps.decoding import (
+    compose_graph,
+)
 from toolkit.align.adapt import LatticeSearch, adapt_speakers, refine_on_lattices
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.pronunciations import count_pronunciations
-from toolkit.align.scorer import GmmScorer, Scorer
+from toolkit.align.scorer import GmmScorer
 from toolkit.align.train_gmm import (
     build_low_rate_senones,
     train_lda_mllt,
@@ -20,17 +29,15 @@ from toolkit.align.train_gmm import (
     train_triphone,
 )
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.search import Decoder
-from toolkit.decode.system import decode_passes, decode_system
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.shards import FeatureStore
-from toolkit.hmm.gmm_system import GmmSystem
+from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
 from toolkit.lang.probabilities import estimate_probabilities
-from toolkit.processes.workers import shared_workers
+from toolkit.processes import ranks
 from toolkit.score.transcripts import read_transcripts
 from toolkit.stages.run import Run
 from toolkit.storage.words import split_words
@@ -89,52 +96,6 @@ def tree_config(run: Run, config: TreeConfig) -> TreeConfig:
     if config.extra_questions is None and run.exists(f"lang/{EXTRA_QUESTIONS}"):
         return replace(config, extra_questions=run.need(f"lang/{EXTRA_QUESTIONS}"))
     return config
-
-
-@shared_workers()
-def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = None) -> dict:
-    """Decode with a GMM system; on adapted features also rescore, and write n-best lists.
-
-    Args:
-      run: the run of the stage.
-      system: its name.
-      transforms: files of fMLLR transforms by split; None: features are not adapted.
-    """
-    out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
-    adapted = transforms is not None
-    compose_graph(run, senones, out / "graph.safetensors")
-    scorers = gmm_scorers(run, system, transforms or {})
-    decoder = gmm_decoder(run, system, out, rescore=adapted)
-    options = decoding_options(run) | {"passes": passes(run, out, rescore=adapted)}
-    if not adapted:
-        return decode_passes(system, scorers, decoder=decoder, out=out, **options)
-    return decode_system(
-        system,
-        scorers,
-        decoder=decoder,
-        lang=run.need("lang"),
-        senones=senones,
-        nbest=run.config.nbest,
-        **options,
-    )
-
-
-def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:
-    """Return the search in the graph of a GMM system's decode."""
-    config = run.config.gmm_decode
-    if system == "mono":
-        config = replace(config, beam=run.config.mono_beam)
-    rescorer = run.need("rescoring/lm.safetensors") if rescore else None
-    words = run.need("lang/words.txt")
-    return Decoder(out / "graph.safetensors", words, config, rescorer)
-
-
-def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
-    """Return scorers of a GMM system for all splits to decode, with transforms by split."""
-    model = run.need(system)
-    return {
-        s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded
-    }
 
 
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
@@ -219,3 +180,80 @@ def write_probabilities(run: Run, system: str, out: Path) -> dict[str, float]:
     found = estimate_probabilities(counts, plain.lexicon)
     replace(plain, probabilities=found).save(out)
     return {"silence between words": found.overall}
+
+
+def write_adapted(run: Run, adapted: str, independent: str) -> Path:
+    """Write the speaker-adapted features of the training data and its copies; return the folder."""
+    out = _training_folder(run, "fmllr_features")
+    transforms: dict[str, Path | None] = {"train": run.need(adapted) / "fmllr.safetensors"}
+    of_copies = run.make("fmllr_features/copies.safetensors") if has_copies(run) else None
+
+    def write() -> None:
+        if _written(out):
+            return
+        if of_copies is not None:
+            words = transcripts(copies(run), run.need("plp/copies"))
+            estimate_transforms(run, adapted, independent, "copies", words, of_copies)
+            transforms["copies"] = of_copies
+        _write_features(run, adapted, transforms, out)
+        # The transforms remove each speaker's mean; a running mean would depend on the words.
+        write_normaliser(run, out, "global")
+
+    ranks.on_rank_zero(write)
+    return out
+
+
+def write_adapted_decoded(run: Run, adapted: str) -> Path:
+    """Write the speaker-adapted features of the decoded splits; return the folder.
+
+    Their transforms are estimated on hypotheses and so depend on the n-gram model; those of the
+    training data do not.
+    """
+    transforms = {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
+    return _write_decoded(run, "fmllr_features", adapted, transforms)
+
+
+def write_independent(run: Run, independent: str) -> Path:
+    """Write the LDA + MLLT features of the training data and its copies; return the folder."""
+    out = _training_folder(run, "lda_mllt_features")
+
+    def write() -> None:
+        if not _written(out):
+            parts = ["train", *(["copies"] if has_copies(run) else [])]
+            _write_features(run, independent, dict.fromkeys(parts), out)
+            write_normaliser(run, out)
+
+    ranks.on_rank_zero(write)
+    return out
+
+
+def write_independent_decoded(run: Run, independent: str) -> Path:
+    """Write the LDA + MLLT features of the decoded splits; return the folder."""
+    return _write_decoded(run, "lda_mllt_features", independent, dict.fromkeys(splits(run).decoded))
+
+
+def _training_folder(run: Run, name: str) -> Path:
+    """Declare the features of the training data as outputs; return the folder to write them to."""
+    for part in ("normaliser.json", *(["copies"] if has_copies(run) else [])):
+        run.make(f"{name}/{part}")
+    return run.make(f"{name}/train").parent
+
+
+def _write_decoded(run: Run, name: str, system: str, transforms: Mapping[str, Path | None]) -> Path:
+    folders = [run.make(f"{name}/{split}") for split in transforms]
+    _write_features(run, system, transforms, folders[0].parent)
+    return folders[0].parent
+
+
+def _written(features: Path) -> bool:
+    """Whether an interrupted run has written all features; the normaliser is written last."""
+    return (features / "normaliser.json").exists()
+
+
+def _write_features(
+    run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
+) -> None:
+    for part, path in transforms.items():
+        found = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
+        found = found.adapted(load_transforms(path)) if path else found
+        write_gmm_features(found, out / part, run.jobs)

@@ -1,26 +1,204 @@
-"""Learning from unlabelled speech: teacher-student learning and self-training (C10 to C13)."""
+"""Steps on the unlabelled audio of a recipe: features and teacher's targets from a data lake.
 
+With `storage`, an address such as s3://bucket/folder, the lake is copied there and the steps write
+there. Features come back to `unlabelled/`, where later stages read them in any order; the shards to
+train on stay, and are read from there.
+"""
+
+import json
+import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from recipes.steps.data import has_copies
+from recipes.steps.data import has_copies, training_features
+from recipes.steps.decoding import network_decoder, network_lang
 from recipes.steps.farfield import validation
-from recipes.steps.network import network_decoder, targets
-from recipes.steps.unlabelled import training_shards
+from recipes.steps.networks import DENOMINATOR, phone_sequences, targets, transcribed_phones
 from toolkit.align.store import AugmentedAlignments, OffsetAlignments
+from toolkit.features.extract import FAILED
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import MANIFEST, SHARDS, FeatureStore, field_file
+from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
+from toolkit.pipeline.config import StatsConfig
+from toolkit.pipeline.lake import copy_lake
+from toolkit.pipeline.markers import rebuild_damaged
+from toolkit.pipeline.objects import ObjectStore, filesystem, is_local, local_path
+from toolkit.pipeline.prepare import (
+    NORMALISER,
+    ShardSet,
+    make_features,
+    make_training_shards,
+    open_executor,
+)
+from toolkit.pipeline.shard_cache import CachedShards
+from toolkit.pipeline.shards import SHARD_LIST, read_shards
+from toolkit.pipeline.spark import check_spark
+from toolkit.pipeline.steps.targets import Teacher
+from toolkit.processes import ranks
 from toolkit.ssl import scheduled
-from toolkit.ssl.recognition import recognise_and_align, self_labelled
+from toolkit.ssl.recognition import (
+    RecognisedPhones,
+    recognise_and_align,
+    recognise_phones,
+    self_labelled,
+)
+from toolkit.ssl.targets import MANIFEST as TARGETS
 from toolkit.ssl.teacher_evaluation import (
     TrainedModel,
     choose_k,
     measure_calibration,
     smallest_sufficient,
 )
+from toolkit.ssl.unlabelled import ShardFiles
 from toolkit.stages.run import Run
+from toolkit.storage.digests import digest_bytes
+from toolkit.storage.files import link_atomically, write_atomically
 from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import train_cross_entropy
+from toolkit.train.lfmmi import train_lfmmi
+
+ADDRESS = "address.json"
+"""In place of shards: where they are, and the digest of their list."""
+
+
+def check_executor(config: Any) -> None:
+    """Check that the configured executor can start on this machine, and open the storage."""
+    if config.executor.kind == "spark":
+        check_spark()
+    if config.storage:
+        store = config.executor.settings.store
+        filesystem(config.storage, store.options, store.timeout)
+
+
+def prepare_unlabelled(run: Run) -> dict[str, float]:
+    """Select records, extract features in a shuffled order, estimate statistics (C16-C19).
+
+    The steps write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
+    """
+    out, store = run.make("unlabelled"), _store(run)
+    lake, work = str(run.need("rooms/lake")), _place(run, "features")
+    if run.config.storage:
+        # These places outlive the stage, and metadata does not tell steps of other audio.
+        content = run.digest("rooms/lake")[:12]
+        work, copy = f"{work}-{content}", f"{_place(run, 'lake')}-{content}"
+        lake = copy_lake(store, lake, copy).url
+    config = replace(
+        run.config.prepare,
+        frontend=run.setting("fbank.frontend"),
+        stats=StatsConfig(run.config.prior_frames),
+    )
+    with open_executor(run.config.executor, run.jobs) as executor:
+        features, _ = make_features(lake, config, executor, store, work)
+    if is_local(features.url):
+        _link(features, store, out)
+    else:
+        _fetch(features, store, out)
+    return _headline(features)
+
+
+def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, float]:
+    """Compute the teacher's targets of all unlabelled audio, and shards for training (C11, C21).
+
+    The shards are in `teacher_targets/`, a folder for each offset, or named there.
+
+    Returns:
+      The amount of data in the shards, and `tail_mass`, the mean probability mass per frame of the
+      logits that are not kept.
+    """
+    out, store, work = run.make("teacher_targets"), _store(run), _place(run, "targets")
+    kept, unlabelled = run.config.targets, run.need("unlabelled")
+    url = _address(unlabelled) if (unlabelled / ADDRESS).exists() else str(unlabelled)
+    features = ShardSet(url, read_shards(store, url), ())
+    place = _place(run, "teacher") if run.config.storage else None
+    model = Teacher.at(store, run.need(teacher), normaliser, place)
+    steps = kept, run.config.repartition, run.setting("fbank.frontend")
+    with open_executor(run.config.executor, run.jobs, run.device) as executor:
+        shards = make_training_shards(features, model, *steps, executor, store, work)
+        for done, (offset, made) in enumerate(shards, 1):
+            if is_local(made.url):
+                _link(made, store, out / f"{offset}")
+            else:
+                _name(made, store, out / f"{offset}")
+            run.progress(done, len(kept.offsets))
+    manifest = json.loads(store.get(f"{made.url}/{TARGETS}"))
+    return _headline(made) | {"tail_mass": manifest["tail_mass"]}
+
+
+def training_shards(run: Run) -> list[Path | ShardFiles]:
+    """Return the shards with features and teacher's targets, one set for each offset."""
+    found: list[Path | ShardFiles] = []
+    for offset in run.setting("targets.offsets"):
+        folder = run.need(f"teacher_targets/{offset}")
+        if not (folder / ADDRESS).exists():
+            found.append(folder)
+            continue
+        cache = run.config.cache.folder or _user_cache()
+        found.append(CachedShards(_address(folder), _store(run), cache, run.config.cache))
+    return found
+
+
+def _place(run: Run, name: str) -> str:
+    """Return the prefix below which steps write."""
+    storage = run.config.storage
+    if not storage:
+        return str(run.make(f"pipeline/{name}"))
+    if is_local(storage):  # what is noted must not depend on the shell's directory
+        storage = os.path.abspath(local_path(storage))
+    return f"{storage.rstrip('/')}/{name}"
+
+
+def _user_cache() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return cache / "asr-recipe-toolkit" / "shards"
+
+
+def _link(made: ShardSet, store: ObjectStore, out: Path) -> None:
+    """Hard-link a set of shards into a folder of its own, without the pipeline's bookkeeping.
+
+    Stages that read the folder thus depend on neither the executor nor on interruptions.
+    """
+    root = Path(made.url)
+    manifests = [path for path in root.iterdir() if path.is_file() and path.name[0] != "_"]
+    listed = [ref for shard in read_shards(store, made.url) for ref in shard.inputs]
+    for path in [*manifests, *(Path(ref.path) for ref in listed)]:
+        link_atomically(path, out / path.relative_to(root))
+
+
+def _name(made: ShardSet, store: ObjectStore, out: Path) -> None:
+    """Write the address of a set of shards into a folder, in their place."""
+    address = {"url": made.url, "list": digest_bytes(store.get(f"{made.url}/{SHARD_LIST}"))}
+    write_atomically(out / ADDRESS, json.dumps(address, indent=1) + "\n")
+
+
+def _address(folder: Path) -> str:
+    """Read the address that `_name` wrote."""
+    return json.loads((folder / ADDRESS).read_text(encoding="utf-8"))["url"]
+
+
+def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:
+    """Copy a set of features into a folder, as `FeatureStore` opens it, and note its address."""
+    _name(made, store, out)
+    for name in (NORMALISER, MANIFEST, FAILED):
+        write_atomically(out / name, store.get(f"{made.url}/{name}"))
+    with rebuild_damaged(store):
+        for shard in read_shards(store, made.url):
+            for field, ref in shard.objects.items():
+                write_atomically(out / SHARDS / field_file(field, shard.index), store.get(ref))
+
+
+def _store(run: Run) -> ObjectStore:
+    return ObjectStore(run.config.executor.settings.store)
+
+
+def _headline(made: ShardSet) -> dict[str, float]:
+    return {
+        "hours": sum(shard.hours for shard in made.shards),
+        "utterances": sum(shard.utterances for shard in made.shards),
+        "shards": len(made.shards),
+        "lost": len(made.failures),
+    }
 
 
 def student_normaliser(run: Run) -> Path:
@@ -42,7 +220,7 @@ def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[
         TrainedModel(run.need(system), normaliser, run.device) for system in (teacher, student)
     ]
     features, alignments = validation(run, aligner)
-    out = run.make("teacher_judged")
+    out = run.make("teacher_evaluation")
     found = measure_calibration(
         models[0], features.path, alignments, run.config.calibration, out / "calibration"
     )
@@ -151,4 +329,66 @@ def train_on_recognised(run: Run, system: str, aligner: str, baseline: str) -> d
         run.device,
         run.progress,
         valid=validation(run, aligner),
+    )
+
+
+def recognise_for_chain(run: Run, teacher: str) -> dict[str, float]:
+    """Recognise the unlabelled speech with a network that was trained with LF-MMI (C13)."""
+    return recognise_phones(
+        model=run.need(teacher),
+        normaliser=run.need("fbank/normaliser.json"),
+        features=run.need("unlabelled"),
+        decoder=network_decoder(run, f"{teacher}/graphs"),
+        tuned=run.need(f"decode/{teacher}/tuned.json"),
+        lang=network_lang(run),
+        senones=Senones.load(run.need(f"{teacher}/graphs")),
+        config=run.config.recognised_phones,
+        out=run.make("recognised_phones"),
+        jobs=run.jobs,
+        progress=run.progress,
+        device=run.device,
+    )
+
+
+def train_on_recognised_phones(
+    run: Run, system: str, teacher: str, aligner: str
+) -> dict[str, float]:
+    """Train a network with LF-MMI on transcribed and recognised speech, on the teacher's senones.
+
+    Its denominator is estimated on the phones of both; of a recognised utterance on the likeliest.
+
+    Args:
+      run: the run of the stage.
+      system: name of the network.
+      teacher: the network that has recognised.
+      aligner: the GMM system that has aligned the transcribed speech.
+    """
+    out, features = run.make(system), training_features(run, "fbank")
+    stores, phones = transcribed_phones(run, aligner, features)
+    store = FeatureStore(run.need("unlabelled"))
+    samples = run.setting("recognised_phones.samples")
+    recognised = RecognisedPhones(run.need("recognised_phones"), store, samples)
+    senones = Senones.load(run.need(f"{teacher}/graphs"))
+
+    def write_denominator() -> None:
+        if not (out / DENOMINATOR).exists():
+            likeliest = (recognised.load(name).times[0] for name in recognised.ids)
+            sentences = [
+                *phone_sequences(phones[0]),
+                *(times.phones.tolist() for times in likeliest),
+            ]
+            ngram = phone_ngram(sentences, run.config.lfmmi_student.ngram)
+            make_denominator(ngram, senones).save(out / DENOMINATOR)
+
+    ranks.on_rank_zero(write_denominator)
+    return train_lfmmi(
+        [*stores, store],
+        [*phones, recognised],
+        senones,
+        Denominator.load(out / DENOMINATOR),
+        Normaliser.load(student_normaliser(run)),
+        run.config.lfmmi_student,
+        out,
+        run.device,
+        run.progress,
     )

@@ -9,10 +9,10 @@ import torch
 from toolkit.align.scorer import GmmScorer
 from toolkit.errors import ToolkitError
 from toolkit.features.gmm_features import GmmFrontend, save_transforms
-from toolkit.features.kaldi.feature_dir import KaldiFormat
-from toolkit.features.kaldi.features import cuts_without_audio
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.hmm.gmm_system import GmmSystem
+from toolkit.kaldi.feature_dir import KaldiFormat
+from toolkit.kaldi.features import cuts_without_audio
 
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 

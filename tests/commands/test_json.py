@@ -39,7 +39,7 @@ def test_combine(transcripts):
 
 
 def test_lattice_oracle(transcripts, monkeypatch):
-    from toolkit.decode import lattice_export
+    from toolkit.kaldi import lattice_export
 
     texts = {"a-1": "ONE", "b-1": "ONE"}
     monkeypatch.setattr(lattice_export, "oracle_texts", lambda *_: (texts, 30, 4.0))

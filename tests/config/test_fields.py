@@ -157,7 +157,6 @@ class NetworkConfig(Settings):
         ({"span": (0.0, 11.0)}, "span has a value that is 11.0, must be at most 10"),
         ({"beam": 0.0}, "beam is 0.0, must be above 0"),
         ({"average": 1.5}, "average is 1.5, must be from 0 to 1"),
-        ({"average": "none"}, "average is 'none', must be 'auto'"),
         ({"kind": "gru"}, "kind is 'gru', must be 'lstm' or 'blstm'"),
         ({"scale": float("nan")}, "scale is nan, must be a number"),
         ({"shares": (float("nan"),)}, "shares has the value nan, must be numbers"),
@@ -175,6 +174,11 @@ def test_settings_out_of_range_are_refused_wherever_they_come_from(values, messa
                 NetworkConfig,
                 {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()},
             )
+
+
+def test_a_choice_beside_a_number_is_named():
+    with pytest.raises(ValueError, match="average is 'none', must be 'auto'"):
+        NetworkConfig(average="none")
 
 
 def test_limits_themselves_are_in_range():

@@ -11,10 +11,10 @@ import soundfile
 import torch
 
 from toolkit.align.inputs import InputError
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
 from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys
 from toolkit.features.audio import AudioError, load_audio
+from toolkit.kaldi.data_dir import read_kaldi_dir
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ READ = {
 @pytest.mark.parametrize("name", READ)
 def test_a_format_that_the_page_promises_is_found_in_a_folder_and_read(tmp_path, name):
     file, container, subtype = READ[name]
-    told = re.search(r"WAV, [^.]* are read;", PAGE)
-    assert told
-    assert name in told[0]
+    match = re.search(r"WAV, [^.]* are read;", PAGE)
+    assert match
+    assert name in match[0]
     tone = 0.1 * np.sin(np.arange(16000) / 10)
     soundfile.write(tmp_path / file, tone, 16000, format=container, subtype=subtype)
     (source,) = Inputs().sources([str(tmp_path)], None, tmp_path)
@@ -37,8 +37,8 @@ def test_a_format_that_the_page_promises_is_found_in_a_folder_and_read(tmp_path,
 
 
 def test_the_formats_of_the_extra_are_those_that_are_found_in_folders():
-    told = re.search(r"also ([A-Za-z0-9, ]+) and WavPack", PAGE)
-    assert told
-    suffixes = {f".{name.lower()}" for name in told[1].split(", ")}
+    match = re.search(r"also ([A-Za-z0-9, ]+) and WavPack", PAGE)
+    assert match
+    suffixes = {f".{name.lower()}" for name in match[1].split(", ")}
     assert len(suffixes) == 10
     assert suffixes < MEDIA_SUFFIXES

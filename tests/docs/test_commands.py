@@ -52,21 +52,21 @@ def check(words, folder):
       words: of the command.
       folder: where a recipe without a folder of its own lies.
     """
-    place = next(i for i, word in enumerate(words) if re.search(r"run(_ctc)?\.py$", word))
-    path = re.sub(r".*/(?=recipes/)", "", words[place])
+    position = next(i for i, word in enumerate(words) if re.search(r"run(_ctc)?\.py$", word))
+    path = re.sub(r".*/(?=recipes/)", "", words[position])
     if not path.startswith("recipes/"):
         path = f"{folder}/{Path(path).name}"
-    found, rest = recipe(path), words[place + 1 :]
-    if words[place - 1] == "--entrypoint":
-        rest = rest[1:]  # the image
-    numbers = {str(stage.number) for stage in found.stages}
+    checked, arguments = recipe(path), words[position + 1 :]
+    if words[position - 1] == "--entrypoint":
+        arguments = arguments[1:]  # the image
+    numbers = {str(stage.number) for stage in checked.stages}
     values = {option: [] for option in WITH_VALUE}
-    while rest:
-        option = rest.pop(0)
+    while arguments:
+        option = arguments.pop(0)
         if option in ("|", "&&", ";"):
             break
         if option in WITH_VALUE:
-            values[option].append(rest.pop(0))
+            values[option].append(arguments.pop(0))
         elif not option.startswith("$"):  # a variable of the shell, for more options
             assert option in RUN_OPTIONS, words
     for option in ("--stage", "--stop-stage", "--force", "--profile-stage"):
@@ -74,9 +74,9 @@ def check(words, folder):
     if not (ROOT / path).is_file():
         profile = "mini"  # a recipe that a page makes
     else:
-        profile = (values["--profile"] or [next(iter(found.profiles))])[0]
-    if profile in found.profiles:  # else one that a page adds
-        config, keys = found.profiles[profile](), None
+        profile = (values["--profile"] or [next(iter(checked.profiles))])[0]
+    if profile in checked.profiles:  # else one that a page adds
+        config, keys = checked.profiles[profile](), None
         for setting in values["--set"]:
             key = setting.partition("=")[0]
             keys = set(all_keys(config)) if keys is None else keys
@@ -92,21 +92,21 @@ def plain(setting):
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_commands_of_recipes_have_options_and_settings_that_exist(page):
-    own = page.parent.relative_to(ROOT).as_posix()
-    folder = own if own.startswith("recipes/") else "recipes/librispeech"
+    parent = page.parent.relative_to(ROOT).as_posix()
+    folder = parent if parent.startswith("recipes/") else "recipes/librispeech"
     for words in commands(page.read_text(encoding="utf-8")):
         check(words, folder)
 
 
 def test_the_cluster_page_names_the_parallel_stages():
     page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
-    told = re.search(
+    match = re.search(
         r"Stages ([\d, ]+) and (\d+) of the hybrid recipe and stages (\d+) and (\d+)", page
     )
     hybrid = [s.number for s in recipe(LOCAL).stages if s.distributed]
     ctc = [s.number for s in recipe("recipes/librispeech/run_ctc.py").stages if s.distributed]
-    assert [*map(int, told[1].split(", ")), int(told[2])] == hybrid
-    assert [int(told[3]), int(told[4])] == ctc
+    assert [*map(int, match[1].split(", ")), int(match[2])] == hybrid
+    assert [int(match[3]), int(match[4])] == ctc
 
 
 def test_every_backticked_kaldi_counterpart_exists():

@@ -36,13 +36,13 @@ def defined(path):
 
 def exists(dotted):
     """Whether `toolkit.a.b.Name` or `toolkit.a.b` is a module, or a name in one."""
-    place = ROOT
+    path = ROOT
     for n, part in enumerate(parts := dotted.split(".")):
-        place = place / part
-        if place.with_suffix(".py").exists():
-            rest = parts[n + 1 :]
-            return not rest or (len(rest) == 1 and rest[0] in defined(place.with_suffix(".py")))
-        if not place.is_dir():
+        path = path / part
+        if path.with_suffix(".py").exists():
+            names = parts[n + 1 :]
+            return not names or (len(names) == 1 and names[0] in defined(path.with_suffix(".py")))
+        if not path.is_dir():
             return False
     return True
 
@@ -91,15 +91,19 @@ def check(words):
         if words[bar + 1].endswith("toolkit"):
             check(words[bar + 1 :])
         return
-    command, rest = main, words[1:]
+    command, arguments = main, words[1:]
     context = click.Context(main)
-    while isinstance(command, click.Group) and rest and rest[0] in command.list_commands(context):
-        command = command.get_command(context, rest.pop(0))
+    while (
+        isinstance(command, click.Group)
+        and arguments
+        and arguments[0] in command.list_commands(context)
+    ):
+        command = command.get_command(context, arguments.pop(0))
     command = getattr(command, "default", command)
     assert command is not main, words
-    known = {option for parameter in command.params for option in parameter.opts}
-    given = {word for word in rest if word.startswith("--") and word != "--help"}
-    assert given <= known, words
+    options = {option for parameter in command.params for option in parameter.opts}
+    typed = {word for word in arguments if word.startswith("--") and word != "--help"}
+    assert typed <= options, words
 
 
 def test_every_package_has_a_page_that_the_index_names():

@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"^\*\*(\d+)\. `([^`]+(?:`[^`*]+`[^`*]*)*)`\*\*", PAGE, re.MULTILINE)
 
 
-def shown(node):
+def template(node):
     """Return a string of the code with … for what is put into it; None for another node."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
@@ -24,12 +24,12 @@ def shown(node):
 @cache
 def strings():
     """Every string and f-string of the code, adjacent ones joined."""
-    found = set()
+    texts = set()
     for folder in ("toolkit", "recipes", "local"):
         for path in (ROOT / folder).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            found |= {text for node in ast.walk(tree) if (text := shown(node))}
-    return "\n".join(" ".join(text.split()) for text in sorted(found)).replace("`", "")
+            texts |= {text for node in ast.walk(tree) if (text := template(node))}
+    return "\n".join(" ".join(text.split()) for text in sorted(texts)).replace("`", "")
 
 
 def test_there_are_25_in_order():

@@ -65,12 +65,12 @@ def test_what_mkdocs_yml_names_is_there_and_needs_no_network():
 
 
 def test_every_module_has_one_page_in_the_navigation():
-    known = hooks.modules(ROOT)
-    pages = [hooks.api_page(name, path) for name, path in known.items()]
-    assert sorted(pages_of(hooks.api_nav("toolkit", known))) == sorted(pages)
+    modules = hooks.modules(ROOT)
+    pages = [hooks.api_page(name, path) for name, path in modules.items()]
+    assert sorted(pages_of(hooks.api_nav("toolkit", modules))) == sorted(pages)
     assert len(pages) == len(set(pages))
-    assert hooks.api_page("toolkit.errors", known["toolkit.errors"]) == "api/errors.md"
-    assert hooks.api_page("toolkit.score", known["toolkit.score"]) == "api/score/index.md"
+    assert hooks.api_page("toolkit.errors", modules["toolkit.errors"]) == "api/errors.md"
+    assert hooks.api_page("toolkit.score", modules["toolkit.score"]) == "api/score/index.md"
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_every_link_of_a_page_leads_somewhere_on_the_site(page):
 
 def test_links_in_code_stay():
     text = "[a](docs/a.md) `[b](docs/b.md)`\n\n```\n[c](docs/c.md)\n```\n"
-    found = hooks.outside_code(text, hooks.LINK, lambda link: "X")
-    assert found == "[a](X) `[b](docs/b.md)`\n\n```\n[c](docs/c.md)\n```\n"
+    rewritten = hooks.outside_code(text, hooks.LINK, lambda link: "X")
+    assert rewritten == "[a](X) `[b](docs/b.md)`\n\n```\n[c](docs/c.md)\n```\n"
 
 
 def test_names_of_the_code_become_references():
@@ -124,18 +124,18 @@ def test_items_of_the_papers_become_links_outside_of_code_and_headings():
 
 
 def test_the_glossary_explains_every_item_that_documents_and_docstrings_name():
-    known = hooks.items(ROOT)
-    assert len(known) == 41 + 6 + 35
+    items = hooks.items(ROOT)
+    assert len(items) == 41 + 6 + 35
     paths = [ROOT / source for source in SOURCES]
     for path in [*paths, *(ROOT / "toolkit").rglob("*.py"), *(ROOT / "recipes/steps").glob("*.py")]:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"[(,;] ?([ABC][1-9]\d?)(?=[,;)]| to | and )", text))
-        assert named <= known.keys(), path
+        assert named <= items.keys(), path
 
 
 def test_whatever_looks_like_an_item_in_a_docstring_is_one():
     """Codes in ranges and in running text too, in all strings of the code."""
-    known = {*hooks.items(ROOT), "C0", "C50"}  # a cepstral coefficient, and the clarity of rooms
+    codes = {*hooks.items(ROOT), "C0", "C50"}  # a cepstral coefficient, and the clarity of rooms
     glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     assert "| C0, C50 |" in glossary
     for folder in ("toolkit", "recipes", "local"):
@@ -144,4 +144,4 @@ def test_whatever_looks_like_an_item_in_a_docstring_is_one():
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     words = node.value if len(node.value) > 30 else ""
                     named = set(re.findall(r"(?<![\w#.-])([ABC]\d{1,2})(?![\w.])", words))
-                    assert named <= known, (path, named - known)
+                    assert named <= codes, (path, named - codes)

@@ -21,7 +21,7 @@ def rows():
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[1])
 def test_a_row(row):
-    _, text, result, by, others = row
+    _, text, result, by, exceptions = row
     text, result = text.strip("`"), result.strip("`")
     named = re.findall("`([^`]+)`", by)
     assert {*named} <= {*RULES}
@@ -30,7 +30,7 @@ def test_a_row(row):
     without = [id for id in RULES if id not in named]
     for id in without:
         assert " ".join(policy(id).words(text)) != result, id
-    switches = re.findall("`([^`]+)`", others.partition(";")[0])
+    switches = re.findall("`([^`]+)`", exceptions.partition(";")[0])
     assert {id for id in switches if "=" not in id} <= {*without}
     for switch in (switch for switch in switches if "=" in switch):
         for id in named:

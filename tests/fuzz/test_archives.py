@@ -6,10 +6,10 @@ import numpy as np
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.features.kaldi.check import find_feature_faults
-from toolkit.features.kaldi.feature_dir import read_feature_dir
-from toolkit.features.kaldi.show import describe_entries
-from toolkit.features.kaldi.tables import entries, read_matrix
+from toolkit.kaldi.feature_check import find_feature_faults
+from toolkit.kaldi.feature_dir import read_feature_dir
+from toolkit.kaldi.show import describe_entries
+from toolkit.kaldi.tables import entries, read_matrix
 
 NAMES = ("anna-1", "bert-1")
 MATRIX = np.arange(12, dtype=np.float32).reshape(3, 4) - 5

@@ -1,19 +1,19 @@
 """Graphs, trees, transition models and lattices of Kaldi in binary form."""
 
-from tests.fsa.test_compact_lattices import binary
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.test_graphs import ARCS
 from tests.fuzz.trial import Reader
-from tests.hmm.kaldi.test_model import CHAIN
 from tests.hmm.test_tree import TOPOLOGY, leaf_per_state
 from tests.interop.kaldi_worker import binary_tree
-from toolkit.fsa.compact_lattices import read_compact_lattices
+from tests.kaldi.test_compact_lattices import binary
+from tests.kaldi.test_model import CHAIN
 from toolkit.fsa.fst import fst_from_arcs
-from toolkit.fsa.openfst import dump_openfst
-from toolkit.fsa.openfst_reader import load_openfst
-from toolkit.hmm.kaldi.model import KaldiTransitions
-from toolkit.hmm.kaldi.read_tree import read_tree
-from toolkit.hmm.kaldi.tree import tree_text
+from toolkit.kaldi.compact_lattices import read_compact_lattices
+from toolkit.kaldi.model import KaldiTransitions
+from toolkit.kaldi.openfst import dump_openfst
+from toolkit.kaldi.openfst_reader import load_openfst
+from toolkit.kaldi.read_tree import read_tree
+from toolkit.kaldi.tree import tree_text
 
 SAME = {phone: phone for phone in TOPOLOGY.phone_ids()}
 LATTICE = [(0, 1, 5, 1.0, 2.0, [7, 7]), (0, 1, 6, 0.5, 1.0, [7, 8]), (1, 2, 5, 0.5, 0.0, [9])]

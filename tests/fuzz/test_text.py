@@ -12,16 +12,16 @@ from toolkit.align.inputs import read_inputs
 from toolkit.align.times import read_ctm
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cut_files import read_cut_file
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
-from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.corpus.table import read_table
 from toolkit.decode.sources import Inputs
 from toolkit.hmm.phone_sets import read_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_growing import read_extra_questions, read_questions
+from toolkit.kaldi.data_dir import read_kaldi_dir
+from toolkit.kaldi.dict_lang import read_lang, read_lexicon, write_lang
+from toolkit.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.kaldi.lang_dir import read_lang, write_lang
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import AS_GIVEN, EnglishRules, TextPolicy
@@ -207,7 +207,7 @@ READERS = {
         text("d.txt", "ab\t0.99\t0.1\t2.3\t1.0\ta1 b\nab\t1\ta b\ncd 1 c d\nef 0.5 0.2 e\n"),
         lambda folder: read_dictionary(folder / "d.txt"),
     ),
-    "kaldi-dictionary": Reader(dict_files, read_dictionary),
+    "kaldi-dictionary": Reader(dict_files, read_lexicon),
     "arpa": Reader(text("lm.arpa", ARPA), lambda folder: read_arpa(folder / "lm.arpa")),
     "zipped-arpa": Reader(zipped("lm.gz", ARPA), lambda folder: read_arpa(folder / "lm.gz")),
     "table": Reader(

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 from scipy.signal import resample_poly
 
-from toolkit.kernel_cache import VARIABLE, kernels_digest
+from toolkit.kernels import VARIABLE, kernels_digest
 
 ENGLISH = {"ann": "en+f1", "ben": "en-gb-scotland+m1", "cleo": "en+f5"}
 SENTENCE = (
@@ -60,9 +60,9 @@ def copy_kernels(package, copied):
     """Give a copy of the package its compiled kernels too, which numba names by their place."""
     cache = Path("__pycache__") / f"kernels-{kernels_digest(package)}"
     for folder in {path.parent.relative_to(package) for path in package.rglob("*.py")}:
-        made, wanted = (cache / named_by_numba(root / folder) for root in (package, copied))
-        if (package / made).is_dir():
-            shutil.copytree(package / made, copied / wanted)
+        source, destination = (cache / named_by_numba(root / folder) for root in (package, copied))
+        if (package / source).is_dir():
+            shutil.copytree(package / source, copied / destination)
 
 
 def named_by_numba(folder):
@@ -76,11 +76,13 @@ def environment():
 
 def blocks(page):
     """Return the commands of a page that are to be run: (section, block)."""
-    found = []
+    section_blocks = []
     for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         title = section.partition("\n")[0]
-        found += [(title, b) for b in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S)]
-    return found
+        section_blocks += [
+            (title, b) for b in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S)
+        ]
+    return section_blocks
 
 
 def typed(block, project):

@@ -1,4 +1,4 @@
-"""Speech in which every phone is a chord of its own."""
+"""Speech in which each phone is a different chord."""
 
 import numpy as np
 import soundfile
@@ -7,11 +7,11 @@ RATE = 16000
 
 
 def write_audio(path, phones, rng):
-    """Write a sentence with a pause before and behind it."""
+    """Write a sentence with a pause before and after it."""
     pieces = [np.zeros(3200)]
     for phone in phones:
-        own = np.random.default_rng(ord(phone))
-        frequencies = own.uniform(200, 5000, 4)
+        phone_rng = np.random.default_rng(ord(phone))
+        frequencies = phone_rng.uniform(200, 5000, 4)
         seconds = np.arange(round(RATE * rng.uniform(0.08, 0.12))) / RATE
         chord = sum(np.sin(2 * np.pi * f * rng.uniform(0.99, 1.01) * seconds) for f in frequencies)
         pieces.append(chord * np.hanning(len(seconds)) ** 0.3)

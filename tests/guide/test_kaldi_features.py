@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("kaldi_native_io")
 
 from tests.guide.conftest import make_project, typed
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import text_of
 from toolkit.features.config import ExtractConfig, FrontendConfig
 from toolkit.features.extract import extract
-from toolkit.features.kaldi.features import export_features
+from toolkit.kaldi.data_dir import read_kaldi_dir
+from toolkit.kaldi.features import export_features
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -47,11 +47,11 @@ def project(tmp_path_factory, speech):
 
 
 def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
-    said = typed(".venv/bin/toolkit new-corpus shared --from-kaldi shared", project)
-    assert "features: those of feats.scp, 30 values per frame" in said
+    printed = typed(".venv/bin/toolkit new-corpus shared --from-kaldi shared", project)
+    assert "features: those of feats.scp, 30 values per frame" in printed
     settings = " ".join(f"--set {setting}" for setting in SETTINGS)
-    said = typed(f"recipes/shared/run.py --jobs 2 {settings}", project)
-    assert "no bundle: the models take features of Kaldi" in said
+    printed = typed(f"recipes/shared/run.py --jobs 2 {settings}", project)
+    assert "no bundle: the models take features of Kaldi" in printed
     exp = project / "recipes/shared/exp/base"
     assert not (exp / "final").exists()
     assert (exp / "report.html").is_file()
@@ -66,5 +66,5 @@ def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
     # What has learnt nothing gets most of the words wrong.
     assert all(wer[system] < 30 for system in ("mono", "tri", "lda_mllt", "sat")), wer
     assert max(wer["chain"], wer["chain_fbank"]) < 60, wer
-    said = typed(f"recipes/shared/run.py --jobs 2 {settings} --list", project)
-    assert "stale" not in said
+    printed = typed(f"recipes/shared/run.py --jobs 2 {settings} --list", project)
+    assert "stale" not in printed

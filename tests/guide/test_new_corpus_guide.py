@@ -19,20 +19,20 @@ LONG = "5. The whole recipe"
 def project(tmp_path_factory, speech):
     """A copy of the project, with the guide's recordings in it."""
     root = make_project(tmp_path_factory.mktemp("guide") / "project")
-    made = speech(root / "speech")
-    made.english(utterances=60)
-    made.german()
+    recordings = speech(root / "speech")
+    recordings.english(utterances=60)
+    recordings.german()
     return root
 
 
 @pytest.fixture(scope="module")
 def outputs(project):
     """Type the guide's commands in order; return what each block printed, by section."""
-    found: dict[str, str] = {}
+    printed: dict[str, str] = {}
     for section, block in blocks(GUIDE):
         if section != LONG:
-            found[section] = found.get(section, "") + typed(block, project)
-    return found
+            printed[section] = printed.get(section, "") + typed(block, project)
+    return printed
 
 
 def test_the_guide_has_its_sections():
@@ -42,16 +42,16 @@ def test_the_guide_has_its_sections():
 
 
 def test_the_corpus_is_seen_for_what_it_is(outputs):
-    said = outputs["2. A recipe"]
-    assert "60 utterances" in said
-    assert "by utterance" in said
-    assert "taken for English" in said
-    assert "caution" in said
+    printed = outputs["2. A recipe"]
+    assert "60 utterances" in printed
+    assert "by utterance" in printed
+    assert "taken for English" in printed
+    assert "caution" in printed
 
 
 def test_the_report_is_shown_and_notes_nothing_but_the_few_speakers(outputs):
-    said = outputs["3. What is wrong with the data"]
-    assert re.findall("^(?:ERROR|WARNING|NOTE) ([a-z-]+)", said, re.M) == ["known-speakers"]
+    printed = outputs["3. What is wrong with the data"]
+    assert re.findall("^(?:ERROR|WARNING|NOTE) ([a-z-]+)", printed, re.M) == ["known-speakers"]
 
 
 def test_the_first_word_error_rate(outputs, project):
@@ -75,8 +75,8 @@ def dry_run(project):
 
 def test_the_rest_of_the_recipe_is_ready(outputs, project):
     off = (25, 26, 29, 30, 32)
-    rest = ["" if number in off else "run: never run" for number in range(9, 36)]
-    assert dry_run(project) == ["skip: done"] * 8 + rest
+    later = ["" if number in off else "run: never run" for number in range(9, 36)]
+    assert dry_run(project) == ["skip: done"] * 8 + later
 
 
 def test_kaldis_form_gives_the_same_utterances(outputs, project):
@@ -85,15 +85,17 @@ def test_kaldis_form_gives_the_same_utterances(outputs, project):
     for name in ("interviews", "archive"):
         data = project / "recipes" / name / "exp" / "base" / "data"
         lines = [line for path in data.glob("*.jsonl") for line in path.read_text().splitlines()]
-        told = [json.loads(line)["supervisions"][0] for line in lines]
-        splits.append(sorted((cut["text"], cut["speaker"]) for cut in told))
+        supervisions = [json.loads(line)["supervisions"][0] for line in lines]
+        splits.append(
+            sorted((supervision["text"], supervision["speaker"]) for supervision in supervisions)
+        )
     assert splits[0] == splits[1]
 
 
 def test_german_is_pronounced_by_its_letters(outputs, project):
-    said = outputs["Other languages"]
-    assert "not taken for English" in said
-    assert "graphemes" in said
+    printed = outputs["Other languages"]
+    assert "not taken for English" in printed
+    assert "graphemes" in printed
     lexicon = (project / "recipes/gespraeche/exp/base/lang/lexicon.txt").read_text()
     assert "\nFÄHRT F_B Ä_I H_I R_I T_E\n" in lexicon
     config = (project / "recipes/gespraeche/config.py").read_text()
@@ -110,10 +112,10 @@ def test_a_function_of_ones_own(outputs, project):
 
 def test_a_recording_that_was_mended_is_noticed(outputs, project):
     recording = project / "speech" / "wav" / "ann" / "0000.wav"
-    before = recording.read_bytes()
+    original = recording.read_bytes()
     recording.touch()
     assert "run: input" not in " ".join(dry_run(project))
-    recording.write_bytes(before[:-2] + b"ab")
+    recording.write_bytes(original[:-2] + b"ab")
     actions = dry_run(project)
     assert actions[0] == "skip: done"
     assert re.match(r"run: input the files in `.*/speech/wav/ann` changed", actions[1])

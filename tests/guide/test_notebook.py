@@ -17,9 +17,9 @@ NOTEBOOK = PROJECT / "examples" / "recordings_to_wer.ipynb"
 
 
 def cells(kind):
-    found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
-    return ["".join(cell["source"]) for cell in found["cells"] if cell["cell_type"] == kind]
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
 def test_it_is_kept_without_outputs():

@@ -14,25 +14,25 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 def project(tmp_path_factory, speech):
     """A project with German and Greek recordings, a German lexicon, text and word list."""
     root = make_project(tmp_path_factory.mktemp("language") / "project")
-    made = speech(root / "speech")
-    made.german()
-    made.greek()
-    made.german_lexicon()
+    recordings = speech(root / "speech")
+    recordings.german()
+    recordings.greek()
+    recordings.german_lexicon()
     return root
 
 
 @pytest.fixture(scope="module")
 def outputs(project):
     """What each section of the page on languages prints."""
-    found: dict[str, str] = {}
+    printed: dict[str, str] = {}
     for section, block in blocks(PROJECT / "docs/own-language.md"):
-        found[section] = found.get(section, "") + typed(block, project)
-    return found
+        printed[section] = printed.get(section, "") + typed(block, project)
+    return printed
 
 
 def test_letters_of_any_alphabet_are_found_and_spelled(outputs, project):
-    said = outputs["# Another language"]
-    assert said.count("not taken for English") == 2
+    printed = outputs["# Another language"]
+    assert printed.count("not taken for English") == 2
     lexicon = (project / "recipes/greek/exp/base/lang/lexicon.txt").read_text(encoding="utf-8")
     assert "\nΧΘΕΣ Χ_B Θ_I Ε_I Σ_E\n" in lexicon
 

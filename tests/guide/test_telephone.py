@@ -31,7 +31,7 @@ def speak(words, rng, pitch):
 
 
 def write_calls(root):
-    """Write the calls as two-channel files, and each side once more as a file of its own."""
+    """Write the calls as two-channel files, and each side once more as a separate file."""
     rng = np.random.default_rng(0)
     tables = {name: [] for name in ("text", "utt2spk", "segments")}
     scp, copies, sides = [], [], []
@@ -98,11 +98,11 @@ def new_corpus(project, name):
 
 def test_calls_are_recognised_and_have_the_features_of_single_sides(project):
     assert "many-channels" not in new_corpus(project, "calls")
-    said = run(project, "recipes/calls/run.py", "--stop-stage", "8", "--jobs", "1")
-    rates = re.findall(r"mono (\w+) 3gram: %WER ([\d.]+)", said)
+    printed = run(project, "recipes/calls/run.py", "--stop-stage", "8", "--jobs", "1")
+    rates = re.findall(r"mono (\w+) 3gram: %WER ([\d.]+)", printed)
     assert [split for split, _ in rates] == ["dev", "test"]
     # Who hears both sides gets most of the words wrong.
-    assert all(float(rate) < 30 for _, rate in rates), said
+    assert all(float(rate) < 30 for _, rate in rates), printed
     new_corpus(project, "copies")
     run(project, "recipes/copies/run.py", "--stop-stage", "6", "--jobs", "1")
     for kind, split in itertools.product(("plp", "fbank"), ("train", "dev", "test")):

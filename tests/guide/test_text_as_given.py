@@ -80,25 +80,25 @@ def run_recipe(project, name, rows, arguments="--stop-stage 8"):
         for cut in iter_cuts(path)
     }
     assert sorted(written.values()) == sorted(text for _, text, _ in rows)
-    known = {word for _, text, _ in rows for word in text.split()}
-    assert set((exp / "lang/vocab.txt").read_text().splitlines()) == known
+    vocabulary = {word for _, text, _ in rows for word in text.split()}
+    assert set((exp / "lang/vocab.txt").read_text().splitlines()) == vocabulary
     assert json.loads((exp / "lang/lang.json").read_text())["normaliser"] == "as-given"
     rates = {s: float(r) for s, r in re.findall(r"mono (\w+) 3gram: %WER ([\d.]+)", printed)}
     assert set(rates) == {"dev", "test"}
     assert max(rates.values()) < 20, printed
     texts = [*(exp / "decode").rglob("text")]
-    assert_words(texts, range(1, 100), known)
-    return exp, known
+    assert_words(texts, range(1, 100), vocabulary)
+    return exp, vocabulary
 
 
-def assert_words(paths, columns, known):
-    """Each file has words, in these columns of its lines, and no others than those known."""
+def assert_words(paths, columns, vocabulary):
+    """Each file has words, in these columns of its lines, all of them in the vocabulary."""
     assert paths
     for path in paths:
         lines = [line.split(" ") for line in path.read_text().splitlines()]
         words = {fields[n] for fields in lines for n in columns if n < len(fields)} - {""}
         assert words, path
-        assert words <= known, path
+        assert words <= vocabulary, path
 
 
 def test_a_case_sensitive_transliteration_in_kaldis_form(project):
@@ -111,18 +111,18 @@ def test_a_case_sensitive_transliteration_in_kaldis_form(project):
     printed = typed(".venv/bin/toolkit new-corpus translit --from-kaldi speech/data", project)
     tokens = sum(len(text.split()) for _, text, _ in rows)
     assert f"text: as-given; as they stand {tokens} of {tokens} words are in the lexicon" in printed
-    exp, known = run_recipe(project, "translit", rows, WHOLE)
+    exp, vocabulary = run_recipe(project, "translit", rows, WHOLE)
     phones = (exp / "lang/phones.txt").read_text()
     assert "\nN_B " in phones
     assert "\nn_B " in phones
     results = json.loads((exp / "results.json").read_text())
     assert {row["system"] for row in results} >= {"mono", "sat", "chain"}
     assert "4gram+lstm" in {row["lm"] for row in results}
-    assert_words([*(exp / "decode").rglob("words.ctm")], [4], known)
+    assert_words([*(exp / "decode").rglob("words.ctm")], [4], vocabulary)
     test = exp / "data/test.jsonl"
     model = f"--model {exp / 'final'}"
     typed(f".venv/bin/toolkit transcribe {model} {test} > words.txt", project)
-    assert_words([project / "words.txt"], range(1, 100), known)
+    assert_words([project / "words.txt"], range(1, 100), vocabulary)
     scored = typed(f".venv/bin/toolkit score --ref {test} --hyp words.txt", project)
     assert re.search(r"%WER \d", scored)
     same = typed(f".venv/bin/toolkit score --ref {test} --hyp {test}", project)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.times import TimedToken, write_textgrid
-from toolkit.features.kaldi.tables import entries, read_matrix, read_vector
+from toolkit.kaldi.integers import read_int_vectors
+from toolkit.kaldi.tables import entries, read_matrix, read_vector
 
 MATRICES = {
     "a": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,

@@ -13,27 +13,27 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.decode.conftest import Recogniser, Scorer
-from tests.decode.kaldi.test_lang_dir import KINDS, exported
 from tests.fsa.transducers import agree, silent, transductions
-from tests.hmm.kaldi.forms import read_topology, read_transitions
 from tests.hmm.test_tree import TOPOLOGY, trees
+from tests.kaldi.forms import read_topology, read_transitions
+from tests.kaldi.test_lang_dir import KINDS, exported
 from toolkit.decode.graph import make_lexicon
-from toolkit.decode.kaldi.graph import export_graph
-from toolkit.decode.kaldi.likelihoods import export_likelihoods
-from toolkit.decode.kaldi.search import load_graph
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import best_path
-from toolkit.fsa.openfst_reader import load_openfst
 from toolkit.fsa.search import search_lattice
-from toolkit.hmm.kaldi.model import KaldiTransitions
-from toolkit.hmm.kaldi.topology import topology_text
-from toolkit.hmm.kaldi.transitions import Transitions
-from toolkit.hmm.kaldi.tree import tree_text
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Tree
+from toolkit.kaldi.graph import export_graph
+from toolkit.kaldi.likelihoods import export_likelihoods
+from toolkit.kaldi.model import KaldiTransitions
+from toolkit.kaldi.openfst_reader import load_openfst
+from toolkit.kaldi.search import load_graph
+from toolkit.kaldi.topology import topology_text
+from toolkit.kaldi.transitions import Transitions
+from toolkit.kaldi.tree import tree_text
 
 WORKER = Path(__file__).with_name("kaldi_worker.py")
 SCALE = 0.125
@@ -87,7 +87,7 @@ def test_strings_cost_in_kaldis_hands_what_they_cost_here(tmp_path, kind):
 @needs("kaldifst")
 @pytest.mark.parametrize("kind", KINDS)
 def test_kaldi_determinises_the_grammar_and_its_composition_with_the_lexicon(tmp_path, kind):
-    """As validate_lang.pl asks; its other rules are in tests/decode/kaldi."""
+    """As validate_lang.pl asks; its other rules are in tests/kaldi."""
     _, folder = exported(tmp_path, kind)
     grammar, lexicon = str(folder / "G.fst"), str(folder / "L_disambig.fst")
     assert ask("determinizable", fst=grammar)

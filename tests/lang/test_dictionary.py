@@ -1,15 +1,11 @@
-"""Dictionaries in the forms of Kaldi and of the Montreal Forced Aligner."""
+"""Dictionary files in the forms of Kaldi and of the Montreal Forced Aligner."""
 
 import logging
 
 import pytest
 
-from toolkit.errors import ToolkitError
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.kaldi.dict_dir import write_dict
-from toolkit.lang.kaldi.lang_dir import write_lang
-from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import Lexicon, LexiconError
+from toolkit.lang.lexicon import LexiconError
 from toolkit.lang.probabilities import EntryProbabilities
 
 KNOWN = "".join(f"w{number} P\n" for number in range(20))
@@ -123,25 +119,3 @@ def test_faults_of_columns(tmp_path, text, message):
 def test_spellings_that_become_one_word_share_its_probability(tmp_path):
     found = read(tmp_path, "Ab 0.25 A\nab 0.5 A\n")
     assert shares(found) == {"AB": [0.75]}
-
-
-def test_folders_of_kaldi(tmp_path):
-    lexicon = Lexicon({"MA": [("m", "a1"), ("m", "a")], "UM": [("SPN",)]})
-    plain = Lang.of(lexicon)
-    write_dict(plain, tmp_path / "dict")
-    (tmp_path / "dict/lexicon.txt").unlink()
-    weighted = (tmp_path / "dict/lexiconp.txt").read_text().replace("MA 1.0 m a1", "MA 0.5 m a1")
-    (tmp_path / "dict/lexiconp.txt").write_text(weighted)
-    (tmp_path / "dict/lexiconp_silprob.txt").unlink(missing_ok=True)
-    found = read_dictionary(tmp_path / "dict")
-    assert {word: sorted(variants) for word, variants in found.lexicon.items()} == {
-        "MA": [("m", "a"), ("m", "a1")],
-        "UM": [("SPN",)],
-    }
-    assert found.probabilities.of(("MA", ("m", "a1"))).pronunciation == 0.5
-    for name, lang in {"lang": plain, "marked": Lang.of(lexicon.with_positions())}.items():
-        write_lang(lang, tmp_path / name)
-        assert read_dictionary(tmp_path / name).lexicon == found.lexicon
-    (tmp_path / "other").mkdir()
-    with pytest.raises(ToolkitError, match=r"neither Kaldi's dict folder .* nor its lang folder"):
-        read_dictionary(tmp_path / "other")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from toolkit.align.inputs import Recording
 from toolkit.corpus.tags import is_tag, tags_in
+from toolkit.kaldi.dict_lang import read_dict
 from toolkit.lang.arpa import ArpaError, read_arpa
 from toolkit.lang.config import LangConfig, NgramConfig, Rules, UnitsConfig
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.kaldi.dict_dir import read_dict
 from toolkit.lang.lang import Lang
 from toolkit.lang.language import choose_policy
 from toolkit.lang.lexicon import Lexicon, spell

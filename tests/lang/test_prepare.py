@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
+from toolkit.kaldi.dict_lang import read_lexicon, write_dict
 from toolkit.lang.config import LangConfig
-from toolkit.lang.kaldi.dict_dir import write_dict
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import EnglishRules, LetterRules
-from toolkit.lang.prepare import possible_words, prepare_lang, read_words
+from toolkit.lang.prepare import possible_words, prepare_lang, read_words, source_dictionary
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
 TEXTS = {
@@ -63,7 +63,9 @@ def test_extra_questions_of_kaldis_folder_are_kept(tmp_path):
     write_dict(Lang.of(Lexicon({"BAT": [("B", "AE", "T")], "TAB": [("T", "AE", "B")]})), tmp_path)
     (tmp_path / "extra_questions.txt").write_text("B T\n")
     transcripts = {"train": {"u1": "bat, tab"}}
-    prepare_lang(LangConfig(tmp_path), transcripts, None, tmp_path / "lang")
+    config = LangConfig(tmp_path)
+    dictionary = source_dictionary(config, read=read_lexicon)
+    prepare_lang(config, transcripts, None, tmp_path / "lang", dictionary=dictionary)
     assert (tmp_path / "lang/extra_questions.txt").read_text() == "B T\n"
     assert Lang.load(tmp_path / "lang").lexicon["TAB"] == [("T_B", "AE_I", "B_E")]
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("kaldi_native_io")
 
 from local import kaldi
-from tests.features.kaldi.feature_dirs import matrices, write_feature_dir
+from tests.kaldi.feature_dirs import matrices, write_feature_dir
 from toolkit.corpus.manifest import ManifestError
 from toolkit.features.config import AugmentConfig
 from toolkit.new_corpus.make import make_from_data

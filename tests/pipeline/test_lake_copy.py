@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from local.farfield.lake import write_lake
+from local.farfield.sets import write_lake
 from tests.recipes.test_unlabelled import cut
 from toolkit.pipeline.lake import LakeError, copy_lake, open_lake
 from toolkit.pipeline.objects import ObjectStore

@@ -113,7 +113,7 @@ def test_the_page_has_every_step_and_what_a_day_takes():
     page = plan_page(report)
     assert "1,000,000 hours on 50 nodes of 16 cores" in page
     for step in report.plan.steps:
-        assert f"<td>{step.name}</td>" in page
+        assert f'<th scope="row">{step.name}</th>' in page
     assert "&lt;noise&gt;" in page
     nodes = nodes_for(1.0, report.plan, rates)
     assert f"{nodes:,} such nodes would take at most a day, for up to {nodes * 48:,}." in page

@@ -127,8 +127,8 @@ NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "chain_fbank
 MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
 MADE += (
     "denominators",
-    "adapted",
-    "independent",
+    "fmllr_features",
+    "lda_mllt_features",
     "final",
     "graph.safetensors",
     "chain_graph.safetensors",

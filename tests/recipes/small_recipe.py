@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.steps.data import get_corpus, texts, write_corpus
-from recipes.steps.features import extract_splits
-from recipes.steps.language import check_splits
+from recipes.steps.data import check_splits, extract_splits, get_corpus, texts, write_corpus
 from tests.log_lines import untimed
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.features.config import ExtractConfig, FrontendConfig

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.steps.breakdown import write_breakdown
+from recipes.steps.farfield import write_breakdown
 from tests.markers import make_marker
-from toolkit.tta.published import published
+from toolkit.tta.tables import published
 
 HOURS = {
     "clean speech and rooms": 1.0,

@@ -14,7 +14,7 @@ WORDS = ["A", "B", "C", "D", "E", "F", "G", "H"]
 @pytest.fixture
 def chosen(tmp_path, monkeypatch):
     """The name of the search that is chosen, by the numbers of wrong words in each utterance."""
-    from recipes.steps import ctc_bundle
+    from recipes.steps import ctc
 
     def decoded(folder, wrong):
         texts = {f"u{n}": " ".join(["X"] * w + WORDS[w:]) for n, w in enumerate(wrong)}
@@ -35,13 +35,13 @@ def chosen(tmp_path, monkeypatch):
                 named = {"system": "ctc", "split": "dev", "lm": name, "rtf": 1.0, "command": ""}
                 rows.append(Result.of(found, found, **named))
         cuts = [SimpleNamespace(id=name) for name in texts]
-        monkeypatch.setattr(ctc_bundle, "cuts", lambda run, split: cuts)
-        monkeypatch.setattr(ctc_bundle, "text_of", lambda cut: " ".join(WORDS))
-        monkeypatch.setattr(ctc_bundle, "splits", lambda run: SimpleNamespace(tune=("dev",)))
+        monkeypatch.setattr(ctc, "cuts", lambda run, split: cuts)
+        monkeypatch.setattr(ctc, "text_of", lambda cut: " ".join(WORDS))
+        monkeypatch.setattr(ctc, "splits", lambda run: SimpleNamespace(tune=("dev",)))
         config = SimpleNamespace(lm=SimpleNamespace(order=3))
         run = SimpleNamespace(config=config, setting=setting_of(config), need=tmp_path.joinpath)
         names = [name for name in given if name != "words" and given[name] is not None]
-        return ctc_bundle.best_search(run, names, rows)
+        return ctc.best_search(run, names, rows)
 
     return choose
 

@@ -66,24 +66,25 @@ def test_gmms_are_trained_without_it(run):
 
 
 def test_copies_are_adapted_without_it(run, speech, monkeypatch):
-    from recipes.steps import gmm_features
-    from recipes.steps.gmm import train_mono
+    from recipes.steps import gmm
 
-    train_mono(run)
+    gmm.train_mono(run)
     save_transforms(run.root / "mono/fmllr.safetensors", {})
     run.names |= {"sat": run.root / "mono", "lda_mllt": run.root / "mono"}
-    monkeypatch.setattr(gmm_features, "has_copies", lambda run: True)
-    monkeypatch.setattr(gmm_features, "copies", lambda run: read_cuts(run.need("data/train.jsonl")))
-    gmm_features.write_adapted(run, "sat", "lda_mllt")
-    transforms = load_transforms(run.root / "adapted/copies.safetensors")
+    monkeypatch.setattr(gmm, "has_copies", lambda run: True)
+    monkeypatch.setattr(gmm, "copies", lambda run: read_cuts(run.need("data/train.jsonl")))
+    gmm.write_adapted(run, "sat", "lda_mllt")
+    transforms = load_transforms(run.root / "fmllr_features/copies.safetensors")
     assert transforms.keys() == {"anna", "bert", "carl"}
     assert not any(torch.equal(x, torch.eye(*x.shape)) for x in transforms.values())
     system, expected = GmmSystem.load(run.root / "mono", speech.cepstra), run.root / "expected"
     em = run.setting("sat.em")
     adapt_speakers(system, system, speech.transcripts, speech.lang, em, expected, jobs=1)
-    assert (run.root / "adapted/copies.safetensors").read_bytes() == expected.read_bytes()
+    assert (run.root / "fmllr_features/copies.safetensors").read_bytes() == expected.read_bytes()
     for part in ("train", "copies"):
-        assert sorted(FeatureStore(run.root / "adapted" / part).ids) == sorted(speech.transcripts)
+        assert sorted(FeatureStore(run.root / "fmllr_features" / part).ids) == sorted(
+            speech.transcripts
+        )
 
 
 def test_speakers_are_adapted_without_it(run, speech, monkeypatch):

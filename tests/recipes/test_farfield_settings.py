@@ -47,7 +47,7 @@ def test_mini_decodes_books_with_a_wide_beam():
 
 def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     """Three minutes of four speakers are four shards."""
-    from recipes.steps import frontend
+    from recipes.steps import farfield
 
     cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
     for name in ("DP1", "DP1-raw", "DP1-array"):
@@ -60,9 +60,9 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
         shards.append(len(pack_shards(found, config.hours_per_shard)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(frontend, "PLACEMENTS", ("DP1",))
-    monkeypatch.setattr(frontend, "enhanced_cuts", lambda arrays, out: arrays)
-    monkeypatch.setattr(frontend, "extract", extract)
+    monkeypatch.setattr(farfield, "PLACEMENTS", ("DP1",))
+    monkeypatch.setattr(farfield, "enhanced_cuts", lambda arrays, out: arrays)
+    monkeypatch.setattr(farfield, "extract", extract)
     config = PROFILES["mini"]()
     run = SimpleNamespace(
         config=config,
@@ -74,7 +74,7 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
         device="cuda",
     )
     with pytest.raises(KeyboardInterrupt):
-        frontend.decode_arrays(run, "student_smbr", tmp_path)
+        farfield.decode_arrays(run, "student_smbr", tmp_path)
     assert shards == [4]
 
 
@@ -171,31 +171,32 @@ def test_the_breakdown_has_no_times_of_stages_that_are_not_asked_for(
     objective, left_out, tmp_path, monkeypatch
 ):
     """They may have run with earlier settings."""
-    from recipes.farfield_ssl import run as farfield
+    from recipes.farfield_ssl import run
 
     found = []
+    farfield = run.steps.farfield
     monkeypatch.setattr(farfield, "write_breakdown", lambda run, parts: found.append(parts))
     monkeypatch.setattr(farfield, "compare_placements", lambda run, baseline, systems: {})
     config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
-    farfield.results(SimpleNamespace(config=config))
+    run.results(SimpleNamespace(config=config))
     (parts,) = found
     assert list(parts) == list(PARTS)
     assert {n for own in parts.values() for n in own} == set(range(1, 39)) - left_out
 
 
 def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
-    from recipes.steps import unlabelled
+    from recipes.steps import learning
 
     seen = []
 
     def make_features(lake, config, executor, store, base):
         seen.append(config.stats.prior_frames)
         write_manifests(store, str(tmp_path / "made"), [], None)
-        return unlabelled.ShardSet(str(tmp_path / "made"), (), ()), None
+        return learning.ShardSet(str(tmp_path / "made"), (), ()), None
 
-    monkeypatch.setattr(unlabelled, "make_features", make_features)
+    monkeypatch.setattr(learning, "make_features", make_features)
     config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
     places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
     settings = {"config": config, "setting": setting_of(config)}
-    unlabelled.prepare_unlabelled(SimpleNamespace(jobs=1, **settings, **places))
+    learning.prepare_unlabelled(SimpleNamespace(jobs=1, **settings, **places))
     assert seen == [77]

@@ -140,7 +140,8 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     """A clean corpus that belongs to the user."""
-    from local.synthetic.corpus import SyntheticConfig, generate
+    from local.synthetic.config import SyntheticConfig
+    from local.synthetic.corpus import generate
 
     root = tmp_path_factory.mktemp("clean") / "corpus"
     generate(SyntheticConfig(**CLEAN), root, jobs=2)
@@ -291,7 +292,7 @@ def test_the_run_directory_has_no_transcript_of_unlabelled_speech(finished, clea
     secret = [said[cut.id].encode() for cut in cuts if said[cut.id] not in known]
     assert len(secret) > 20
     assert all(not cut.supervisions[0].text for cut in cuts)
-    for name in ("data", "rooms/cuts", "rooms/lake/metadata", "unlabelled", "taught"):
+    for name in ("data", "rooms/cuts", "rooms/lake/metadata", "unlabelled", "teacher_targets"):
         for path in (finished.root / name).rglob("*"):
             if path.is_file() and path.suffix != ".tar":
                 content = path.read_bytes()
@@ -367,7 +368,7 @@ def test_spark_gives_the_student_the_same_data(finished, typed, tmp_path):
     settings = [word for setting in spark for word in ("--set", setting)]
     said = Recipe([*typed, *settings], root).run("--stage", 21, "--stop-stage", 23)
     assert stages(said, "==") == [21, 23]
-    assert contents(root / "taught") == contents(finished.root / "taught")
+    assert contents(root / "teacher_targets") == contents(finished.root / "teacher_targets")
     said = Recipe([*typed, *settings], root).run("--dry-run")
     assert "24 Train the student: scheduled learning: would skip: done" in said
 
@@ -403,7 +404,7 @@ def test_a_student_of_shards_in_a_store_is_that_of_a_folder(finished, typed, buc
     recipe = Recipe([*typed, *settings], copy)
     said = recipe.run("--stage", 21, "--stop-stage", 24)
     assert stages(said, "==") == [21, 22, 23, 24]
-    assert not list(copy.glob("taught/*/shards"))
+    assert not list(copy.glob("teacher_targets/*/shards"))
     assert len(list(cache.iterdir())) >= 6  # three files of a shard
     for name in ("student_ce/model.safetensors", "unlabelled/normaliser.json"):
         assert (copy / name).read_bytes() == (finished.root / name).read_bytes()

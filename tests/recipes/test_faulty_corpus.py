@@ -53,7 +53,8 @@ class Part:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    from local.synthetic.corpus import SyntheticConfig, generate
+    from local.synthetic.config import SyntheticConfig
+    from local.synthetic.corpus import generate
 
     root = tmp_path_factory.mktemp("demo")
     hours = {"train_hours": 0.05, "dev_hours": 0.008, "test_hours": 0.008}

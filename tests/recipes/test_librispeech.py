@@ -113,7 +113,7 @@ def test_adaptation_helps(finished):
 
 def test_adapted_features_lose_no_running_mean(quick):
     """The transforms have taken the mean away: no frame depends on others."""
-    folder = quick.root / "adapted"
+    folder = quick.root / "fmllr_features"
     normaliser, store = Normaliser.load(folder / "normaliser.json"), FeatureStore(folder / "train")
     features = store.load(store.ids[0])
     assert torch.equal(normaliser.apply(features)[7:], normaliser.apply(features[7:]))
@@ -154,7 +154,7 @@ def test_recognised_words_have_times_and_confidences(request, run, system):
 
 
 def test_the_adapted_gmms_and_the_combination_have_times_and_lattices(quick, transcripts):
-    from toolkit.decode.lattice_export import oracle_texts
+    from toolkit.kaldi.lattice_export import oracle_texts
 
     for system in ("sat", "lstm_fmllr", "blstm", "combined"):
         for split in SPEAKERS:

@@ -146,7 +146,7 @@ def test_what_a_changed_setting_makes_stale(finished, commands, setting, depends
 def test_trainings_read_nothing_of_decoded_splits_and_ngrams(finished, number):
     """Other test data, other n-grams and other weights of a search train nothing again."""
     marker = json.loads((finished.root / f"stages/{number:02d}.json").read_text())
-    stores = ("plp", "fbank", "adapted", "independent")
+    stores = ("plp", "fbank", "fmllr_features", "lda_mllt_features")
     others = [f"{store}/{split}" for store in stores for split in SPEAKERS]
     others += ["lm", "rescoring", "graph.safetensors", "chain_graph.safetensors", "decode"]
     others += ["fmllr", "corpus/test", "data/splits.json", "data/dev.jsonl", "data/test.jsonl"]
@@ -166,7 +166,7 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     assert again.stages("==") == [6, 33, 34, 35]
     assert (finished.root / "plp/copies").exists()
     assert not (copy.root / "plp/copies").exists()
-    for name in ("adapted", "lstm_fmllr", "independent", "blstm", "chain"):
+    for name in ("fmllr_features", "lstm_fmllr", "lda_mllt_features", "blstm", "chain"):
         assert (copy.root / name).exists()
     gone = ("lstm_fmllr", "blstm", "chain", "chain_fbank", "combined")
 

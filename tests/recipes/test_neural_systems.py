@@ -4,15 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.steps.neural_lm import neural_systems
-from recipes.steps.systems import DecodedSystem
+from recipes.steps.decoding import DecodedSystem, neural_systems
 from toolkit.corpus.split_names import Splits
 from toolkit.errors import ToolkitError
 from toolkit.score.results import Result, record_results
 
 SYSTEMS = [
     DecodedSystem("mono"),
-    DecodedSystem("sat", first_pass="mono", listed=True),
+    DecodedSystem("sat", first_pass="mono", has_nbest=True),
     DecodedSystem("lstm", "fbank"),
     DecodedSystem("blstm", "fbank"),
 ]

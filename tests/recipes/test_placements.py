@@ -30,7 +30,7 @@ def scored(errors):
 
 
 def test_a_gain_is_relative_and_its_interval_is_that_of_pairs():
-    from recipes.steps.placements import gain
+    from recipes.steps.farfield import gain
 
     chance = np.random.default_rng(5)
     before = chance.integers(0, 7, 200)
@@ -87,7 +87,7 @@ class Decoded:
 
 def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
     """Every sentence has the same errors at all five: intervals and tests are those of one."""
-    from recipes.steps.placements import gains, placement_rows
+    from recipes.steps.farfield import gains, placement_rows
 
     chance = np.random.default_rng(3)
     before = chance.integers(0, 7, 60)
@@ -104,7 +104,7 @@ def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
 
 def test_an_utterance_without_a_hypothesis_is_deleted(tmp_path):
     """Such as one whose features could not be extracted, in a decode of an earlier version."""
-    from recipes.steps.placements import scores
+    from recipes.steps.farfield import scores
 
     run = Decoded(tmp_path, {"student": [1, 2, 3]})
     lines = (tmp_path / "decode/student/DP1/text").read_text().splitlines(keepends=True)
@@ -115,7 +115,7 @@ def test_an_utterance_without_a_hypothesis_is_deleted(tmp_path):
 
 
 def test_without_errors_of_the_baseline_there_is_no_gain():
-    from recipes.steps.placements import gain, gains_table
+    from recipes.steps.farfield import gain, gains_table
 
     found = gain("DP1", scored([0, 0, 0]), scored([0, 1, 0]))
     assert (found.werr, found.low, found.high) == (None, None, None)
@@ -128,7 +128,7 @@ def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(
 ):
     """Of each system the last pass, also where both language models have the same order."""
     from recipes.farfield_ssl.run import decode_front_end, front_end, recipe
-    from recipes.steps import placements
+    from recipes.steps import farfield
     from recipes.steps.decoding import passes
 
     config = SimpleNamespace(
@@ -147,10 +147,10 @@ def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(
         named = {"system": system, "split": "TST", "lm": lm, "rtf": 1.0, "command": ""}
         return [Result.of(scored([1, 2]), scored([1, 2]), **named)]
 
-    monkeypatch.setattr(placements, "placement_rows", rows)
-    monkeypatch.setattr(placements, "scores", lambda run, system, splits: {"DP1": scored([1, 2])})
-    monkeypatch.setattr(placements, "SETS", dict.fromkeys(placements.SETS, ("DP1",)))
-    told = placements.compare_placements(run, "baseline", ["student"])
+    monkeypatch.setattr(farfield, "placement_rows", rows)
+    monkeypatch.setattr(farfield, "scores", lambda run, system, splits: {"DP1": scored([1, 2])})
+    monkeypatch.setattr(farfield, "SETS", dict.fromkeys(farfield.SETS, ("DP1",)))
+    told = farfield.compare_placements(run, "baseline", ["student"])
     assert told["werr student"] == 0.0  # none, which is a number too
     listed = read_results(tmp_path / "results.json")
     found = [row.system for row in listed]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.steps.network import train_network
+from recipes.steps.networks import train_network
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import (
     AlignmentStore,

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from recipes.steps import run_page
-from recipes.steps.run_page import show_page
+from recipes.steps import data
+from recipes.steps.data import show_page
 from toolkit.report import run_page as drawing
 
 
@@ -57,4 +57,4 @@ def test_a_page_that_cannot_be_drawn_is_said_and_nothing_more(run, capsys, monke
     said = capsys.readouterr().out
     assert "No report" in said
     assert type(error).__name__ in said
-    assert not (run / run_page.PAGE).exists()
+    assert not (run / data.RUN_PAGE).exists()

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from recipes.librispeech.config import Config
-from recipes.steps.lattice_free import lattice_free
-from recipes.steps.sizes import TABLE, sized, sizes
+from recipes.librispeech.sizes import TABLE, config_for_hours, sizes
+from recipes.steps.settings import lattice_free
 from toolkit.config.settings import to_plain
 from toolkit.corpus.config import CorpusConfig
 
@@ -57,7 +57,7 @@ def test_halfway_is_the_geometric_mean():
 
 def test_a_configuration_of_half_an_hour():
     corpus = CorpusConfig("table", dev_speakers=1)
-    config = sized(0.5, corpus=corpus)
+    config = config_for_hours(0.5, corpus=corpus)
     assert config.corpus == corpus
     assert config.check == Config().check
     assert (config.tri.tree.max_leaves, config.sat.em.gaussians) == (250, 2000)
@@ -73,9 +73,9 @@ def test_a_configuration_of_half_an_hour():
 
 @pytest.mark.parametrize("hours", [0.02, 0.3, 4, 40, 900])
 def test_the_same_hours_give_the_same_settings(hours):
-    assert to_plain(sized(hours)) == to_plain(sized(hours))
+    assert to_plain(config_for_hours(hours)) == to_plain(config_for_hours(hours))
 
 
 def test_sections_that_are_given_win():
-    own = sized(5.0).ce
-    assert sized(0.5, ce=own).ce == own
+    own = config_for_hours(5.0).ce
+    assert config_for_hours(0.5, ce=own).ce == own

@@ -9,9 +9,9 @@ import torch
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
-from local.farfield.lake import write_lake
+from local.farfield.sets import write_lake
 from recipes.farfield_ssl.config import demo
-from recipes.steps.unlabelled import label_with_teacher, prepare_unlabelled, training_shards
+from recipes.steps.learning import label_with_teacher, prepare_unlabelled, training_shards
 from tests.dummies import setting_of
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.shards import FeatureStore

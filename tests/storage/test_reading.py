@@ -7,19 +7,19 @@ from safetensors.torch import save_file
 
 from toolkit.align.times import read_ctm
 from toolkit.config.settings import read_yaml
-from toolkit.corpus.kaldi.data_dir import read_scp
 from toolkit.corpus.manifest import read_cuts, recording_or_fault
 from toolkit.corpus.table import read_table
+from toolkit.corpus.wav_scp import read_scp
 from toolkit.errors import ToolkitError
-from toolkit.features.kaldi.tables import opened
-from toolkit.lang.lexicon import Lexicon
+from toolkit.kaldi.tables import opened
+from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.lines import read_content
 from toolkit.storage.reading import read_json, read_tensors, reading, regular
 
 READERS = {
     "words.txt": SymbolTable.read,
-    "lexicon.txt": Lexicon.read,
+    "lexicon.txt": read_dictionary,
     "text.gz": lambda path: list(SymbolTable.read(path)),
     "ref.txt": lambda path: read_content(path, ToolkitError),
     "table.csv": read_table,

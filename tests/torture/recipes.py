@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local.synthetic.corpus import SyntheticConfig, generate
+from local.synthetic.config import SyntheticConfig
+from local.synthetic.corpus import generate
 from local.synthetic.text import vocabulary
 from tests.recipes.conftest import CTC, DEMO, FEW, PROJECT, QUICKEST, SCRIPT, SMALL, SMALL_CTC
 from tests.recipes.test_farfield_ssl import CLEAN, ROOMS

@@ -1,9 +1,9 @@
 import pytest
 
-from toolkit.tta.published import published, tables
+from toolkit.tta.tables import published, published_tables
 
 
-@pytest.mark.parametrize("item", sorted(tables()))
+@pytest.mark.parametrize("item", sorted(published_tables()))
 def test_rows_are_as_wide_as_their_heads(item):
     table = published(item)
     assert table.title

@@ -5,7 +5,6 @@ import pytest
 from toolkit.score.results import Result, record_results
 from toolkit.tta.config import TtaConfig
 from toolkit.tta.machine import Price
-from toolkit.tta.published import published
 from toolkit.tta.runs import BenchRunError, read_platforms
 from toolkit.tta.tables import (
     cost_table,
@@ -14,6 +13,7 @@ from toolkit.tta.tables import (
     final_table,
     minutes,
     price_table,
+    published,
     published_price_table,
     published_table,
     rent_table,

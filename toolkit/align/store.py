@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.align.times import TimedToken
 from toolkit.errors import ToolkitError
 from toolkit.features.augment import original_and_speed
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre
@@ -19,6 +20,8 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
 
 ADVICE = "align again"
+FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
+"""Step of frames, and of frames at the low rate (C3)."""
 
 
 class MissingAlignmentError(ToolkitError):
@@ -239,3 +242,14 @@ class AugmentedAlignments:
         doubled = (2 * torch.arange(frames) + 1) * speed.numerator
         index = torch.div(doubled, 2 * speed.denominator, rounding_mode="floor")
         return targets[index.clamp(max=len(targets) - 1)].long()
+
+
+def phone_times(states: Tensor, topology: Topology) -> list[TimedToken]:
+    """Return the phones of states [T] with their times; frames are 10 ms, 30 ms at low rate."""
+    seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
+    first = torch.nonzero(topology.phone_starts(states))[:, 0].tolist()
+    symbols = [topology.phones[topology.phone_of_state_id[states[i]] - 1] for i in first]
+    return [
+        TimedToken(symbol, seconds * start, seconds * end)
+        for start, end, symbol in zip(first, [*first[1:], len(states)], symbols, strict=True)
+    ]

@@ -61,8 +61,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     Example:
       toolkit kaldi export-data --cuts exp/demo/data/train.jsonl --out data/train
     """
-    from toolkit.corpus.kaldi.export import RENAMED, export_data_dir
     from toolkit.corpus.manifest import iter_cuts
+    from toolkit.kaldi.export import RENAMED, export_data_dir
 
     done = export_data_dir(iter_cuts(cuts, excluded), out)
     click.echo(f"{out}: {done.utterances} utterances of {done.speakers} speakers")
@@ -95,9 +95,9 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
     Example:
       toolkit kaldi import-data data/dev --out dev.jsonl
     """
-    from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
     from toolkit.corpus.manifest import write_cuts
-    from toolkit.corpus.pipes import PipeRunner
+    from toolkit.corpus.wav_scp import PipeRunner
+    from toolkit.kaldi.data_dir import read_kaldi_dir
 
     if out.suffix == ".gz":
         raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
@@ -125,9 +125,9 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     Example:
       toolkit kaldi export-lang --lang exp/demo/lang --lm exp/demo/lm/lm.arpa --out data/local
     """
-    from toolkit.decode.kaldi.lang_dir import write_lang_dir
     from toolkit.fsa.grammar import grammar_acceptor
-    from toolkit.lang.kaldi.dict_dir import write_dict
+    from toolkit.kaldi.dict_lang import write_dict
+    from toolkit.kaldi.lang_dir import write_lang_dir
     from toolkit.lang.lang import Lang
     from toolkit.lang.lm import check_coverage
 
@@ -162,8 +162,7 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
     Example:
       toolkit kaldi import-lang data/local/dict --out lang
     """
-    from toolkit.lang.kaldi.dict_dir import read_dict
-    from toolkit.lang.kaldi.lang_dir import read_lang
+    from toolkit.kaldi.dict_lang import read_dict, read_lang
     from toolkit.lang.policy import AS_GIVEN, TextPolicy
 
     policy = TextPolicy(AS_GIVEN) if as_given else TextPolicy()
@@ -194,7 +193,7 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
     Example:
       toolkit kaldi export-features --features exp/demo/fbank/dev --out data/dev
     """
-    from toolkit.features.kaldi.features import export_features as export
+    from toolkit.kaldi.features import export_features as export
 
     click.echo(f"{out / 'feats.scp'}: {export(features, out, compress, text)} utterances")
 
@@ -240,8 +239,8 @@ def import_features(
       toolkit kaldi import-features data/dev/feats.scp --data data/dev --out fbank/dev
     """
     from toolkit.corpus.manifest import iter_cuts
-    from toolkit.features.kaldi.features import count_frames, cuts_without_audio
-    from toolkit.features.kaldi.features import import_features as read
+    from toolkit.kaldi.features import count_frames, cuts_without_audio
+    from toolkit.kaldi.features import import_features as read
 
     if cuts is not None and data is None:
         known = [cut.to_dict() for cut in iter_cuts(cuts)]
@@ -302,7 +301,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
     Example:
       toolkit kaldi export-alignments --ali exp/demo/ali --system exp/demo/sat --out ali
     """
-    from toolkit.align.kaldi.alignments import export_alignments as export
+    from toolkit.kaldi.alignments import export_alignments as export
 
     click.echo(f"{out}: {export(ali, system, out)} utterances")
 
@@ -327,8 +326,8 @@ def import_alignments(
       toolkit kaldi import-alignments phones.ctm --system exp/demo/sat \\
           --features exp/demo/fbank/train --out ali
     """
-    from toolkit.align.kaldi.alignments import import_alignments as read
-    from toolkit.align.kaldi.alignments import import_phone_times
+    from toolkit.kaldi.alignments import import_alignments as read
+    from toolkit.kaldi.alignments import import_phone_times
 
     if table.suffix != ".ctm":
         number = read(table, system, out, model)
@@ -369,10 +368,10 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     Example:
       toolkit kaldi show data/dev/feats.scp --key utt1
     """
-    from toolkit.features.kaldi.show import describe_entries, plain_entries
+    from toolkit.kaldi.show import describe_entries, plain_entries
 
     if path.is_dir():
-        from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
+        from toolkit.kaldi.validate import data_dir_faults, data_dir_remarks
 
         remarks, faults = list(data_dir_remarks(path)), list(data_dir_faults(path))
         if as_json:

@@ -8,7 +8,7 @@ import click
 from toolkit.config.click_types import FILE, FOLDER, TEXT_IN, TEXT_OUT, Number
 
 if TYPE_CHECKING:
-    from toolkit.decode.kaldi.graph import Labels
+    from toolkit.kaldi.graph import Labels
 
 OUT = click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 PIPES = click.option(
@@ -56,8 +56,8 @@ def export_graph(
       toolkit kaldi export-graph --lang exp/demo/lang --lm exp/demo/lm/lm.arpa \\
           --senones exp/demo/tri --out graph
     """
-    from toolkit.decode.kaldi.graph import export_graph as export
     from toolkit.hmm.senones import Senones
+    from toolkit.kaldi.graph import export_graph as export
 
     done = export(folder, lm, Senones.load(model), out, labels, word_penalty)
     click.echo(f"{out / 'HCLG.fst'}: {done['states']} states, {done['arcs']} arcs")
@@ -81,7 +81,7 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
       toolkit kaldi export-likelihoods --model exp/demo/tri --features exp/demo/plp/dev --out dev
     """
     from toolkit.align.scorer import GmmScorer
-    from toolkit.decode.kaldi.likelihoods import export_likelihoods as export
+    from toolkit.kaldi.likelihoods import export_likelihoods as export
     from toolkit.models.scorer import NeuralScorer
 
     scorer: GmmScorer | NeuralScorer
@@ -110,7 +110,7 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
       toolkit kaldi import-senones --tree tri/tree --model tri/final.mdl \\
           --phones lang/phones.txt --out senones
     """
-    from toolkit.hmm.kaldi.senones import read_senones
+    from toolkit.kaldi.senones import read_senones
 
     senones = read_senones(tree, model, phones)
     senones.save(out)
@@ -166,8 +166,8 @@ def decode(
     Example:
       toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
     """
-    from toolkit.decode.kaldi.search import decode_table, load_graph
     from toolkit.fsa.beam import Beam, GraphMismatchError
+    from toolkit.kaldi.search import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 
     least = min(Beam.min_active, max_active - 1)

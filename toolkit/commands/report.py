@@ -69,9 +69,9 @@ def _page_of(run: Path) -> Path:
     page = run / "report.html"
     gone = removed(RunFolder.open(run).directory)
     if gone and page.exists():
-        some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
+        listed = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
         raise click.ClickException(
-            f"{page} may show what a new page would lack: {some} were removed since; write the new"
-            " one elsewhere with --out, or run the recipe to make them again"
+            f"{page} may show what a new page would lack: {listed} were removed since; write the "
+            "new one elsewhere with --out, or run the recipe to make them again"
         )
     return page

@@ -1,6 +1,5 @@
 """The command `toolkit scaling`: simulated scaling of data-parallel training methods."""
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,8 @@ from toolkit.config.click_types import FILE, Number
 if TYPE_CHECKING:
     from toolkit.scaling.simulator.run import OptimizerName
 
-TUNED = "Held-out loss with the best of as many rates for every method and batch"
-LATER = "Methods with momentum that came after the papers'"
-SIMULATED = ("table1", "ibm", "stragglers", "frontier", "batches", "later")
-STUDIES = (*SIMULATED, "validate")
+STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "validate")
+"""The studies; all but the last, which is slow, are the default."""
 
 
 @click.command()
@@ -165,24 +162,9 @@ def scaling(
       toolkit scaling table1 --run recipes/librispeech/exp/demo --out scaling
       toolkit scaling validate --processes 4 --method adpsgd --method hadpsgd
     """
-    from toolkit.processes.devices import one_thread
-    from toolkit.scaling.page import Results, table1_inputs
-    from toolkit.scaling.real_processes import HEADING, METHODS, Load, note, table_rows, validate
-    from toolkit.scaling.studies import (
-        PAPERS_MINIBATCHES,
-        Frontier,
-        Later,
-        TunedBatches,
-        accuracy_variations,
-        ibm,
-        make_sequence_task,
-        make_task,
-        measured_shares,
-        speedup_variations,
-        stragglers,
-        table1,
-        table1_scenario,
-    )
+    from toolkit.scaling.page import Table1, Validation, write_studies
+    from toolkit.scaling.real_processes import METHODS, Load
+    from toolkit.scaling.studies import Frontier
 
     unknown = set(methods) - METHODS.keys()
     if unknown:
@@ -190,7 +172,7 @@ def scaling(
             f"{', '.join(sorted(unknown))}: known are {', '.join(METHODS)}", param_hint="--method"
         )
     try:
-        study = Frontier(
+        frontier = Frontier(
             optimizer=optimizer,
             rate=rate,
             epochs=epochs,
@@ -200,41 +182,14 @@ def scaling(
         )
     except ValueError as error:
         raise click.UsageError(f"frontier: {error}") from error
-    chosen = studies or SIMULATED
-    with one_thread():
-        shares = measured_shares()
-        task = cache(lambda: make_task(run))
-        scenario = table1_scenario(minibatches, block, threshold, shares)
-        results = Results()
-        if "table1" in chosen:
-            outcomes = table1(scenario, task(), click.echo)
-            short = table1_scenario(PAPERS_MINIBATCHES * block // 2, block, threshold, shares)
-            densities = [outcome.density for outcome in outcomes if outcome.method == "gtc"]
-            results.table1(
-                outcomes,
-                table1(short, task(), click.echo),
-                table1_inputs(scenario, task(), synthetic=run is None),
-                speedup_variations(scenario, densities),
-                accuracy_variations(scenario, task(), outcomes, click.echo),
-            )
-        if "ibm" in chosen:
-            results.ibm(ibm(shares))
-        if "stragglers" in chosen:
-            results.stragglers(stragglers(shares))
-        if "frontier" in chosen:
-            results.frontier(study, list(study.trained(task(), click.echo)))
-        if "batches" in chosen:
-            tuned = TunedBatches(shares=shares)
-            rows = tuned.rows(list(tuned.trials(make_sequence_task(run), click.echo)))
-            results.add_table("batches", "Large batches with tuned rates", TUNED, rows, tuned.note)
-        if "later" in chosen:
-            later = Later()
-            rows = later.rows(list(later.outcomes(task(), click.echo)))
-            results.add_table("later", "Later methods", LATER, rows, later.note)
-        if "validate" in chosen:
-            load = Load(step_seconds, steps, slower, weights=weights)
-            compared = validate(processes, load, click.echo, methods or tuple(METHODS))
-            rows = table_rows(compared)
-            results.add_table("validate", "Predicted and measured", HEADING, rows, note(load))
-    results.write(out)
+    load = Load(step_seconds, steps, slower, weights=weights)
+    write_studies(
+        studies or STUDIES[:-1],
+        out,
+        run,
+        Table1(minibatches, block, threshold),
+        frontier,
+        Validation(load, processes, methods or tuple(METHODS)),
+        click.echo,
+    )
     click.echo(f"wrote {out / 'scaling.html'} and the CSVs beside it")

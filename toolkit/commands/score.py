@@ -183,13 +183,13 @@ def score(
       toolkit score --ref test.stm --hyp test.ctm --normalise case --weights sclite --per-speaker
       toolkit score --ref data/test.jsonl --hyp decode/text --drop '<UNK>' --out scores
     """
-    given = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
+    typed = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
-        if given:
+        if typed:
             raise click.UsageError(f"put options after {ctx.invoked_subcommand!r}")
         return
     for parameter in ctx.command.params:
-        if parameter.name in ("refs", "hyps") and parameter.name not in given:
+        if parameter.name in ("refs", "hyps") and parameter.name not in typed:
             raise click.MissingParameter(ctx=ctx, param=parameter)
     if len(refs) != len(hyps):
         raise click.UsageError(
@@ -264,22 +264,25 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
         raise click.UsageError(f"give --hyp two to {len(ascii_uppercase)} times")
     scores = _scores([(ref, hyp) for hyp in hyps], _Method(**method))
     if as_json:
-        found = [comparison_numbers(compare(scores[0], other)) for other in scores[1:]]
-        for plain, hyp in zip(found, hyps[1:], strict=True):
-            plain |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
-        print_json(found)
+        comparisons = [
+            comparison_numbers(compare(scores[0], hypothesis_score))
+            for hypothesis_score in scores[1:]
+        ]
+        for numbers, hyp in zip(comparisons, hyps[1:], strict=True):
+            numbers |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
+        print_json(comparisons)
         return
     systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
         click.echo(f"{name}: {result.summary(interval=True).splitlines()[0]}  {path}")
         for remark in result.remarks():
             click.echo(f"Note: {name}: {remark}.", err=True)
-    (first, baseline), *others = systems
+    (first, baseline), *other_systems = systems
     if (baseline.normaliser, baseline.weights) != ("none", "kaldi"):
         click.echo(baseline.method)
     for remark in baseline.interval_remarks():
         click.echo(f"Note: {remark}.", err=True)
-    for name, result in others:
+    for name, result in other_systems:
         comparison = compare(baseline, result)
         click.echo("")
         for line in comparison_lines(comparison, (first, name)):
@@ -297,10 +300,10 @@ def _refuse_to_overwrite(texts: Sequence[Path], method: _Method, written: Sequen
     from toolkit.score.inputs import BY_ID
 
     speakers = [Path(name) for name in (method.speakers,) if name not in (None, BY_ID)]
-    given = [*texts, *speakers, *filter(None, (method.mapping, method.glm))]
-    read = [path for path in given if path.is_file()]
+    inputs = [*texts, *speakers, *filter(None, (method.mapping, method.glm))]
+    read = [path for path in inputs if path.is_file()]
     for path in written:
-        if path.is_file() and any(path.samefile(one) for one in read):
+        if path.is_file() and any(path.samefile(input_path) for input_path in read):
             raise click.UsageError(
                 f"{path} is also read, and would be overwritten: give --out or --alignments"
                 " another name"

@@ -54,16 +54,16 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
         raise click.BadParameter(f"{text!r} is not a list of numbers such as 20,15,10") from None
 
 
-def _with_repeats(given: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
+def _with_repeats(run_arguments: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
     """Train runs again; yield NAME=FOLDER of every training."""
     from toolkit.processes.devices import choose_device
     from toolkit.tta.runs import name_and_folder, read_platforms
     from toolkit.tta.training import repeated
 
     command = shlex.join(["toolkit", *sys.argv[1:]])
-    for one in given:
-        name, folder = name_and_folder(one)
-        name = name or read_platforms([one])[0].name
+    for argument in run_arguments:
+        name, folder = name_and_folder(argument)
+        name = name or read_platforms([argument])[0].name
         for training in repeated(
             folder, runs, choose_device(device), usable_cpus(), command, _tell
         ):

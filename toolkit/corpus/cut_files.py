@@ -13,9 +13,8 @@ from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
 
 from toolkit.corpus.cuts import parse_cut
-from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, FaultyText, pair
+from toolkit.corpus.pairing import Audio, FaultyText, locate, pair
 from toolkit.storage.lines import is_faulty, shown
 from toolkit.storage.paths import PathMap, map_path
 from toolkit.storage.reading import quoted, reading, regular, validated

@@ -109,6 +109,13 @@ def from_one(name: str | None, first: int) -> str | None:
     return str(int(name) + 1) if len(name) <= len(str(MOST_CHANNELS)) else name
 
 
+def locate(folder: Path, name: str) -> Path:
+    """Resolve a path relative to `folder` or to one of the folders above it."""
+    folder = folder.absolute()
+    places = [place / name for place in (folder, *folder.parents)]
+    return next((path for path in places if os.path.isfile(path)), places[0])
+
+
 def pair(
     texts: Iterable[tuple[str, str | FaultyText]],
     audio: Iterable[tuple[str, Audio]],

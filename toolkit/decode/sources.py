@@ -181,9 +181,8 @@ class Inputs:
         return [self._file(path, str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
     def _scp(self, path: Path, work: Path) -> list[Source]:
-        from toolkit.corpus.kaldi.data_dir import read_scp
         from toolkit.corpus.pairing import named_channels
-        from toolkit.corpus.pipes import PipeRunner
+        from toolkit.corpus.wav_scp import PipeRunner, read_scp
 
         sources = []
         recordings = read_scp(path, PipeRunner(work) if self.allow_pipes else None)

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,8 +28,6 @@ from toolkit.features.frontend import (
     engine_version,
     feature_backend,
 )
-from toolkit.features.kaldi.feature_dir import KaldiFormat, read_features
-from toolkit.features.kaldi.tables import KaldiIoError
 from toolkit.features.shards import (
     FAILED_CUTS,
     MANIFEST,
@@ -62,6 +61,17 @@ class ExtractError(ToolkitError):
     """A split whose features cannot be extracted."""
 
 
+class ImportedFormat(FeatureFormat, Protocol):
+    """Description of features that another program has computed, and their reader."""
+
+    def read(self, cut: "MonoCut") -> np.ndarray:
+        """Read the features of a cut: [T, F] float32.
+
+        Raises:
+          ToolkitError: they cannot be read.
+        """
+
+
 def extract(
     cuts: "Iterable[MonoCut]",
     config: ExtractConfig,
@@ -71,7 +81,7 @@ def extract(
     audio: Mapping[str, str] | None = None,
     previous: Path | None = None,
     device: str = "cpu",
-    imported: KaldiFormat | None = None,
+    imported: ImportedFormat | None = None,
 ) -> dict[str, float]:
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
@@ -91,9 +101,9 @@ def extract(
       previous: a folder as `out` from an earlier time; shards of the same engine that would be made
         again are linked from there. It needs `audio`.
       device: where to compute; it matters by rounding.
-      imported: the cuts have features instead of audio (`toolkit.features.kaldi.feature_dir`),
-        which are copied as they are; `config.frontend` is then not used. None: the front end
-        computes features from audio.
+      imported: describes and reads the features that the cuts have instead of audio (such as
+        `toolkit.kaldi.feature_dir.KaldiFormat`). They are copied as they are; `config.frontend` is
+        not used. None: the front end computes features from audio.
 
     Returns:
       hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
@@ -108,7 +118,7 @@ def extract(
     if imported is None:
         # Made here too: a missing engine is better reported than in a worker.
         log_engine(Frontend(config.frontend).engine)
-    features: FeatureFormat = imported or config.frontend
+    features: FrontendConfig | ImportedFormat = imported or config.frontend
     engine = engine_version(feature_backend()) if imported is None else KALDI
     shards = pack_shards(cuts, config.hours_per_shard)
     digest = partial(_digest, form=features, places=places_of(out), audio=audio or {})
@@ -273,22 +283,22 @@ def remove_strays(out: Path, kept: set[int]) -> None:
                 path.unlink()
 
 
-def _extract_shard(plan: _Plan, form: FeatureFormat, out: Path) -> dict:
+def _extract_shard(plan: _Plan, form: FrontendConfig | ImportedFormat, out: Path) -> dict:
     """Compute and write one shard."""
     if isinstance(form, FrontendConfig):
         compute = Frontend(form)
         features = (_features(cut, compute) for cut in plan.cuts)
         engine = engine_version(feature_backend())
     else:
-        features, engine = map(_imported, plan.cuts), KALDI
+        features, engine = (_imported(cut, form) for cut in plan.cuts), KALDI
     with one_thread():
         return _write_shard(plan, features, form, out, engine)
 
 
-def _imported(cut: "MonoCut") -> "Tensor | Exception":
+def _imported(cut: "MonoCut", form: ImportedFormat) -> "Tensor | Exception":
     try:
-        return torch.from_numpy(read_features(cut))
-    except KaldiIoError as error:
+        return torch.from_numpy(form.read(cut))
+    except ToolkitError as error:
         return AudioError(str(error))
 
 

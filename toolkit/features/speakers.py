@@ -10,8 +10,9 @@ means and transforms by speaker compensate.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from lhotse import MonoCut
@@ -19,12 +20,9 @@ from torch import Tensor
 
 from toolkit.corpus.manifest import NO_SPEAKER, has_audio, speaker_of
 from toolkit.errors import ToolkitError
-from toolkit.features.audio import AudioError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.frontend import Frontend, FrontendError
-from toolkit.features.kaldi.feature_dir import read_features
-from toolkit.features.kaldi.tables import KaldiIoError
+from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames
 from toolkit.processes.workers import map_in_processes
 
@@ -43,6 +41,10 @@ MIN_FRAMES = 50
 MAX_RECORDINGS = 5000
 """More are not clustered: time and memory grow with the square."""
 logger = logging.getLogger(__name__)
+
+
+ReadFeatures = Callable[[MonoCut], np.ndarray]
+"""Reads the features [T, F] of a cut that has them in place of audio."""
 
 
 class SpeakerClusteringError(ToolkitError):
@@ -67,7 +69,9 @@ class FrameStatistics:
         return cls(len(frames), frames.sum(axis=0), frames.T @ frames)
 
 
-def name_speakers(cuts: Sequence[MonoCut], jobs: int = 1) -> tuple[int, int]:
+def name_speakers(
+    cuts: Sequence[MonoCut], jobs: int = 1, read_features: ReadFeatures | None = None
+) -> tuple[int, int]:
     """Give utterances whose speaker the corpus does not name one, by clustering their recordings.
 
     A cluster is named after its first recording. Cuts with a fault, and recordings that cannot be
@@ -77,6 +81,8 @@ def name_speakers(cuts: Sequence[MonoCut], jobs: int = 1) -> tuple[int, int]:
       cuts: of one split; their speakers are changed. The result depends neither on their order nor
         on `jobs`.
       jobs: processes that read recordings.
+      read_features: reads cuts without audio, such as `toolkit.kaldi.feature_dir.read_features`;
+        None: without it they stay as they are.
 
     Returns:
       Number of recordings that name no speaker, and number of speakers that they now have.
@@ -94,7 +100,9 @@ def name_speakers(cuts: Sequence[MonoCut], jobs: int = 1) -> tuple[int, int]:
             f"{len(by_recording)} recordings name no speaker, and at most {MAX_RECORDINGS} can be "
             "clustered: name the speakers, or set corpus.speakers=recording"
         )
-    statistics = map_in_processes(_statistics_of, list(by_recording.values()), jobs)
+    statistics = map_in_processes(
+        partial(_statistics_of, read_features=read_features), list(by_recording.values()), jobs
+    )
     usable = {
         recording: item
         for recording, item in zip(by_recording, statistics, strict=True)
@@ -193,21 +201,24 @@ def _scatter(frames: np.ndarray, sums: np.ndarray, outers: np.ndarray) -> np.nda
     return outers - sums[:, :, None] * sums[:, None, :] / frames[:, None, None]
 
 
-def _statistics_of(cuts: Sequence[MonoCut]) -> FrameStatistics | None:
+def _statistics_of(
+    cuts: Sequence[MonoCut], read_features: ReadFeatures | None
+) -> FrameStatistics | None:
     """Return the statistics of the cuts of a recording; None if none can be read."""
     compute = Frontend(CEPSTRA)
     frames = []
     for cut in cuts:
         try:
-            frames.append(_sounding_frames(cut, compute))
-        except (AudioError, FrontendError, KaldiIoError) as error:
+            if has_audio(cut):
+                frames.append(_sounding_frames(cut, compute))
+            elif read_features is not None:
+                frames.append(read_features(cut))
+        except ToolkitError as error:
             logger.debug("%s: not used to find its speaker: %s", cut.id, error)
     return FrameStatistics.of(np.concatenate(frames)) if frames else None
 
 
 def _sounding_frames(cut: MonoCut, compute: Frontend) -> np.ndarray:
     """Return the frames of a cut [T, D] without digital silence."""
-    if not has_audio(cut):
-        return read_features(cut)
     cepstra: Tensor = compute(load_cut_audio(cut, CEPSTRA.sampling_rate))
     return cepstra[counted_frames(cepstra, CEPSTRA.kind)].numpy()

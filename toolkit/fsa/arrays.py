@@ -1,7 +1,8 @@
 """Ragged arrays, growing arrays and hash tables of compiled kernels (numba), fixed-point scores."""
 
 import numpy as np
-from numba import njit
+
+from toolkit.kernels import njit
 
 Array = np.ndarray
 SCORE_UNIT = 2.0**-22

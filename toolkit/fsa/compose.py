@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arrays import find_slot, rehash_if_full, with_capacity
 from toolkit.fsa.fst import EPSILON, FINAL, Fst, select_words
+from toolkit.kernels import njit
 
 _END = np.iinfo(np.int32).max
 """Stands for the label to the final state, so that epsilons come first."""

@@ -8,9 +8,9 @@ int64 in fixed point (`toolkit.fsa.arrays.to_fixed_point`), so that equal subset
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from toolkit.fsa.arrays import find_slot, hash_int64, rehash_if_full, with_capacity
+from toolkit.kernels import njit
 
 Array = np.ndarray
 _LOW = 32

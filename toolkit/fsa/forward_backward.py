@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from toolkit.fsa.fst import Lattice
+from toolkit.kernels import njit
 from toolkit.processes.devices import to_device
 
 

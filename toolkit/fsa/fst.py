@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
 from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
+from toolkit.kernels import njit
 from toolkit.storage.reading import read_tensors, reading
 
 # (source state, destination state, input label, output label, score)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numba import njit
 from torch import Tensor
 
 from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arrays import ragged_ranges
 from toolkit.fsa.fst import FINAL, Fst, Lattice
+from toolkit.kernels import njit
 
 Array = np.ndarray
 

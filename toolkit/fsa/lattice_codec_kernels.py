@@ -15,7 +15,8 @@ interval is that of lpaq (Mahoney 2007).
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from toolkit.kernels import njit
 
 Array = np.ndarray
 _MEMORY = 255  # decisions

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import Lattice
+from toolkit.kernels import njit
 
 
 def leaky_forward_backward(

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from toolkit.fsa.arrays import with_capacity
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
+from toolkit.kernels import njit
 
 OUTSIDE = 1e-5
 """Additional cost of a word that is aligned with no bin, so that it prefers an empty one."""

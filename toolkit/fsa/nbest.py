@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
 from toolkit.fsa.arrays import find_slot, rehash_if_full, with_capacity
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights, backward_scores
+from toolkit.kernels import njit
 
 Array = np.ndarray
 

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import centre
@@ -16,6 +15,7 @@ from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import FINAL, Lattice, connect
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
+from toolkit.kernels import njit
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ search of `toolkit.fsa.search` is carried out frame by frame: same beams, same l
 """
 
 import numpy as np
-from numba import njit
 from torch import Tensor
 
 from toolkit.fsa.beam import Beam, GraphMismatchError
@@ -24,6 +23,7 @@ from toolkit.fsa.search_kernels import (
     prune_end,
     prune_trellis,
 )
+from toolkit.kernels import njit
 
 
 class OnlineSearch:

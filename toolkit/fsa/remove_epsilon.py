@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arrays import from_fixed_point, ragged_ranges, to_fixed_point, with_capacity
 from toolkit.fsa.fst import EPSILON, Fst, arc_sort, connect, select_words
+from toolkit.kernels import njit
 
 
 class EpsilonError(ToolkitError):

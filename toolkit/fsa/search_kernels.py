@@ -8,13 +8,14 @@ searched with wider beams, and when arcs outside the output beam are dropped.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 from torch import Tensor
 
 from toolkit.fsa.arrays import with_capacity
 from toolkit.hmm.gmm import LazyGmmScores
 from toolkit.hmm.gmm_kernels import MixtureArrays, demanded_score
+from toolkit.kernels import njit
 
 Array = np.ndarray
 FINAL_FRAMES = 4

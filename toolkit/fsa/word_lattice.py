@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from toolkit.fsa.arrays import ragged_ranges, with_capacity
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice, backward_scores, best_arcs, forward_scores
+from toolkit.kernels import njit
 
 NO_WORD = 0
 

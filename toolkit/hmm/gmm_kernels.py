@@ -7,7 +7,8 @@ minutes of speech is most of its time.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from toolkit.kernels import njit
 
 Array = np.ndarray
 NEGLIGIBLE = np.float32(20.0)

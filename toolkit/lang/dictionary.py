@@ -1,4 +1,4 @@
-"""Pronunciation dictionaries of users: files of any form, Kaldi's dict and lang folders.
+"""Pronunciation dictionaries of users: files of any form.
 
 A line of a file is a word, up to four numbers, and phones: Kaldi's lexicon.txt, lexiconp.txt and
 lexiconp_silprob.txt, and the dictionaries of the Montreal Forced Aligner, whose lines may differ in
@@ -12,14 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.lang.kaldi.dict_dir import KaldiDictError, read_dict
-from toolkit.lang.kaldi.lang_dir import read_lang
 from toolkit.lang.lexicon import (
     STRESSED_VOWEL,
     Lexicon,
     LexiconError,
     Pronunciation,
-    without_positions,
     without_stress,
     without_variant_number,
 )
@@ -30,7 +27,6 @@ from toolkit.lang.probabilities import (
     LexiconProbabilities,
     read_ends,
 )
-from toolkit.lang.tables import UNKNOWN
 from toolkit.storage.lines import TextLines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import split_words
@@ -65,42 +61,14 @@ def read_dictionary(
     """Read a dictionary.
 
     Args:
-      path: a file, see `toolkit.lang.dictionary.read_entries`; or a folder: Kaldi's dict (words,
-        probabilities, silence phones and optional silence) or lang (the words of
-        phones/align_lexicon.txt, without positions). `silprob.txt` beside lexiconp_silprob.txt is
-        read too.
-      strip_stress: of a file, see `read_entries`.
+      path: a file, see `toolkit.lang.dictionary.read_entries`; `silprob.txt` beside
+        lexiconp_silprob.txt is read too. `toolkit.kaldi.dict_lang.read_lexicon` reads folders.
+      strip_stress: see `read_entries`.
       policy: how words are spelled; by default in upper case.
 
     Raises:
-      LexiconError, KaldiDictError: names file and line.
+      LexiconError: names file and line.
     """
-    if not path.is_dir():
-        return _read_file(path, strip_stress, policy)
-    if (path / "silence_phones.txt").is_file():
-        found = read_dict(path, policy)
-        questions = _existing(path / EXTRA_QUESTIONS)
-        return Dictionary(found.lexicon, found.probabilities, found.notes, questions)
-    if not (path / "words.txt").is_file():
-        raise KaldiDictError(
-            f"{path} is neither Kaldi's dict folder (silence_phones.txt, lexicon.txt) nor its lang "
-            "folder (words.txt, phones/align_lexicon.txt)"
-        )
-    lang, notes = read_lang(path, policy)
-    marked = lang.position_dependent
-    lexicon = Lexicon()
-    for word, phones in lang.lexicon.pairs():
-        if word != UNKNOWN:
-            lexicon.add(word, without_positions(phones) if marked else phones)
-    questions = _existing(path / "phones" / EXTRA_QUESTIONS)
-    return Dictionary(lexicon, notes=notes, extra_questions=questions)
-
-
-def _existing(path: Path) -> Path | None:
-    return path if path.is_file() else None
-
-
-def _read_file(path: Path, strip_stress: bool, policy: TextPolicy | None) -> Dictionary:
     lexicon = Lexicon()
     entries: dict[tuple[str, Pronunciation], EntryProbabilities] = {}
     lines = with_numbers = 0

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from toolkit.lang.config import LangConfig
@@ -181,18 +181,24 @@ def _vocabulary_entry(
     return word, with_positions(phones) if position_dependent else phones
 
 
-def source_dictionary(config: LangConfig, words: Collection[str] = ()) -> Dictionary:
+def source_dictionary(
+    config: LangConfig,
+    words: Collection[str] = (),
+    read: Callable[[Path, bool, TextPolicy], Dictionary] = read_dictionary,
+) -> Dictionary:
     """Read the dictionary that words are looked up in.
 
     Args:
       config: which one.
       words: the words of a lexicon of graphemes; other lexicons do not need them.
+      read: reads `config.lexicon_file`; `toolkit.kaldi.dict_lang.read_lexicon` reads Kaldi's
+        folders too.
     """
     if config.lexicon == "graphemes":
         return Dictionary(grapheme_lexicon(words))
     if config.lexicon_file is None:
         return Dictionary(Lexicon.from_cmudict(stress=config.stress))
-    return read_dictionary(config.lexicon_file, config.strip_stress, text_policy(config))
+    return read(config.lexicon_file, config.strip_stress, text_policy(config))
 
 
 def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:

@@ -1,5 +1,1 @@
 """Acoustic models: LSTM, BLSTM, convolution + LSTM."""
-
-from toolkit.kernel_cache import use_kernel_cache
-
-use_kernel_cache()

@@ -19,11 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from toolkit.kernels import njit
 
 State = tuple[Tensor, Tensor]
 MIN_CELLS = 384

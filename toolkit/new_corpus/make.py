@@ -14,13 +14,13 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir, read_scp
 from toolkit.corpus.manifest import ManifestError, has_audio, text_of
 from toolkit.corpus.pairing import NOT_UTF8
-from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_part, read_table, tables_in
-from toolkit.features.kaldi.feature_dir import feature_dimension, read_feature_dir
-from toolkit.lang.dictionary import read_dictionary
+from toolkit.corpus.wav_scp import PipeRunner
+from toolkit.kaldi.data_dir import read_kaldi_dir, read_scp
+from toolkit.kaldi.dict_lang import read_lexicon
+from toolkit.kaldi.feature_dir import feature_dimension, read_feature_dir
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
 from toolkit.lang.policy import (
     AS_GIVEN,
@@ -127,7 +127,7 @@ def make_from_data(
     notes: tuple[str, ...] = ()
     about_text: list[str] = []
     if lexicon not in (None, "cmudict", "graphemes"):
-        dictionary = read_dictionary(Path(lexicon), policy=TextPolicy(AS_GIVEN))
+        dictionary = read_lexicon(Path(lexicon), policy=TextPolicy(AS_GIVEN))
         notes = dictionary.notes
         policy, coverage, counts = choose_policy(texts, dictionary.lexicon, prepared is not None)
         about_text = _text_remarks(policy, coverage, counts)

@@ -34,7 +34,7 @@ HOURS = {hours}
 
 def base() -> Config:
     """All of the corpus."""
-    return sized(
+    return config_for_hours(
         HOURS,
 {sections}    )
 
@@ -57,7 +57,7 @@ recipes/{name}/run.py --list             # state, time and result of each stage
 ```
 
 `config.py` holds the settings; `--set section.key=value` changes one for a run. Trees, mixtures and
-networks are sized by `HOURS` there (recipes/steps/sizes.py). The stages are those of
+networks are sized by `HOURS` there (recipes/librispeech/sizes.py). The stages are those of
 [recipes/librispeech](../librispeech/README.md).
 
 ## Results
@@ -147,7 +147,7 @@ def config_py(name: str, settings: Settings) -> str:
     sections = {"corpus": own_reader if settings.corpus is None else _corpus(settings.corpus)}
     modules = {
         "recipes.librispeech.config": {"Config"},
-        "recipes.steps.sizes": {"sized"},
+        "recipes.librispeech.sizes": {"config_for_hours"},
         "toolkit.corpus.config": {"CorpusConfig"},
         "toolkit.lang.config": {"LangConfig"},
     }
@@ -180,10 +180,10 @@ def config_py(name: str, settings: Settings) -> str:
     ]
     if "Path(" in body:
         imports = ["from pathlib import Path", "", *imports]
-    about = "Hours of training speech, which sizes the systems (recipes/steps/sizes.py).\n" + (
+    about = "Hours of training speech, which size the systems (recipes/librispeech/sizes.py).\n" + (
         "Put here hours_train, as stage 3 prints it."
         if settings.corpus is None
-        else "Measured when this file was made; stage 3 prints new ones if the corpus has grown."
+        else "Measured when this file was made; stage 3 prints new ones when the corpus grows."
     )
     return CONFIG.format(
         name=name,

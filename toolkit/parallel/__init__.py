@@ -1,5 +1,1 @@
 """Data-parallel training: S-SGD, A-SGD, GTC, BMUF, ADPSGD, H-ADPSGD (A19, B1-B6, C28-C31)."""
-
-from toolkit.kernel_cache import use_kernel_cache
-
-use_kernel_cache()

@@ -17,11 +17,11 @@ residual for the next step.
 from collections import deque
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.kernels import njit
 from toolkit.parallel.messages import Streams
 
 SPARSE, BITMAP, DENSE, NON_FINITE = range(4)
@@ -98,7 +98,7 @@ def _encode(gradient: Tensor, residual: Tensor, threshold: float, capacity: int)
     return _header(NON_FINITE, residual) if broken else torch.from_numpy(bitmap.view(np.int32))
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _take_sparse(
     gradient: np.ndarray, residual: np.ndarray, tau: float, words: np.ndarray
 ) -> tuple[int, int, int, int]:
@@ -134,7 +134,7 @@ def _take_sparse(
     return count, size, size, broken
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _take_bitmap(
     gradient: np.ndarray,
     residual: np.ndarray,
@@ -166,14 +166,14 @@ def _take_bitmap(
     return broken
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _add_sparse(words: np.ndarray, tau: float, total: np.ndarray) -> int:
     for word in words:
         total[word >> np.uint32(1)] += -tau if word & np.uint32(1) else tau
     return len(words)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
     count = 0
     for index, word in enumerate(words):

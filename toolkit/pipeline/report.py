@@ -1,11 +1,12 @@
 """Summaries of runs and plans of runs: as text, as JSON and as HTML pages."""
 
-import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from toolkit.pipeline.plan import (
     PAPER,
@@ -17,33 +18,10 @@ from toolkit.pipeline.plan import (
     planned_figures,
 )
 from toolkit.pipeline.rates import Rates
+from toolkit.report.pages import Cell, Column, Page, Section, Table, macros
+from toolkit.report.pages import Row as TableRow
 from toolkit.stages.log import duration
 from toolkit.storage.files import write_atomically
-
-STYLE = (
-    "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
-    "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #ccc}"
-    "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1em}"
-)
-
-
-def html_page(title: str, body: str) -> str:
-    """Return a whole page; `body` is HTML."""
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{html.escape(title)}</title>"
-        f"<style>{STYLE}</style></head>\n<body>{body}</body></html>\n"
-    )
-
-
-def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of plain texts."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
 
 
 def run_totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -69,9 +47,20 @@ def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
         "step", "partitions", "hours", "wall", "hours/hour", "objects", "GB", "GET", "PUT", "HEAD",
         "LIST", "repeated", "failed elements", "set aside", "peak memory",
     )  # fmt: skip
-    table = html_table(columns, map(_row, summaries))
-    lists = "".join(map(_poisoned, summaries))
-    return html_page("Data pipeline", f"<h1>Data pipeline</h1>\n{table}{lists}")
+    page = Page("Data pipeline", "Steps of the pipeline in order, with their calls of the store.")
+    page.add(Section("steps", "Steps", parts=[_text_table("Steps", columns, map(_row, summaries))]))
+    for number, summary in enumerate(summaries, 1):
+        title = f"{summary['step']}: partitions set aside"
+        page.add(Section(f"set-aside-{number}", title, parts=_set_aside(summary)))
+    return page.html()
+
+
+def _text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    return Table(
+        title,
+        [Column(name, text=name in LEFT) for name in columns],
+        [TableRow([Cell(text) for text in row]) for row in rows],
+    ).html()
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
@@ -110,15 +99,15 @@ def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _poisoned(summary: Mapping[str, Any]) -> str:
-    if not summary["poisoned"]:
-        return ""
-    items = "".join(
-        f"<h3>{html.escape(p['partition'])}</h3><p>{html.escape(p['reason'])}</p>"
-        + (f"<pre>{html.escape(p['trace'])}</pre>" if p["trace"] else "")
-        for p in summary["poisoned"]
-    )
-    return f"<h2>{html.escape(summary['step'])}: partitions set aside</h2>{items}\n"
+def _set_aside(summary: Mapping[str, Any]) -> list[Markup]:
+    """Return the partitions that a step has given up, with reasons and tracebacks."""
+    parts = []
+    for partition in summary["poisoned"]:
+        parts.append(macros("parts.html").subtitle(partition["partition"]))
+        parts.append(macros("parts.html").box(partition["reason"]))
+        if partition["trace"]:
+            parts.append(macros("parts.html").folded_text("traceback", partition["trace"]))
+    return parts
 
 
 DAYS = (PAPER_PIPELINE_DAYS, 1.0)
@@ -246,13 +235,14 @@ def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
 
 def plan_page(report: PlanReport) -> str:
     """Render a plan as an HTML page."""
-    sentences = "".join(f"<p>{html.escape(told)}</p>\n" for told in report.sentences())
-    compared = html_table(("", "planned", "paper"), report.comparison())
-    body = (
-        f"<h1>{html.escape(report.title)}</h1>\n{html_table(report.columns, report.rows())}"
-        f"{sentences}<h2>The paper's run on a million hours</h2>\n{compared}"
-    )
-    return html_page("Plan of a data pipeline", body)
+    page = Page("Plan of a data pipeline", report.title)
+    table = _text_table(report.title, report.columns, report.rows())
+    notes = [macros("parts.html").note(sentence) for sentence in report.sentences()]
+    page.add(Section("plan", "Steps", parts=[table, *notes]))
+    title = "The paper's run on a million hours"
+    compared = _text_table(title, ("", "planned", "paper"), report.comparison())
+    page.add(Section("paper", title, parts=[compared]))
+    return page.html()
 
 
 def _interval(least: float, most: float) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -269,6 +270,19 @@ def freeze_imports() -> None:
     process from which they are forked, since nothing marks them any more.
     """
     gc.freeze()
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules in the given order and exclude them from garbage collection.
+
+    The server of `worker_context` imports what this process has imported when it starts. What a
+    later stage imports would be loaded by each worker again, which takes two seconds and memory
+    that is not shared.
+    """
+    if any(name not in sys.modules for name in names):
+        for name in names:
+            import_module(name)
+        freeze_imports()
 
 
 def map_in_threads(

@@ -268,19 +268,21 @@ def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Mar
       width: of the drawing in pixels.
       label: description for screen readers.
     """
-    left = min(0.45 * width, 4 * MARKER_SIZE + LETTER_WIDTH * max(len(i.name) for i in intervals))
+    axis_begin = min(
+        0.45 * width, 4 * MARKER_SIZE + LETTER_WIDTH * max(len(i.name) for i in intervals)
+    )
     value_width = LETTER_WIDTH * max(len(f"{i.value:.2f}") for i in intervals)
-    right, step, top = width - value_width - 3 * MARKER_SIZE, 26.0, 8.0
+    axis_end, step, top = width - value_width - 3 * MARKER_SIZE, 26.0, 8.0
     x_max = max(i.value if i.high is None else i.high for i in intervals) or 1.0
     base = top + step * len(intervals)
-    max_letters = int((left - 3 * MARKER_SIZE) / LETTER_WIDTH)
+    max_letters = int((axis_begin - 3 * MARKER_SIZE) / LETTER_WIDTH)
 
     def x(value: float) -> float:
-        return left + (right - left) * value / x_max
+        return axis_begin + (axis_end - axis_begin) * value / x_max
 
     lowest = min(i.value for i in intervals)
     parts = [f'<svg viewBox="0 0 {width:g} {base + 24:g}" role="img" aria-label="{escape(label)}">']
-    for tick in linear_ticks(0.0, x_max, max(3, round((right - left) / 80))):
+    for tick in linear_ticks(0.0, x_max, max(3, round((axis_end - axis_begin) / 80))):
         parts.append(
             f'<path class="grid" d="M{x(tick):.1f} {top:g}V{base:g}"/><text class="tick" '
             f'x="{x(tick):.1f}" y="{base + 18:g}" text-anchor="middle">{tick:g}</text>'
@@ -345,18 +347,18 @@ def thin(
 
     x must not decrease. The drawn line looks the same, dips included.
     """
-    at, value = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(at) <= 2 * columns:
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(xs) <= 2 * columns:
         return x, y
-    share = (at - at[0]) / ((at[-1] - at[0]) or 1.0)
-    stretch = np.minimum(share * columns, columns - 1).astype(int)
-    ends = np.flatnonzero(np.diff(stretch, append=columns)) + 1
-    kept = {0, len(at) - 1}
+    share = (xs - xs[0]) / ((xs[-1] - xs[0]) or 1.0)
+    interval_of = np.minimum(share * columns, columns - 1).astype(int)
+    ends = np.flatnonzero(np.diff(interval_of, append=columns)) + 1
+    indices = {0, len(xs) - 1}
     for begin, end in zip(np.concatenate([[0], ends[:-1]]), ends, strict=True):
-        piece = value[begin:end]
-        kept |= {begin + int(np.argmin(piece)), begin + int(np.argmax(piece))}
-    chosen = sorted(kept)
-    return at[chosen].tolist(), value[chosen].tolist()
+        interval_ys = ys[begin:end]
+        indices |= {begin + int(np.argmin(interval_ys)), begin + int(np.argmax(interval_ys))}
+    chosen = sorted(indices)
+    return xs[chosen].tolist(), ys[chosen].tolist()
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:
@@ -389,17 +391,17 @@ def number(value: float) -> str:
 
 
 def _range(values: Sequence[Sequence[float]], zero: bool) -> tuple[float, float]:
-    found = [v for some in values for v in some if math.isfinite(v)]
-    if not found:
+    finite = [v for series_values in values for v in series_values if math.isfinite(v)]
+    if not finite:
         return 0.0, 1.0
-    low, high = min(found), max(found)
+    low, high = min(finite), max(finite)
     low = min(0.0, low) if zero else low
     return low, high + 0.06 * (high - low) or low + 1.0
 
 
 def _log_range(values: Sequence[Sequence[float]]) -> tuple[float, float]:
-    found = [v for some in values for v in some if math.isfinite(v) and v > 0]
-    if not found:
+    positive = [v for series_values in values for v in series_values if math.isfinite(v) and v > 0]
+    if not positive:
         return 1.0, 10.0
-    low, high = min(found), max(found)
+    low, high = min(positive), max(positive)
     return low / 1.15, high * 1.15 if high > low else low * 2

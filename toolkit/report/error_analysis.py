@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from toolkit.align.kaldi.alignments import phone_times
-from toolkit.align.store import AlignmentStore
+from toolkit.align.store import AlignmentStore, phone_times
 from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lexicon import Lexicon, without_positions
@@ -62,15 +61,15 @@ class SplitErrors:
 
 def overview(errors: SplitErrors) -> Markup:
     """Return confusions and speakers of the best system on a split."""
-    shown = errors.shown
-    counts = confusions([u.pairs for u in shown.score.utterances], MAX_CONFUSIONS)
+    decode = errors.shown
+    counts = confusions([u.pairs for u in decode.score.utterances], MAX_CONFUSIONS)
     cards = [
         counts_card("Substitutions", counts.substitutions),
         counts_card("Deletions", counts.deletions),
         counts_card("Insertions", counts.insertions),
-        _speakers(shown),
+        _speakers(decode),
     ]
-    return _titled(f"{errors.split.name}, by {shown.name}", macros("parts.html").cards(cards))
+    return _titled(f"{errors.split.name}, by {decode.name}", macros("parts.html").cards(cards))
 
 
 def _titled(title: str, *parts: Markup) -> Markup:
@@ -112,10 +111,10 @@ def worst_utterances(
       clip: returns the audio of an utterance, None where it cannot be read.
       anchor: begins the cards' anchors.
     """
-    shown = errors.shown
-    times = read_word_times(run, shown)
+    best = errors.shown
+    times = read_word_times(run, best)
     cards: list[Markup] = []
-    for utterance in worst(shown, number):
+    for utterance in worst(best, number):
         alignments = budget.take(_system_alignments(errors, utterance))
         if not alignments:
             continue
@@ -133,7 +132,7 @@ def worst_utterances(
                 alignments,
             )
         )
-    return _titled(f"{errors.split.name}, by {shown.name}", *cards) if cards else Markup("")
+    return _titled(f"{errors.split.name}, by {best.name}", *cards) if cards else Markup("")
 
 
 def _utterance_facts(errors: SplitErrors, utterance: UtteranceScore) -> str:
@@ -147,15 +146,15 @@ def _utterance_facts(errors: SplitErrors, utterance: UtteranceScore) -> str:
 
 def _system_alignments(errors: SplitErrors, utterance: UtteranceScore) -> Markup:
     """Return the alignments of all systems, those of the other systems collapsed."""
-    shown = errors.shown
+    best = errors.shown
     other_systems = [
         (decode.name, scored.errors, marked_alignment(scored))
         for decode in errors.decodes
-        if decode is not shown and (scored := decode.by_id.get(utterance.id))
+        if decode is not best and (scored := decode.by_id.get(utterance.id))
     ]
     return macros("run.html").system_alignments(
         " ".join(ref for ref, _ in utterance.pairs[:MAX_WORDS] if ref is not None),
-        shown.name,
+        best.name,
         marked_alignment(utterance, as_elements=True),
         other_systems,
         _counted(len(other_systems), "other system"),
@@ -205,20 +204,20 @@ def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
     systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
     if not systems or not (run.root / LEXICON).exists():
         return Markup("")
-    shown = min(systems, key=lambda decode: decode.score.errors)
-    pairs = phone_pairs(shown, Lexicon.load(run.root / LEXICON))
-    found = confusions(pairs, MAX_PHONE_CONFUSIONS)
+    best = min(systems, key=lambda decode: decode.score.errors)
+    pairs = phone_pairs(best, Lexicon.load(run.root / LEXICON))
+    counts = confusions(pairs, MAX_PHONE_CONFUSIONS)
     cards = [
-        counts_card("Phones: substitutions", found.substitutions),
-        counts_card("Phones: deletions", found.deletions),
-        counts_card("Phones: insertions", found.insertions),
+        counts_card("Phones: substitutions", counts.substitutions),
+        counts_card("Phones: deletions", counts.deletions),
+        counts_card("Phones: insertions", counts.insertions),
         _phone_rates(pairs),
     ]
     if not any(cards):
         return Markup("")
     note = f"By the first pronunciation of each word in {LEXICON}."
     return _titled(
-        f"{errors.split.name}, phones of {shown.name}",
+        f"{errors.split.name}, phones of {best.name}",
         macros("parts.html").note(note),
         macros("parts.html").cards(cards),
     )
@@ -231,17 +230,17 @@ def phone_pairs(decode: Decode, lexicon: Lexicon) -> list[list[Pair]]:
     """
 
     def phones(words: Sequence[str | None]) -> list[str]:
-        found: list[str] = []
+        word_phones: list[str] = []
         for word in filter(None, words):
-            known = lexicon.get(word) or lexicon.get(UNKNOWN) or [()]
-            found += without_positions(known[0])
-        return found
+            pronunciations = lexicon.get(word) or lexicon.get(UNKNOWN) or [()]
+            word_phones += without_positions(pronunciations[0])
+        return word_phones
 
     scored = decode.score.utterances
-    said = [phones([ref for ref, _ in utterance.pairs]) for utterance in scored]
-    heard = [phones([hyp for _, hyp in utterance.pairs]) for utterance in scored]
-    steps, _ = align_all(said, heard)
-    return [pairs_of(*each) for each in zip(steps, said, heard, strict=True)]
+    ref_phones = [phones([ref for ref, _ in utterance.pairs]) for utterance in scored]
+    hyp_phones = [phones([hyp for _, hyp in utterance.pairs]) for utterance in scored]
+    steps, _ = align_all(ref_phones, hyp_phones)
+    return [pairs_of(*each) for each in zip(steps, ref_phones, hyp_phones, strict=True)]
 
 
 def _system_folder(run: RunFolder, decode: Decode) -> Path:
@@ -250,20 +249,23 @@ def _system_folder(run: RunFolder, decode: Decode) -> Path:
 
 def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
     """Return a table of the phones with the highest error rates, insertions not counted."""
-    said: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for ref, hyp in (pair for utterance in pairs for pair in utterance):
         if ref is not None:
-            said[ref] += 1
+            occurrences[ref] += 1
             wrong[ref] += ref != hyp
     rated = [
         (100 * wrong[phone] / count, phone)
-        for phone, count in said.items()
+        for phone, count in occurrences.items()
         if count >= MIN_OCCURRENCES
     ]
-    rated = sorted((one for one in rated if one[0]), key=lambda one: (-one[0], one[1]))
+    rated = sorted(
+        (rate_and_phone for rate_and_phone in rated if rate_and_phone[0]),
+        key=lambda rate_and_phone: (-rate_and_phone[0], rate_and_phone[1]),
+    )
     rows = [
-        Row([Cell(phone), Cell(f"{rate:.1f}"), Cell(f"{said[phone]:,}")])
+        Row([Cell(phone), Cell(f"{rate:.1f}"), Cell(f"{occurrences[phone]:,}")])
         for rate, phone in rated[:MAX_PHONES]
     ]
     columns = [Column("phone"), Column("wrong %"), Column("said")]
@@ -314,14 +316,14 @@ def quantile_bins(
         return []
     cuts = sorted_values[[len(order) * n // number for n in range(1, number)]]
     ends = np.searchsorted(sorted_values, np.unique(cuts), side="left")
-    found = []
-    for part in np.split(order, ends):
-        own = [int(np.asarray(counts)[part].sum()) for counts in (errors, words)]
-        if len(part) and own[1]:
-            inside = np.asarray(values, dtype=float)[part]
-            middle = float(np.median(inside))
-            found.append(Bin(inside.min(), inside.max(), middle, len(part), *own))
-    return found
+    bins = []
+    for members in np.split(order, ends):
+        bin_counts = [int(np.asarray(counts)[members].sum()) for counts in (errors, words)]
+        if len(members) and bin_counts[1]:
+            bin_values = np.asarray(values, dtype=float)[members]
+            median = float(np.median(bin_values))
+            bins.append(Bin(bin_values.min(), bin_values.max(), median, len(members), *bin_counts))
+    return bins
 
 
 def factor_figures(errors: SplitErrors) -> Markup:
@@ -330,21 +332,21 @@ def factor_figures(errors: SplitErrors) -> Markup:
     Factors of which too few utterances are known, or that do not vary, are left out.
     """
     rows = [(u, errors.split.utterances[u.id]) for u in errors.shown.score.utterances]
-    rows = [(u, own) for u, own in rows if u.ref_units and own.seconds > 0]
+    rows = [(u, entry) for u, entry in rows if u.ref_units and entry.seconds > 0]
     factors: dict[tuple[str, str], list[Any]] = {
-        ("duration", "seconds"): [own.seconds for _, own in rows],
-        ("speaking rate", "words per second"): [u.ref_units / own.seconds for u, own in rows],
-        ("signal-to-noise ratio", "dB"): [own.snr for _, own in rows],
+        ("duration", "seconds"): [entry.seconds for _, entry in rows],
+        ("speaking rate", "words per second"): [u.ref_units / entry.seconds for u, entry in rows],
+        ("signal-to-noise ratio", "dB"): [entry.snr for _, entry in rows],
     }
     charts = [
         _factor_figure(errors.split.name, *names, bins)
         for names, values in factors.items()
-        for known in [[n for n, value in enumerate(values) if value is not None]]
+        for with_value in [[n for n, value in enumerate(values) if value is not None]]
         for bins in [
             quantile_bins(
-                [values[n] for n in known],
-                [rows[n][0].errors for n in known],
-                [rows[n][0].ref_units for n in known],
+                [values[n] for n in with_value],
+                [rows[n][0].errors for n in with_value],
+                [rows[n][0].ref_units for n in with_value],
             )
         ]
         if len(bins) > 1
@@ -356,18 +358,18 @@ def factor_figures(errors: SplitErrors) -> Markup:
 
 def _factor_figure(split: str, factor: str, unit: str, bins: Sequence[Bin]) -> Markup:
     titles = [
-        f"{one.low:.3g} to {one.high:.3g} {unit}: WER {one.wer:.2f} %, {one.errors:,} errors in "
-        f"{one.words:,} words of {one.utterances:,} utterances"
-        for one in bins
+        f"{group.low:.3g} to {group.high:.3g} {unit}: WER {group.wer:.2f} %, "
+        f"{group.errors:,} errors in {group.words:,} words of {group.utterances:,} utterances"
+        for group in bins
     ]
-    x, y = [one.middle for one in bins], [one.wer for one in bins]
-    room = 0.05 * (x[-1] - x[0])
+    x, y = [group.middle for group in bins], [group.wer for group in bins]
+    margin = 0.05 * (x[-1] - x[0])
     chart = Chart(
         f"WER of {split} against {factor}",
         unit,
         "WER in %",
         [Series("", x, y, markers=True, titles=titles)],
-        x_range=(x[0] - room, x[-1] + room),
+        x_range=(x[0] - margin, x[-1] + margin),
     )
     caption = f"{len(bins)} groups of about {bins[0].utterances:,} utterances, at their medians."
     return figure(chart, f"WER against {factor}", caption)
@@ -402,12 +404,14 @@ class Difference:
 
 def compare_decodes(first: Decode, second: Decode) -> Difference:
     """Compare two decodes that were scored on the same references."""
-    both = list(zip(first.score.utterances, second.score.utterances, strict=True))
-    test = matched_pairs(((a.pairs, b.pairs) for a, b in both), [a.block for a, _ in both])
-    more: Counter[str] = Counter()
-    for a, b in both:
-        more[a.block] += b.errors - a.errors
-    exact = permutation_p_value(list(more.values()))
+    utterance_pairs = list(zip(first.score.utterances, second.score.utterances, strict=True))
+    test = matched_pairs(
+        ((a.pairs, b.pairs) for a, b in utterance_pairs), [a.block for a, _ in utterance_pairs]
+    )
+    extra_errors: Counter[str] = Counter()
+    for a, b in utterance_pairs:
+        extra_errors[a.block] += b.errors - a.errors
+    exact = permutation_p_value(list(extra_errors.values()))
     return Difference(second.score.percent - first.score.percent, test, exact)
 
 
@@ -421,41 +425,47 @@ def pairwise_tests_table(errors: SplitErrors) -> Markup:
     decodes = sorted(errors.decodes, key=lambda decode: decode.score.errors)[:MAX_SYSTEMS]
     if len(decodes) < 2:
         return Markup("")
-    found = {
+    differences = {
         (row, column): compare_decodes(decodes[column], decodes[row])
         for row in range(1, len(decodes))
         for column in range(row)
     }
     rows = [
-        _pairwise_row(row, decode, [found.get((row, column)) for column in range(len(decodes) - 1)])
+        _pairwise_row(
+            row, decode, [differences.get((row, column)) for column in range(len(decodes) - 1)]
+        )
         for row, decode in enumerate(decodes)
     ]
     return Table(
         f"{errors.split.name}: differences of systems",
         [Column(""), *(Column(f"{number + 1}") for number in range(len(decodes) - 1))],
         rows,
-        _pairwise_note(len(errors.decodes), found.values()),
+        _pairwise_note(len(errors.decodes), differences.values()),
         stacked=True,
     ).html()
 
 
-def _pairwise_row(number: int, decode: Decode, found: Sequence[Difference | None]) -> Row:
+def _pairwise_row(number: int, decode: Decode, differences: Sequence[Difference | None]) -> Row:
     cells = [
         Cell("")
-        if one is None
-        else Cell(f"{one.points:+.2f}", format_p_value(one.p_value), best=one.significant)
-        for one in found
+        if difference is None
+        else Cell(
+            f"{difference.points:+.2f}",
+            format_p_value(difference.p_value),
+            best=difference.significant,
+        )
+        for difference in differences
     ]
     return Row([Cell(f"{number + 1}. {decode.name}"), *cells])
 
 
-def _pairwise_note(systems: int, found: Collection[Difference]) -> str:
+def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
     note = (
         "The row's WER minus that of the system with the column's number, in percentage points, in "
         f"bold where p is below {SIGNIFICANCE_LEVEL:g} by NIST's matched pairs test (MAPSSWE); p "
         "is not corrected for the number of comparisons."
     )
-    if any(one.test.segments < MANY_SEGMENTS for one in found):
+    if any(difference.test.segments < MANY_SEGMENTS for difference in differences):
         note += (
             f" Where fewer than {MANY_SEGMENTS} segments have errors, it is the exact p of "
             "exchanging the systems of utterances."
@@ -524,7 +534,7 @@ def word_times_from_phones(
     phones: Sequence[TimedToken], words: Sequence[str], topology: Topology
 ) -> list[TimedToken]:
     """Join the phones of each word; empty where there are not as many as words were said."""
-    found: list[TimedToken] = []
+    times_by_word: list[TimedToken] = []
     for phone in phones:
         if phone.token == _silence(topology):
             continue
@@ -532,12 +542,12 @@ def word_times_from_phones(
             phone.token.endswith(WORD_BEGIN_SUFFIXES)
             or phone.token == without_positions((phone.token,))[0]
         ):
-            found.append(phone)
-        elif found:
-            found[-1] = found[-1]._replace(end_s=phone.end_s)
-    if len(found) != len(words):
+            times_by_word.append(phone)
+        elif times_by_word:
+            times_by_word[-1] = times_by_word[-1]._replace(end_s=phone.end_s)
+    if len(times_by_word) != len(words):
         return []
-    return [times._replace(token=word) for times, word in zip(found, words, strict=True)]
+    return [times._replace(token=word) for times, word in zip(times_by_word, words, strict=True)]
 
 
 def _silence(topology: Topology) -> str:

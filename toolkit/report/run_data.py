@@ -103,11 +103,17 @@ def _stage_view(
 ) -> StageView:
     marker = markers.get(number)
     title = marker.title if marker else titles.get(number, "")
-    spent = marker.seconds if marker else 0.0
-    text = (run.text(run.directory.failure(number)) or "") if number in failed else ""
-    if number in failed and not (marker and _passed_over(text, number, markers)):
+    seconds_done = marker.seconds if marker else 0.0
+    failure = (run.text(run.directory.failure(number)) or "") if number in failed else ""
+    if number in failed and not (marker and _passed_over(failure, number, markers)):
         return StageView(
-            number, title, "failed", text.partition("\n")[0], marker, spent, text[-MAX_TRACEBACK:]
+            number,
+            title,
+            "failed",
+            failure.partition("\n")[0],
+            marker,
+            seconds_done,
+            failure[-MAX_TRACEBACK:],
         )
     if number in partial:
         progress = Progress.read(run.directory.progress(number))
@@ -116,8 +122,8 @@ def _stage_view(
         return StageView(number, title, "partial", share, marker, seconds)
     if marker is None:
         return StageView(number, title, "stale", "its marker cannot be read")
-    why = _stale_reason(run, marker, [other for other in markers.values() if other])
-    return StageView(number, title, "stale" if why else "done", why, marker, spent)
+    reason = _stale_reason(run, marker, [finished for finished in markers.values() if finished])
+    return StageView(number, title, "stale" if reason else "done", reason, marker, seconds_done)
 
 
 def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]) -> bool:
@@ -141,28 +147,28 @@ def _stale_reason(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
     for name, content in marker.provenance.inputs.items():
-        for other in markers:
-            for output, made in other.outputs.items():
-                if overlap(name, output) and _differs(name, content, output, made):
-                    return f"input {name} has been changed by stage {other.stage}"
+        for producer in markers:
+            for output, output_content in producer.outputs.items():
+                if overlap(name, output) and _differs(name, content, output, output_content):
+                    return f"input {name} has been changed by stage {producer.stage}"
     return ""
 
 
-def _differs(name: str, read: Content, output: str, made: Content) -> bool:
+def _differs(name: str, read: Content, output: str, current: Content) -> bool:
     """Whether the content that a stage has read differs from the output that is there now."""
     if name == output:
-        return read.digest != made.digest
+        return read.digest != current.digest
     if name.startswith(f"{output}/"):
         inside = name.removeprefix(f"{output}/")
         if not read.files:
-            return made.files.get(inside) != read.digest
-        own = {file: d for file, d in made.files.items() if file.startswith(f"{inside}/")}
-        return own != {f"{inside}/{file}": digest for file, digest in read.files.items()}
+            return current.files.get(inside) != read.digest
+        digests = {file: d for file, d in current.files.items() if file.startswith(f"{inside}/")}
+        return digests != {f"{inside}/{file}": digest for file, digest in read.files.items()}
     inside = output.removeprefix(f"{name}/")
-    if not made.files:
-        return read.files.get(inside) != made.digest
-    own = {file: d for file, d in read.files.items() if file.startswith(f"{inside}/")}
-    return own != {f"{inside}/{file}": digest for file, digest in made.files.items()}
+    if not current.files:
+        return read.files.get(inside) != current.digest
+    digests = {file: d for file, d in read.files.items() if file.startswith(f"{inside}/")}
+    return digests != {f"{inside}/{file}": digest for file, digest in current.files.items()}
 
 
 def stage_table(stages: list[StageView]) -> Markup:
@@ -263,8 +269,8 @@ def _manifest_utterances(run: RunFolder, path: Path) -> Iterator[tuple[str, Utte
         for number, line in enumerate(file, 1):
             try:
                 cut = json.loads(line)
-                own = cut["supervisions"][0]
-                text, speaker = own.get("text") or "", str(own.get("speaker") or "")
+                supervision = cut["supervisions"][0]
+                text, speaker = supervision.get("text") or "", str(supervision.get("speaker") or "")
                 seconds, custom = _finite_duration(cut["duration"]), cut.get("custom")
                 has_audio = not (isinstance(custom, dict) and FEATURE_MATRIX in custom)
                 utterance = Utterance(seconds, speaker, text, start, _snr_db(custom), has_audio)
@@ -281,19 +287,19 @@ def _finite_duration(value: Any) -> float:
 
 
 def _snr_db(custom: Any) -> float | None:
-    found = custom.get("snr_db") if isinstance(custom, dict) else None
-    return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
+    snr = custom.get("snr_db") if isinstance(custom, dict) else None
+    return float(snr) if isinstance(snr, (int, float)) and math.isfinite(snr) else None
 
 
 def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
     """Return the table of split sizes, with the OOV words that the check has counted."""
     report = run.json("check/report.json") or {}
-    known = {row["split"]: row for row in report.get("splits", []) if "split" in row}
+    checked = {row["split"]: row for row in report.get("splits", []) if "split" in row}
     columns = ("utterances", "excluded", "speakers", "hours", "words", "distinct words", "OOV")
     rows = []
     for split in splits:
         texts = [utterance.text.split() for utterance in split.utterances.values()]
-        row = known.get(split.name, {})
+        row = checked.get(split.name, {})
         tokens, oov = row.get("tokens") or 0, row.get("oov_tokens")
         share = "" if oov is None or not tokens else f"{100 * oov / tokens:.2f} %"
         rows.append(
@@ -345,7 +351,7 @@ def language_tables(run: RunFolder) -> Markup:
 
 
 def _vocabulary(run: RunFolder) -> Markup:
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     lang = run.json("lang/report.json")
     if isinstance(lang, dict):
         labels = {
@@ -355,20 +361,20 @@ def _vocabulary(run: RunFolder) -> Markup:
             "not_guessed": "words without a pronunciation",
             "phones": "phones",
         }
-        found |= {labels[name]: lang[name] for name in labels if name in lang}
+        sizes |= {labels[name]: lang[name] for name in labels if name in lang}
     units = run.json("units/units.json")
     if isinstance(units, dict) and isinstance(units.get("symbols"), list):
-        found["output units"] = len(units["symbols"])
+        sizes["output units"] = len(units["symbols"])
     words = run.text("words.txt")
     if words is not None:
-        found["words of the dictionary"] = len(words.split())
+        sizes["words of the dictionary"] = len(words.split())
     for folder in ("lm", "rescoring"):
         orders = (run.json(f"{folder}/report.json") or {}).get("ngrams") or []
         for order, number in enumerate(orders, 1):
-            found[f"{folder}: {order}-grams"] = number
-    if not found:
+            sizes[f"{folder}: {order}-grams"] = number
+    if not sizes:
         return Markup("")
-    rows = [Row([Cell(name), Cell(f"{number:,}")]) for name, number in found.items()]
+    rows = [Row([Cell(name), Cell(f"{number:,}")]) for name, number in sizes.items()]
     return Table("Vocabulary and n-grams", [Column(""), Column("")], rows).html()
 
 
@@ -445,26 +451,26 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     Utterances that no system has a line for do not count, as in the recipe's results: in runs of
     earlier versions those without features.
     """
-    known = {split.name: split for split in splits}
-    found: dict[tuple[str, str], tuple[Path, Mapping[str, str]]] = {}
+    splits_by_name = {split.name: split for split in splits}
+    texts_by_decode: dict[tuple[str, str], tuple[Path, Mapping[str, str]]] = {}
     for path in (path for pattern in DECODE_PATTERNS for path in run.find(pattern)):
         key = run.name(path.parent.parent).removeprefix("decode/"), path.parent.name
-        if key[1] in known and key not in found:
+        if key[1] in splits_by_name and key not in texts_by_decode:
             try:
-                found[key] = path, read_transcripts(path, "text").texts
+                texts_by_decode[key] = path, read_transcripts(path, "text").texts
             except ToolkitError as error:
                 run.note(path, error)
-    decoded: dict[str, set[str]] = {name: set() for name in known}
-    for (_, split), (_, texts) in found.items():
+    decoded: dict[str, set[str]] = {name: set() for name in splits_by_name}
+    for (_, split), (_, texts) in texts_by_decode.items():
         decoded[split] |= texts.keys()
     decodes = []
-    for (name, split), (path, texts) in found.items():
+    for (name, split), (path, texts) in texts_by_decode.items():
         try:
-            own = _score_decode(known[split], texts, decoded[split])
+            scored = _score_decode(splits_by_name[split], texts, decoded[split])
         except ToolkitError as error:
             run.note(path, error)
             continue
-        decodes.append((path.stat().st_mtime, Decode(name, split, own, path.parent)))
+        decodes.append((path.stat().st_mtime, Decode(name, split, scored, path.parent)))
     return [decode for _, decode in sorted(decodes, key=lambda item: item[0])]
 
 
@@ -513,8 +519,8 @@ def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result
     The former exist before the recipe is finished, and are newer when a stage has run again; the
     latter has the error rates with speakers unknown.
     """
-    made = [name for stage in stages if stage.marker for name in stage.marker.outputs]
-    order = {f"{name}/rows.json": n for n, name in enumerate(made)}
+    output_names = [name for stage in stages if stage.marker for name in stage.marker.outputs]
+    order = {f"{name}/rows.json": n for n, name in enumerate(output_names)}
     paths = run.find("decode/*/rows.json")
     paths.sort(key=lambda path: order.get(run.name(path), len(order)))
     rows: dict[tuple[str, str, str], Result] = {}
@@ -562,7 +568,7 @@ def shapes_of(rows: Sequence[Result]) -> dict[str, str]:
 def error_table(rows: Sequence[Result]) -> Table:
     """Return a table of WER with interval and CER, a row per system and language model."""
     splits, best = splits_of(rows), best_of(rows)
-    found = {row.key: row for row in rows}
+    rows_by_key = {row.key: row for row in rows}
     names = list(dict.fromkeys((row.system, row.lm) for row in rows))
     colours = colours_of(rows)
     alone = {row.split for row in rows if row.unknown_speaker}
@@ -570,7 +576,7 @@ def error_table(rows: Sequence[Result]) -> Table:
     for system, lm in names:
         cells = [Cell(system, lm), Cell(lm)]
         for split in splits:
-            row = found.get((system, split, lm))
+            row = rows_by_key.get((system, split, lm))
             if row is None:
                 cells += [Cell("-")] * (2 + (split in alone))
                 continue
@@ -597,10 +603,12 @@ def error_table(rows: Sequence[Result]) -> Table:
 
 def gains_table(run: RunFolder) -> Markup:
     """Return the relative WER reductions of recipes that compare with a baseline (C33)."""
-    found = run.json("werr.json") or {}
-    splits = list(dict.fromkeys(gain["split"] for gains in found.values() for gain in gains))
+    gains_by_system = run.json("werr.json") or {}
+    splits = list(
+        dict.fromkeys(gain["split"] for gains in gains_by_system.values() for gain in gains)
+    )
     rows = []
-    for system, gains in found.items():
+    for system, gains in gains_by_system.items():
         by_split = {gain["split"]: gain for gain in gains}
         cells = [_gain_cell(by_split.get(split, {})) for split in splits]
         rows.append(Row([Cell(system), *cells]))

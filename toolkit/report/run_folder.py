@@ -151,22 +151,22 @@ def find_runs(folder: Path) -> list[Run]:
     """
     if not folder.is_dir():
         raise RunsError(f"{folder} is not a folder: name one with run directories below it")
-    found, linked = [], []
+    roots, linked = [], []
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if _is_run(Path(parent)):
-            found.append(Path(parent))
+            roots.append(Path(parent))
             folders.clear()
         for path in (Path(parent, name) for name in folders):
             if path.is_symlink():
                 linked += [path] if _is_run(path) else filter(_is_run, _folders_in(path))
-    known = {os.path.realpath(path) for path in found}
+    real_paths = {os.path.realpath(path) for path in roots}
     for path in sorted(linked, key=lambda path: (len(path.parts), path)):
-        if (real := os.path.realpath(path)) not in known:
-            known.add(real)
-            found.append(path)
+        if (real := os.path.realpath(path)) not in real_paths:
+            real_paths.add(real)
+            roots.append(path)
     runs = []
-    for path in sorted(found):
+    for path in sorted(roots):
         with suppress(ReportError):  # the run was removed meanwhile
             runs.append(_read_run(path, _markers(path / "stages")))
     return runs

@@ -225,12 +225,12 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
     finished = [(_command_of(stage), stage.number) for stage in stages if stage.marker]
     if not finished:
         return None
-    found: dict[tuple[str, str, str], list[int]] = {}
+    stages_by_command: dict[tuple[str, str, str], list[int]] = {}
     for made_by, number in finished:
-        found.setdefault(made_by, []).append(number)
+        stages_by_command.setdefault(made_by, []).append(number)
     rows = [
         Row([Cell(_number_ranges(numbers)), Cell(command), Cell(commit), Cell(versions)])
-        for (command, commit, versions), numbers in found.items()
+        for (command, commit, versions), numbers in stages_by_command.items()
     ]
     columns = [Column("stages"), *(Column(n, text=True) for n in ("command", "commit", "versions"))]
     return Table("Commands and versions", columns, rows)
@@ -353,9 +353,11 @@ class _RunPage:
         return " ".join(str(name) for name in names if name) or self._run.root.name
 
     def _lead(self) -> str:
-        spent = sum(stage.seconds for stage in self._stages)
+        seconds = sum(stage.seconds for stage in self._stages)
         lead = [
-            f"Stages: {state_counts(self._stages)}, {duration(spent)} in total." if spent else ""
+            f"Stages: {state_counts(self._stages)}, {duration(seconds)} in total."
+            if seconds
+            else ""
         ]
         best, compared = best_of(self._rows), compared_splits(self._rows)
         largest = sorted(compared, key=lambda split: -best[split].ref_words)[:MAX_HEADLINE_SPLITS]
@@ -441,10 +443,14 @@ class _RunPage:
     def _errors(self) -> list[SplitErrors]:
         """The errors of the splits that were decoded, in the order of the splits."""
         decodes: list[Decode] = self._run.part(lambda: read_decodes(self._run, self._splits), [])
-        found: dict[str, list[Decode]] = {}
+        decodes_by_split: dict[str, list[Decode]] = {}
         for decode in decodes:
-            found.setdefault(decode.split, []).append(decode)
-        return [SplitErrors(s, found[s.name]) for s in self._splits if s.name in found]
+            decodes_by_split.setdefault(decode.split, []).append(decode)
+        return [
+            SplitErrors(s, decodes_by_split[s.name])
+            for s in self._splits
+            if s.name in decodes_by_split
+        ]
 
     def _confusions(self) -> Section:
         return Section(
@@ -583,8 +589,8 @@ def _distinct_names(runs: Sequence[RunFolder]) -> tuple[str, str]:
 
 def _decodes_by_name(run: RunFolder) -> Decodes:
     """Return the decodes by name and split."""
-    found = read_decodes(run, read_splits(run))
-    return {(decode.name, decode.split): decode for decode in found}
+    decodes = read_decodes(run, read_splits(run))
+    return {(decode.name, decode.split): decode for decode in decodes}
 
 
 def _error_table(first: Decodes, second: Decodes) -> Markup:
@@ -608,19 +614,23 @@ def _error_table(first: Decodes, second: Decodes) -> Markup:
 
 
 def _error_cells(first: Decode | None, second: Decode | None) -> list[Cell]:
-    own = [Cell(f"{one.score.percent:.2f}" if one else "-") for one in (first, second)]
+    rates = [Cell(f"{decode.score.percent:.2f}" if decode else "-") for decode in (first, second)]
     if first is None or second is None:
-        return [*own, Cell("-"), Cell("-"), Cell("-")]
+        return [*rates, Cell("-"), Cell("-"), Cell("-")]
     try:
-        found = compare(first.score, second.score)
+        comparison = compare(first.score, second.score)
     except ScoreError:
-        return [*own, Cell("other references"), Cell("-"), Cell("-")]
+        return [*rates, Cell("other references"), Cell("-"), Cell("-")]
     test = compare_decodes(first, second)
-    interval = f"{found.interval.low:+.2f} to {found.interval.high:+.2f}" if found.interval else ""
-    better, _, worse = found.utterances
+    interval = (
+        f"{comparison.interval.low:+.2f} to {comparison.interval.high:+.2f}"
+        if comparison.interval
+        else ""
+    )
+    better, _, worse = comparison.utterances
     return [
-        *own,
-        Cell(f"{found.difference:+.2f}", interval, best=test.significant),
+        *rates,
+        Cell(f"{comparison.difference:+.2f}", interval, best=test.significant),
         Cell(format_p_value(test.p_value), f"{test.test.segments:,} segments"),
         Cell(f"{better:,}, {worse:,}"),
     ]
@@ -649,10 +659,10 @@ def _is_different(name: str, first: Mapping[str, str], second: Mapping[str, str]
 
 
 def _merged_parameters(stages: Sequence[StageView]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for stage in stages:
-        found |= stage.marker.provenance.parameters if stage.marker else {}
-    return found
+        parameters |= stage.marker.provenance.parameters if stage.marker else {}
+    return parameters
 
 
 def _flatten(value: Any, name: str = "") -> dict[str, str]:
@@ -683,10 +693,10 @@ def _changed_by_split(first: Decodes, second: Decodes) -> list[Markup]:
     """Return the utterances of each split with other errors, by the system of B with fewest."""
     parts: list[Markup] = []
     for split in sorted({split for _, split in second}):
-        both = [key for key in second if key[1] == split and key in first]
-        both = [key for key in both if _same_references(first[key], second[key])]
-        if both:
-            key = min(both, key=lambda key: second[key].score.errors)
+        common = [key for key in second if key[1] == split and key in first]
+        common = [key for key in common if _same_references(first[key], second[key])]
+        if common:
+            key = min(common, key=lambda key: second[key].score.errors)
             parts += _changed_utterances(first[key], second[key])
     return [macros("run.html").alignment_key(), *parts] if parts else []
 

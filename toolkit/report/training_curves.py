@@ -64,20 +64,20 @@ class History:
 
 def read_histories(run: RunFolder) -> list[History]:
     """Return the histories, those of a system together, in the order of the trainings."""
-    found: dict[str, tuple[float, History]] = {}
+    histories_by_name: dict[str, tuple[float, History]] = {}
     for path in (path for pattern in HISTORIES for path in run.find(pattern)):
         rows = run.json(path)
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         name = run.name(path.parent)
-        if rows and name not in found:
+        if rows and name not in histories_by_name:
             unfinished = path.relative_to(run.root).parts[0] == ".partial"
             logged = path.with_name(RUN_LOG).exists()
-            found[name] = path.stat().st_mtime, History(name, rows, unfinished, logged)
+            histories_by_name[name] = path.stat().st_mtime, History(name, rows, unfinished, logged)
     written: dict[str, float] = {}  # last write of each system, nested histories included
-    for time, history in found.values():
+    for time, history in histories_by_name.values():
         system = history.name.partition("/")[0]
         written[system] = max(time, written.get(system, 0.0))
-    histories = [history for _, history in found.values()]
+    histories = [history for _, history in histories_by_name.values()]
     return sorted(histories, key=lambda h: (written[h.name.partition("/")[0]], h.name))
 
 
@@ -130,7 +130,7 @@ def _metric_figure(history: History, metric: str) -> Markup:
     ]
     if not series or max(len(s.x) for s in series) < 2:
         return Markup("")
-    values = [value for one in series for value in one.y]
+    values = [value for line in series for value in line.y]
     last = float(history.rows[-1]["epoch"])
     chart = Chart(
         f"{METRICS[metric]} of {history.name}",
@@ -343,34 +343,34 @@ def beam_figures(run: RunFolder) -> Markup:
     return side_by_side(filter(None, charts)) if any(charts) else Markup("")
 
 
-def _beam_figure(found: Any) -> Markup:
-    rows = _measured_rows(found, "widths")
+def _beam_figure(report: Any) -> Markup:
+    rows = _measured_rows(report, "widths")
     points = [
         (row["real_time_factor"], row["wer"], f"beam {row['beam']:g}, {row['active']:,} states")
         for row in rows
     ]
     caption = (
         "Each point is a width of the search; the time is of search and rescoring on one core. "
-        f"System {found['system']}, by python -m benchmarks beams."
+        f"System {report['system']}, by python -m benchmarks beams."
         if rows
         else ""
     )
     return _wer_time_figure(points, "real-time factor", caption)
 
 
-def _sweep_figure(found: Any) -> Markup:
-    rows = _measured_rows(found, "rows")
+def _sweep_figure(report: Any) -> Markup:
+    rows = _measured_rows(report, "rows")
     points = [(row["seconds"], row["wer"], f"width {row['width']:,}") for row in rows]
     caption = (
-        f"Each point is a width of the CTC search, timed on all of {found['split']}."
+        f"Each point is a width of the CTC search, timed on all of {report['split']}."
         if rows
         else ""
     )
     return _wer_time_figure(points, "seconds", caption)
 
 
-def _measured_rows(found: Any, key: str) -> Sequence[Mapping[str, Any]]:
-    return found.get(key, []) if isinstance(found, dict) else []
+def _measured_rows(report: Any, key: str) -> Sequence[Mapping[str, Any]]:
+    return report.get(key, []) if isinstance(report, dict) else []
 
 
 def _wer_time_figure(

@@ -1,14 +1,16 @@
 """Tables, inputs and figures of the studies, as a page and CSV files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from markupsafe import Markup
 
+from toolkit.processes.devices import one_thread
 from toolkit.report.charts import Chart, Series
 from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, csv_text, figure
+from toolkit.scaling.real_processes import HEADING, METHODS, Load, note, table_rows, validate
 from toolkit.scaling.simulator.run import Outcome, Scenario
 from toolkit.scaling.simulator.tasks import FrameTask
 from toolkit.scaling.studies import (
@@ -18,17 +20,29 @@ from toolkit.scaling.studies import (
     IBM_PER_HOST,
     LEARNERS,
     NAMES,
+    PAPERS_MINIBATCHES,
     STRAGGLER,
     TABLE1,
     TOLERANCES,
     Frontier,
+    Later,
     Retrained,
     Trained,
+    TunedBatches,
     Variation,
+    accuracy_variations,
+    ibm,
+    make_sequence_task,
+    make_task,
+    measured_shares,
     outcome_values,
+    speedup_variations,
+    stragglers,
+    table1,
+    table1_scenario,
 )
 from toolkit.storage.files import write_atomically
-from toolkit.tta.published import published
+from toolkit.tta.tables import published
 
 FRAMES = 64 * 32
 """Low-rate frames of a real minibatch: 64 chunks of 32 frames (C7); the 64 are assumed."""
@@ -187,6 +201,106 @@ SOURCE = "source"
 Values = Mapping[str, object]
 
 
+TUNED_HEADING = "Held-out loss with the best of as many rates for every method and batch"
+LATER_HEADING = "Methods with momentum that came after the papers'"
+
+
+@dataclass(frozen=True)
+class Table1:
+    """Settings of the study `table1`."""
+
+    minibatches: int = 360_000
+    """Minibatches of all workers."""
+    block: int = 2
+    """Minibatches per block of BMUF."""
+    threshold: float = 8.0
+    """Tau, the threshold of GTC."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Settings of the study `validate`."""
+
+    load: Load
+    """Work of each process."""
+    processes: tuple[int, ...] = (2, 4)
+    """Numbers of processes."""
+    methods: tuple[str, ...] = tuple(METHODS)
+    """Some of `METHODS`."""
+
+
+def write_studies(
+    studies: Sequence[str],
+    out: Path,
+    run: Path | None,
+    table1_settings: Table1,
+    frontier: Frontier,
+    validation: Validation,
+    report: Callable[[str], None],
+) -> None:
+    """Run studies, print their tables, and write the page and its CSVs.
+
+    Args:
+      studies: names, as `toolkit scaling` takes them.
+      out: the folder to write.
+      run: a finished run directory whose frames are used; None: synthetic frames.
+      table1_settings: of the study `table1`.
+      frontier: the study `frontier`.
+      validation: of the study `validate`.
+      report: called with a line of progress.
+    """
+    results = Results()
+    with one_thread():
+        shares = measured_shares()
+        task = make_task(run) if {"table1", "frontier", "later"} & {*studies} else None
+        if task and "table1" in studies:
+            results.table1(*_table1_results(table1_settings, task, run is None, shares, report))
+        if "ibm" in studies:
+            results.ibm(ibm(shares))
+        if "stragglers" in studies:
+            results.stragglers(stragglers(shares))
+        if task and "frontier" in studies:
+            results.frontier(frontier, list(frontier.trained(task, report)))
+        if "batches" in studies:
+            tuned = TunedBatches(shares=shares)
+            rows = tuned.rows(list(tuned.trials(make_sequence_task(run), report)))
+            title = "Large batches with tuned rates"
+            results.add_table("batches", title, TUNED_HEADING, rows, tuned.note)
+        if task and "later" in studies:
+            later = Later()
+            rows = later.rows(list(later.outcomes(task, report)))
+            results.add_table("later", "Later methods", LATER_HEADING, rows, later.note)
+        if "validate" in studies:
+            load = validation.load
+            compared = validate(validation.processes, load, report, validation.methods)
+            title, rows = "Predicted and measured", table_rows(compared)
+            results.add_table("validate", title, HEADING, rows, note(load))
+    results.write(out)
+
+
+def _table1_results(
+    settings: Table1,
+    task: FrameTask,
+    synthetic: bool,
+    shares: Sequence[float],
+    report: Callable[[str], None],
+) -> tuple[list[Outcome], list[Outcome], list[Input], list[Variation], list[Retrained]]:
+    """Simulate Table I: the long training, one of the paper's length, and variations of both."""
+    scenario = table1_scenario(settings.minibatches, settings.block, settings.threshold, shares)
+    short_scenario = table1_scenario(
+        PAPERS_MINIBATCHES * settings.block // 2, settings.block, settings.threshold, shares
+    )
+    outcomes = table1(scenario, task, report)
+    densities = [outcome.density for outcome in outcomes if outcome.method == "gtc"]
+    return (
+        outcomes,
+        table1(short_scenario, task, report),
+        table1_inputs(scenario, task, synthetic),
+        speedup_variations(scenario, densities),
+        accuracy_variations(scenario, task, outcomes, report),
+    )
+
+
 class Results:
     """Collects the studies: prints their tables, and keeps CSVs and sections of the page."""
 
@@ -211,10 +325,10 @@ class Results:
           speedups: with other inputs.
           accuracies: with other inputs.
         """
-        single, *others = outcomes
+        single, *parallel_outcomes = outcomes
         reported = {(row[0], row[1]): row[2:] for row in published("C31").rows}
         values = []
-        for outcome, brief in zip(others, short[1:], strict=True):
+        for outcome, brief in zip(parallel_outcomes, short[1:], strict=True):
             accuracy, speedup = reported[NAMES[outcome.method], outcome.workers]
             relative = _relative(outcome, single)
             values.append(
@@ -228,10 +342,10 @@ class Results:
                     "published_relative_accuracy": accuracy,
                 }
             )
-        one = {"megabytes": 0.0, "relative_accuracy": 0.0}
-        one |= {"relative_accuracy_10000h": 0.0, "speedup_10000h": 1.0}
+        single_values = {"megabytes": 0.0, "relative_accuracy": 0.0}
+        single_values |= {"relative_accuracy_10000h": 0.0, "speedup_10000h": 1.0}
         nothing = {"published_speedup": None, "published_relative_accuracy": None}
-        single_row = {**outcome_values(single), **one, **nothing}
+        single_row = {**outcome_values(single), **single_values, **nothing}
         self._files["table1.csv"] = csv_text([single_row, *values])
         table = _table(
             "Frame accuracy relative to one worker, and speed-up (million-hours paper, Table I)",
@@ -258,8 +372,8 @@ class Results:
         lines = []
         for colour, (method, workers) in enumerate(TABLE1.items()):
             name = NAMES[method]
-            ours = [o.speedup for o in others if o.method == method]
-            lines.append(Series(name, workers, ours, colour, markers=True))
+            simulated = [o.speedup for o in parallel_outcomes if o.method == method]
+            lines.append(Series(name, workers, simulated, colour, markers=True))
             paper = [reported[name, n][1] for n in workers]
             lines.append(Series(f"{name}, published", workers, paper, colour, dashed=True))
         chart = Chart("Speed-up by number of workers", "workers", "speed-up", lines)
@@ -413,10 +527,10 @@ class Results:
             for e, loss, _ in t.outcome.curve
         )
         reported = {row[0]: row[1] for row in published("B2").rows}
-        found = []
+        reach_rows = []
         for method, reach in reached.items():
             batch = reported.get(NAMES[method])
-            found.append(
+            reach_rows.append(
                 {
                     "method": NAMES[method],
                     "batch": str(reach),
@@ -425,7 +539,7 @@ class Results:
                     "published_ratio": batch and round(batch / reported["SCPSGD"], 2),
                 }
             )
-        self._files["frontier_reached.csv"] = csv_text(found)
+        self._files["frontier_reached.csv"] = csv_text(reach_rows)
         table = _table(
             f"Largest batch whose loss is within {100 * study.tolerance:g} % of batch "
             f"{study.smallest}'s on one worker",
@@ -436,7 +550,7 @@ class Results:
                 "published": "published",
                 "published_ratio": "by SCPSGD's",
             },
-            found,
+            reach_rows,
             f"Median of {study.seeds} seeds. >= where all batches tried are within it, < where "
             f"none is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
             f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
@@ -444,7 +558,7 @@ class Results:
         )
         parts = []
         for method in study.methods:
-            shown = [
+            curves = [
                 trained[0],
                 *(t for t in trained[1:] if t.method == method and t.seed == 0),
             ]
@@ -456,7 +570,7 @@ class Results:
                     colour,
                     dashed=t is trained[0],
                 )
-                for colour, t in enumerate(shown)
+                for colour, t in enumerate(curves)
             ]
             chart = Chart(f"Held-out loss, {NAMES[method]}", "epoch", "held-out loss", lines)
             parts.append(figure(chart, NAMES[method]))
@@ -504,8 +618,8 @@ def _relative(outcome: Outcome, single: Outcome) -> float:
 
 
 def _peak_note(variations: Sequence[Variation]) -> str:
-    table, *others = variations
-    moving = ", ".join(f"{v.name} ({v.peak})" for v in others if v.peak != table.peak)
+    table, *other_variations = variations
+    moving = ", ".join(f"{v.name} ({v.peak})" for v in other_variations if v.peak != table.peak)
     return f"It is {table.peak} in the table; inputs that change it: {moving or 'none of these'}."
 
 

@@ -20,8 +20,7 @@ from toolkit.parallel.strategy import Strategy, make_strategy
 from toolkit.parallel.workers import Workers
 from toolkit.processes.workers import start_worker
 from toolkit.scaling.simulator.methods import simulate
-from toolkit.scaling.simulator.network import GIGABIT, Network
-from toolkit.scaling.simulator.run import Scenario, StepTimes
+from toolkit.scaling.simulator.run import GIGABIT, Network, Scenario, StepTimes
 from toolkit.scaling.studies import NAMES
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
@@ -93,11 +92,11 @@ def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Mac
             call = results, place, methods, load, Path(folder)
             processes.append(context.Process(target=_work, args=call, daemon=True))
             processes[-1].start()
-        found: dict[int, Any] = {}
+        results_by_rank: dict[int, Any] = {}
         end = perf_counter() + LONGEST_RUN
-        while len(found) < workers:
+        while len(results_by_rank) < workers:
             if not results.empty():
-                rank, found[rank] = results.get()
+                rank, results_by_rank[rank] = results.get()
             elif perf_counter() > end or any(process.exitcode for process in processes):
                 for process in processes:
                     process.kill()
@@ -106,10 +105,10 @@ def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Mac
                 sleep(0.05)
         for process in processes:
             process.join()
-    epochs = {name: Measured(*found[0][0][name]) for name in methods}
-    alone = [found[rank][0][ALONE] for rank in range(workers)]
+    epochs = {name: Measured(*results_by_rank[0][0][name]) for name in methods}
+    alone = [results_by_rank[rank][0][ALONE] for rank in range(workers)]
     mean = sum(even for even, _ in alone) / workers
-    return Machine({**epochs, ALONE: Measured(mean, alone[-1][1])}, found[0][1])
+    return Machine({**epochs, ALONE: Measured(mean, alone[-1][1])}, results_by_rank[0][1])
 
 
 def _work(
@@ -122,15 +121,15 @@ def _work(
     """Run in each process: train, and report the seconds of the epochs."""
     start_worker({**os.environ, **{name: str(value) for name, value in place.items()}})
     rank = place["RANK"]
-    found = {}
+    epochs_by_method = {}
     for name, config in {ALONE: None, **methods}.items():
         strategy = Strategy() if config is None else make_strategy(config)
         out = folder / (name if config else f"{name}-{rank}")
         seconds = _train(strategy, config, load, out, rank)
         # The first epoch warms everything up.
-        found[name] = median(seconds[1::2]), median(seconds[2::2])
+        epochs_by_method[name] = median(seconds[1::2]), median(seconds[2::2])
     reduction = _reduction(Workers("cpu", 60.0), load.weights)
-    results.put((rank, (found, reduction)))
+    results.put((rank, (epochs_by_method, reduction)))
 
 
 def _train(
@@ -178,9 +177,9 @@ class _Batches:
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
         kind = "slow" if epoch and epoch % 2 == 0 else "even"
-        ones = torch.ones(1, 1)
+        inputs = torch.ones(1, 1)
         for _ in range(start, self.num_steps(epoch, world_size)):
-            yield Batch([kind], self._inputs, ones.long(), ones, torch.ones(1).long(), 1)
+            yield Batch([kind], self._inputs, inputs.long(), inputs, torch.ones(1).long(), 1)
 
 
 class _Waiting:
@@ -263,18 +262,18 @@ def table_rows(compared: Sequence[Compared]) -> list[dict[str, object]]:
     """Return a row for each method and number of workers."""
     return [
         {
-            "method": NAMES[found.method],
-            "processes": found.workers,
-            "measured": round(found.measured[0], 2),
-            "predicted": round(found.predicted[0], 2),
-            "off, %": round(100 * found.error(slow=False), 1),
-            "one slow, measured": round(found.measured[1], 2),
-            "one slow, predicted": round(found.predicted[1], 2),
-            "one slow, off, %": round(100 * found.error(slow=True), 1),
-            "speed kept, %": round(100 * found.kept(found.measured)),
-            "predicted, %": round(100 * found.kept(found.predicted)),
+            "method": NAMES[comparison.method],
+            "processes": comparison.workers,
+            "measured": round(comparison.measured[0], 2),
+            "predicted": round(comparison.predicted[0], 2),
+            "off, %": round(100 * comparison.error(slow=False), 1),
+            "one slow, measured": round(comparison.measured[1], 2),
+            "one slow, predicted": round(comparison.predicted[1], 2),
+            "one slow, off, %": round(100 * comparison.error(slow=True), 1),
+            "speed kept, %": round(100 * comparison.kept(comparison.measured)),
+            "predicted, %": round(100 * comparison.kept(comparison.predicted)),
         }
-        for found in compared
+        for comparison in compared
     ]
 
 

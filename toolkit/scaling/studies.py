@@ -24,8 +24,7 @@ from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.scaling.simulator import methods
 from toolkit.scaling.simulator.methods import simulate
-from toolkit.scaling.simulator.network import Network
-from toolkit.scaling.simulator.run import OptimizerName, Outcome, Run, Scenario, StepTimes
+from toolkit.scaling.simulator.run import Network, OptimizerName, Outcome, Run, Scenario, StepTimes
 from toolkit.scaling.simulator.tasks import (
     Frames,
     FrameTask,
@@ -146,13 +145,13 @@ def measured_shares(steps: int = 60) -> tuple[float, ...]:
     targets = torch.randint(250, (16 * 32,))
     times = []
     for _ in range(steps + 5):
-        before = process_time()
+        begin = process_time()
         logits, _ = model(inputs)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        times.append(process_time() - before)
+        times.append(process_time() - begin)
     steady_times = sorted(times[5:])
     mean = sum(steady_times) / len(steady_times)
     return tuple(time / mean for time in steady_times)
@@ -292,16 +291,16 @@ def accuracy_variations(
       trained: the table's trainings, used where a training does not depend on the changed input.
       report: called with a line for each training.
     """
-    known = {(outcome.method, outcome.workers): outcome for outcome in trained}
+    outcomes_by_key = {(outcome.method, outcome.workers): outcome for outcome in trained}
 
-    def retrain(name: str, other: Scenario, *methods: str) -> Retrained:
-        found = dict(known)
+    def retrain(name: str, other_threshold: Scenario, *methods: str) -> Retrained:
+        found = dict(outcomes_by_key)
         for case in [("ssgd", 1), *VARIED]:
             if case[0] in methods:
-                found[case] = simulate(*case, other, task)
+                found[case] = simulate(*case, other_threshold, task)
         report(f"Table I again: {name}")
         outcomes = tuple(found[case] for case in VARIED)
-        return Retrained(name, other, found["ssgd", 1].accuracy, outcomes)
+        return Retrained(name, other_threshold, found["ssgd", 1].accuracy, outcomes)
 
     least = max(workers for _, workers in VARIED)
     quarter = replace(scenario, minibatches=max(least, scenario.minibatches // 4))
@@ -310,14 +309,14 @@ def accuracy_variations(
         for block in (max(1, scenario.bmuf.block // 2), 2 * scenario.bmuf.block)
     ]
     rates = [replace(scenario, max_rate=factor * scenario.max_rate) for factor in (0.5, 2.0)]
-    other = 7.0 if scenario.gtc.threshold == PAPERS_TAU else PAPERS_TAU
-    tau = replace(scenario, gtc=replace(scenario.gtc, threshold=other))
+    other_threshold = 7.0 if scenario.gtc.threshold == PAPERS_TAU else PAPERS_TAU
+    tau = replace(scenario, gtc=replace(scenario.gtc, threshold=other_threshold))
     return [
         retrain("as in the table", scenario),
         retrain("1/4 of the minibatches", quarter, "ssgd", "gtc", "bmuf"),
         *(retrain(f"blocks of {s.bmuf.block}", s, "bmuf") for s in blocks),
         *(retrain(f"rates up to {s.max_rate:g}", s, "gtc") for s in rates),
-        retrain(f"tau {other:g}", tau, "gtc"),
+        retrain(f"tau {other_threshold:g}", tau, "gtc"),
     ]
 
 
@@ -604,12 +603,12 @@ class TunedBatches:
         for trial in trials:
             groups.setdefault((trial.method, trial.batch), []).append(trial)
         alone = min(trial.loss for trial in groups["ssgd", self.smallest])
-        found = []
+        rows = []
         for (method, batch), tried in groups.items():
             best = min(tried, key=lambda trial: trial.loss)
             scaled = max(tried, key=lambda trial: trial.power)
             averagings = best.outcome.averagings / best.outcome.minibatches
-            found.append(
+            rows.append(
                 {
                     "method": NAMES[method],
                     "batch": batch,
@@ -621,20 +620,20 @@ class TunedBatches:
                     "distance": round(best.outcome.spread, 4),
                 }
             )
-        return found
+        return rows
 
     def _train(
         self, method: str, batch: int, rate: float, power: float, task: SequenceTask
     ) -> Trial:
         """Train; learners with equal weights and states are simulated as one."""
         learners = 1 if method == "ssgd" else self.learners
-        own = rate / learners  # of one learner, which is multiplied by their number
-        rest = self.epochs - self.warm_epochs
+        learner_rate = rate / learners  # of one learner, which is multiplied by their number
+        decay_epochs = self.epochs - self.warm_epochs
         scenario = Scenario(
             minibatches=self.epochs * task.frames * learners // batch,
             frames=batch // learners,
-            rate=own,
-            final_rate=own / 2 ** (rest / 2),
+            rate=learner_rate,
+            final_rate=learner_rate / 2 ** (decay_epochs / 2),
             max_rate=inf,
             warmup=self.warm_epochs / self.epochs,
             decay_from=self.warm_epochs / self.epochs,
@@ -679,21 +678,21 @@ class Later:
 
     def outcomes(self, task: Task, report: Report) -> Iterator[tuple[str, Outcome]]:
         """Train one worker alone, then all of them with every method."""
-        plain, number = self.scenario(), self.workers
-        half = partial(methods.ssgd_rounded, rounding=methods.to_float16, share=0.5)
+        base, number = self.scenario(), self.workers
+        half_precision = partial(methods.ssgd_rounded, rounding=methods.to_float16, share=0.5)
         bits = partial(methods.ssgd_rounded, rounding=methods.to_8_bits, share=0.25)
-        higher = replace(plain, gtc=GtcConfig(threshold=FEWER * self.threshold))
+        higher = replace(base, gtc=GtcConfig(threshold=FEWER * self.threshold))
         corrected = partial(methods.compressed, make=methods.CorrectedState, last="sgd")
-        slow = replace(plain, bmuf=methods.slow_momentum(number, self.block))
-        averaged = replace(plain, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
-        yield "one worker", simulate("ssgd", 1, plain, task)
+        slow = replace(base, bmuf=methods.slow_momentum(number, self.block))
+        averaged = replace(base, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
+        yield "one worker", simulate("ssgd", 1, base, task)
         cases = [
-            ("S-SGD", plain, methods.ssgd),
-            ("S-SGD, float16", plain, half),
-            ("S-SGD, 8 bits", plain, bits),
-            ("GTC", plain, methods.gtc),
+            ("S-SGD", base, methods.ssgd),
+            ("S-SGD, float16", base, half_precision),
+            ("S-SGD, 8 bits", base, bits),
+            ("GTC", base, methods.gtc),
             ("GTC, momentum corrected", higher, corrected),
-            ("BMUF", plain, methods.bmuf),
+            ("BMUF", base, methods.bmuf),
             ("BMUF as SlowMo", slow, methods.bmuf),
             ("local SGD", averaged, methods.bmuf),
             *(
@@ -704,7 +703,7 @@ class Later:
                 )
                 for until in (0.25, 0.5)
             ),
-            ("S-SGD to 50%, then BMUF", plain, partial(methods.post_local, until=0.5)),
+            ("S-SGD to 50%, then BMUF", base, partial(methods.post_local, until=0.5)),
         ]
         for name, scenario, method in cases:
             yield name, method(Run(name, number, scenario, task))

@@ -7,8 +7,8 @@ from itertools import chain, pairwise
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from numba import njit
 
+from toolkit.kernels import njit
 from toolkit.storage.words import single_spaced
 
 Side = Literal["ref", "hyp"]
@@ -203,27 +203,27 @@ def _fill(
     for h in range(1, num_hyp + 1):
         row = h * width
         word = hyp[h - 1]
-        before = never
+        previous = never
         for j in range(max(0, -h - low), min(width, num_ref - h - low + 1)):
             r = h + low + j
             if r == 0:
-                before = h * gap
+                previous = h * gap
                 moves[row + j] = INSERTION
             else:
-                insertion, deletion = cost[j + 1] + gap, before + gap
+                insertion, deletion = cost[j + 1] + gap, previous + gap
                 diagonal = cost[j] + (substitution if ref[r - 1] != word else 0)
                 if (diagonal < insertion and diagonal < deletion) or (
                     diagonal_wins and diagonal <= insertion and diagonal <= deletion
                 ):
-                    before = diagonal
+                    previous = diagonal
                     moves[row + j] = CORRECT
                 elif deletion < insertion:
-                    before = deletion
+                    previous = deletion
                     moves[row + j] = DELETION
                 else:
-                    before = insertion
+                    previous = insertion
                     moves[row + j] = INSERTION
-            cost[j] = before
+            cost[j] = previous
     return cost[num_ref - num_hyp - low]
 
 

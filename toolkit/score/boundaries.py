@@ -81,10 +81,10 @@ class BoundaryReport:
             ]
             for limit, share in deviation.within.items():
                 lines.append(f"{name}, within {limit} ms in %: {100 * share:.1f}")
-        for one in self.worst:
+        for utterance in self.worst:
             lines.append(
-                f"{one.utterance}, mean absolute difference in ms: {one.mean_ms:.1f} "
-                f"(at most {one.max_ms:.1f}, {one.token})"
+                f"{utterance.utterance}, mean absolute difference in ms: {utterance.mean_ms:.1f} "
+                f"(at most {utterance.max_ms:.1f}, {utterance.token})"
             )
         return "\n".join(lines) + "\n"
 

@@ -72,14 +72,16 @@ class Comparison:
     @cached_property
     def matched_pairs(self) -> MatchedPairs:
         """NIST's matched pairs test."""
-        both = list(zip(self.first.utterances, self.second.utterances, strict=True))
-        return matched_pairs(((a.pairs, b.pairs) for a, b in both), [a.block for a, _ in both])
+        utterance_pairs = list(zip(self.first.utterances, self.second.utterances, strict=True))
+        return matched_pairs(
+            ((a.pairs, b.pairs) for a, b in utterance_pairs), [a.block for a, _ in utterance_pairs]
+        )
 
     @cached_property
     def utterances(self) -> tuple[int, int, int]:
         """Numbers of utterances in which the second system has fewer, as many, and more errors."""
-        both = zip(self.first.utterances, self.second.utterances, strict=True)
-        signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in both)
+        utterance_pairs = zip(self.first.utterances, self.second.utterances, strict=True)
+        signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in utterance_pairs)
         return signs[-1], signs[0], signs[1]
 
     def words(self) -> list[WordDifference]:

@@ -187,9 +187,9 @@ class WordMap:
         at = 0
         while at < len(words):
             for length in self._lengths.get(words[at], ()):
-                taken = tuple(words[at : at + length])
-                if taken in self._entries:
-                    mapped += self._entries[taken]
+                phrase = tuple(words[at : at + length])
+                if phrase in self._entries:
+                    mapped += self._entries[phrase]
                     at += length
                     break
             else:

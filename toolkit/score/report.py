@@ -73,9 +73,9 @@ def inline(utterance: UtteranceScore, unit: str = "word") -> str:
         map(_visible, utterance.pairs), key=lambda pair: pair[0] == pair[1]
     ):
         tokens = list(run)
-        said = between.join(ref for ref, _ in tokens if ref)
+        reference = between.join(ref for ref, _ in tokens if ref)
         recognised = between.join(hyp for _, hyp in tokens if hyp)
-        parts.append(said if correct else f"({said}->{recognised})")
+        parts.append(reference if correct else f"({reference}->{recognised})")
     return between.join(parts)
 
 
@@ -240,8 +240,8 @@ def kaldi_lines(utterance: UtteranceScore) -> Iterator[str]:
 
 
 def _centred(text: str, width: int) -> str:
-    right = (width - len(text)) // 2
-    return f"{text + ' ' * right:>{width}}"
+    right_padding = (width - len(text)) // 2
+    return f"{text + ' ' * right_padding:>{width}}"
 
 
 def write_score_folder(score: Score, folder: Path) -> None:
@@ -300,11 +300,11 @@ def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
     Args:
       utterances: whether to add those of each utterance.
     """
-    plain = numbers(score)
+    numbers_by_name = numbers(score)
     if speakers := score.by_speaker():
-        plain["speakers"] = {name: _counts(part) for name, part in speakers.items()}
+        numbers_by_name["speakers"] = {name: _counts(part) for name, part in speakers.items()}
     if utterances:
-        plain["by_utterance"] = {
+        numbers_by_name["by_utterance"] = {
             u.id: {
                 "errors": u.errors,
                 "insertions": u.insertions,
@@ -315,7 +315,7 @@ def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
             }
             for u in score.utterances
         }
-    return plain
+    return numbers_by_name
 
 
 def _counts(part: Score) -> dict[str, object]:

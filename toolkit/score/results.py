@@ -102,8 +102,8 @@ class Result:
     @property
     def interval(self) -> str:
         """The 95 % confidence interval of `wer` as text for tables; empty when unknown."""
-        known = self.wer_low is not None and self.wer_high is not None
-        return f"{self.wer_low:.2f}-{self.wer_high:.2f}" if known else ""
+        has_interval = self.wer_low is not None and self.wer_high is not None
+        return f"{self.wer_low:.2f}-{self.wer_high:.2f}" if has_interval else ""
 
     @property
     def unknown_speaker(self) -> str:

@@ -198,8 +198,8 @@ def matched_pairs(
     """
     by_sentence: dict[str | int, list[list[int]]] = {}
     keys: Iterable[str | int] = sentences or count()
-    for sentence, both in zip(keys, pairs, strict=False):
-        by_sentence.setdefault(sentence, []).append(_segments(*both))
+    for sentence, texts in zip(keys, pairs, strict=False):
+        by_sentence.setdefault(sentence, []).append(_segments(*texts))
     differences = []
     for copies in by_sentence.values():
         if len(copies) == 1:

@@ -168,17 +168,17 @@ def _has_records_in_lines(path: Path) -> bool:
 
 def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, _Record]]:
     """Give records whose files have the same name longer ids."""
-    seen = Counter(record.id for _, record in records if record.place is not None)
+    id_counts = Counter(record.id for _, record in records if record.place is not None)
     for place, record in records:
-        if record.place is not None and seen[record.id] > 1 and not record.part:
+        if record.place is not None and id_counts[record.id] > 1 and not record.part:
             record = record._replace(id=record.place)
         yield place, record
 
 
-def _is_record(plain: dict) -> bool:
+def _is_record(mapping: dict) -> bool:
     """Whether a mapping is one record, not one from ids to texts."""
     texts = ("text", _OF_A_HYPOTHESIS, "supervisions")
-    return any(key in plain for key in _IDS) and any(key in plain for key in texts)
+    return any(key in mapping for key in _IDS) and any(key in mapping for key in texts)
 
 
 def _id_key(record: dict) -> str | None:
@@ -361,13 +361,13 @@ class Transcripts:
                 words = parse(text)
             except GrammarError as error:
                 raise GrammarError(f"{utterance}: {error}") from error
-            plain = [word for word in words if isinstance(word, str) and word != NO_WORD]
-            if len(plain) < len(words):
+            single_words = [word for word in words if isinstance(word, str) and word != NO_WORD]
+            if len(single_words) < len(words):
                 raise TranscriptError(
                     f"{quoted(utterance)} has alternatives ({quoted(text)}), which `toolkit score` "
                     "alone can choose from: keep one of them"
                 )
-            texts[utterance] = " ".join(plain)
+            texts[utterance] = " ".join(single_words)
         return texts
 
 
@@ -454,17 +454,17 @@ def read_transcripts(
     if form == "plain":
         texts = {str(number): single_spaced(line) for number, line in lines}
         return Transcripts("plain", texts, faulty=faulty, faulty_advice=counts.advice)
-    texts, seen = {}, {}
+    texts, line_of = {}, {}
     for number, line in lines:
         if not split_words(line) or (form == "trn" and line.startswith(";;")):
             continue
         utterance, words = (_text_line if form == "text" else _trn_line)(path, number, line)
-        if utterance in seen:
+        if utterance in line_of:
             raise TranscriptError(
                 f"{path}:{number}: utterance id {quoted(utterance)} occurred on line "
-                f"{seen[utterance]} already: remove one of the two lines"
+                f"{line_of[utterance]} already: remove one of the two lines"
             )
-        seen[utterance] = number
+        line_of[utterance] = number
         texts[utterance] = single_spaced(words)
     return Transcripts(form, texts, faulty=faulty, faulty_advice=counts.advice)
 
@@ -523,17 +523,17 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
     if (folder / "text").is_file():
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
-        found = read_transcripts(folder / "text", "text", leave_out_faulty=leave_out_faulty)
-        return replace(found, speakers=speakers)
+        transcripts = read_transcripts(folder / "text", "text", leave_out_faulty=leave_out_faulty)
+        return replace(transcripts, speakers=speakers)
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".lab"))
     texts: dict[str, str] = {}
     faulty: dict[str, str] = {}
     for path in files:
         if path.name.endswith(OF_A_CHAPTER):
-            own = read_transcripts(path, "text").texts
-            if repeated := sorted(own.keys() & texts.keys()):
+            file_texts = read_transcripts(path, "text").texts
+            if repeated := sorted(file_texts.keys() & texts.keys()):
                 raise TranscriptError(f"{path}: {quoted(repeated[0])} has another text already")
-            texts |= own
+            texts |= file_texts
             continue
         id = _new_id(folder, path, texts)
         counts = LineCounts()
@@ -555,10 +555,12 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
     if texts:
         return Transcripts(FOLDER, texts, faulty=faulty)
     for path in sorted(folder.rglob("*.json")):
-        own, _ = read_json_texts(path, side)
-        if len(own) != 1:
-            raise TranscriptError(f"{path} has {len(own)} transcripts: a folder has one per file")
-        texts[_new_id(folder, path, texts)] = next(iter(own.values()))
+        file_texts, _ = read_json_texts(path, side)
+        if len(file_texts) != 1:
+            raise TranscriptError(
+                f"{path} has {len(file_texts)} transcripts: a folder has one per file"
+            )
+        texts[_new_id(folder, path, texts)] = next(iter(file_texts.values()))
     if not texts:
         raise TranscriptError(
             f"{folder} has neither a file `text` nor any .txt, .lab or .json file"

@@ -262,10 +262,10 @@ class Score:
             )
         if self.unmatched_hypotheses:
             number = len(self.unmatched_hypotheses)
-            such = "1 hypothesis has" if number == 1 else f"{number} hypotheses have"
+            subject = "1 hypothesis has" if number == 1 else f"{number} hypotheses have"
             scored = "is not scored" if number == 1 else "are not scored"
             remarks.append(
-                f"{such} no reference and {scored}, first {self.unmatched_hypotheses[0]}"
+                f"{subject} no reference and {scored}, first {self.unmatched_hypotheses[0]}"
             )
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
         if silent:
@@ -378,8 +378,8 @@ def _check_ids(
             f"{len(absent)} of {len(refs)} utterances have no hypothesis, first {absent[0]!r}: "
             "--mode all counts them as deletions, --mode present leaves them out"
         )
-    known = refs if speakers is None else speakers
-    silent = [utterance for utterance in refs if utterance not in known]
+    with_speaker = refs if speakers is None else speakers
+    silent = [utterance for utterance in refs if utterance not in with_speaker]
     if silent:
         raise ScoreError(
             f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: "

@@ -28,7 +28,7 @@ from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
 from toolkit.processes.profiler import py_spy
 from toolkit.processes.watchdog import WorkerLostError
-from toolkit.processes.workers import freeze_imports
+from toolkit.processes.workers import freeze_imports, import_modules
 from toolkit.stages.declaration import Declaration, RunOptions
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import follow_rank_zero, release_ranks
@@ -94,6 +94,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
                     _compare_with_last(directory, last_command, to_stderr=typed["as_json"])
                     _show(recipe, directory, options, typed)
         elif ranks.rank() > 0:
+            import_modules(recipe.modules)
             follow_rank_zero(recipe.stages, directory, options)
         elif typed["profile_stage"] is not None:
             with _storage_errors(directory.root):
@@ -111,7 +112,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
                 ):
                     last = json.dumps(last_command | {"command": options.command}, indent=1)
                     directory.write(directory.last_command, last + "\n")
-                    runner = Runner(recipe.stages, directory, options, stage_log)
+                    runner = Runner(recipe.stages, directory, options, stage_log, recipe.modules)
                     directory.write_places(runner.planner.names.folders)
                     runner.run()
                 if recipe.on_finish and options.last == recipe.stages[-1].number:

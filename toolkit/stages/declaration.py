@@ -1,6 +1,6 @@
 """What a recipe declares, stages over typed configurations, and what a command line asks for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -95,6 +95,9 @@ class Declaration:
         one folder have different ones.
       on_finish: called with the run directory whenever the last stage is done, whether it ran or
         was skipped; prints the recipe's results.
+      modules: what the stages' functions import when they run. It is imported before the first
+        stage that runs, in this order, so that workers are forked from a server that has it too;
+        `--list` and `--help` do without.
     """
 
     def __init__(
@@ -105,8 +108,9 @@ class Declaration:
         title: str = "",
         exp_prefix: str = "",
         on_finish: Callable[[Path], None] | None = None,
+        modules: Sequence[str] = (),
     ) -> None:
-        self.name, self.title = name, title
+        self.name, self.title, self.modules = name, title, tuple(modules)
         self.exp_prefix, self.on_finish = exp_prefix, on_finish
         self.folder = Path(file).resolve().parent
         self.profiles = dict(profiles)

@@ -38,7 +38,7 @@ class Recipe(Declaration):
         """
         name = Path(file).resolve().parent.name
         title = title or self.title
-        recipe = Recipe(name, file, profiles, title, self.exp_prefix, self.on_finish)
+        recipe = Recipe(name, file, profiles, title, self.exp_prefix, self.on_finish, self.modules)
         recipe.stages = list(self.stages)
         return recipe
 

@@ -14,6 +14,7 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import choose_device
 from toolkit.processes.memory import MemoryWatch
+from toolkit.processes.workers import import_modules
 from toolkit.stages.background import BackgroundError, BackgroundStages, BufferedLog
 from toolkit.stages.declaration import RunOptions, Stage
 from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
@@ -37,7 +38,15 @@ class OtherCodeError(ToolkitError):
 
 
 class Runner:
-    """Runs stages in one run directory, whose lock the caller must hold."""
+    """Runs stages in one run directory, whose lock the caller must hold.
+
+    Args:
+      stages: all stages of the recipe.
+      directory: where they run.
+      options: of the command line.
+      stage_log: the run's log.
+      modules: what the stages' functions import, see `Declaration`.
+    """
 
     def __init__(
         self,
@@ -45,8 +54,9 @@ class Runner:
         directory: RunDirectory,
         options: RunOptions,
         stage_log: StageLog,
+        modules: Sequence[str] = (),
     ) -> None:
-        self.stages, self.directory = stages, directory
+        self.stages, self.directory, self.modules = stages, directory, modules
         self.options, self.stage_log = options, stage_log
         self.planner = Planner(directory, stages, options.config)
         self.digests = self.planner.digests
@@ -76,8 +86,10 @@ class Runner:
                 if self._background is not None and stage.number in self._background.numbers:
                     continue
                 self._wait_for_inputs(stage)
-                if not self.skips(stage) and not self._start_in_background(stage):
-                    self.run_stage(stage)
+                if not self.skips(stage):
+                    import_modules(self.modules)
+                    if not self._start_in_background(stage):
+                        self.run_stage(stage)
             self._wait_for_background()
         finally:
             if self._background is not None:

@@ -85,8 +85,8 @@ def mlperf(times: Sequence[float | None]) -> float | None:
     """
     if len(times) < FEWEST_RUNS:
         return None
-    kept = sorted(math.inf if time is None else time for time in times)[1:-1]
-    mean = statistics.fmean(kept)
+    middle_times = sorted(math.inf if time is None else time for time in times)[1:-1]
+    mean = statistics.fmean(middle_times)
     return mean if math.isfinite(mean) else None
 
 
@@ -150,14 +150,14 @@ def read_dataset(path: Path) -> Dataset:
       DatasetError: naming the file and the key.
     """
     with reading(path, DatasetError, "expected `key: value` lines"):
-        plain = validated(read_yaml(path), {str: Any})
-    known = [field.name for field in fields(Dataset)]
-    for key in plain:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+        values = validated(read_yaml(path), {str: Any})
+    field_names = [field.name for field in fields(Dataset)]
+    for key in values:
+        if key not in field_names:
+            near = difflib.get_close_matches(str(key), field_names, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(field_names)}"
             raise DatasetError(f"{path}: unknown key `{key}`; {hint}")
     try:
-        return Dataset(**plain)
+        return Dataset(**values)
     except (TypeError, ValueError) as error:
         raise DatasetError(f"{path}: {error}") from error

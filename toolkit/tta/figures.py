@@ -120,11 +120,11 @@ def loss_figure(platforms: Sequence[Platform]) -> Markup:
 
 def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
     """Utterances per second over time, with the dips where models are swapped (A37)."""
-    shown = [(n, platform, platform.first) for n, platform in enumerate(platforms)]
-    most = max((float(run.throughput[1].max(initial=0.0)) for _, _, run in shown), default=0.0)
-    last = max(run.log.seconds for _, _, run in shown) / 60
+    numbered = [(n, platform, platform.first) for n, platform in enumerate(platforms)]
+    most = max((float(run.throughput[1].max(initial=0.0)) for _, _, run in numbered), default=0.0)
+    last = max(run.log.seconds for _, _, run in numbered) / 60
     charts = []
-    for colour, platform, run in shown:
+    for colour, platform, run in numbered:
         ends, rates = run.throughput
         begins = np.concatenate([[0.0], ends])[:-1]
         charts.append(
@@ -145,7 +145,7 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
                 y_range=(0.0, 1.08 * most or 1.0),
             )
         )
-    dips = [f"{p.name} {100 * run.dip:.0f} %" for _, p, run in shown if run.dip is not None]
+    dips = [f"{p.name} {100 * run.dip:.0f} %" for _, p, run in numbered if run.dip is not None]
     lost = f" Entries with a swap of models are slower by: {', '.join(dips)}." if dips else ""
     return figures(
         charts,
@@ -166,8 +166,8 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
     series = [Series("processors, training", samples.seconds, 100 * samples.cpu, colour)]
     if not np.array_equal(samples.cpu, samples.machine):
         everything = 100 * samples.machine
-        other = CONTRAST[colour % len(CONTRAST)]
-        series.append(Series("processors, everything", samples.seconds, everything, other))
+        contrast = CONTRAST[colour % len(CONTRAST)]
+        series.append(Series("processors, everything", samples.seconds, everything, contrast))
     series += [
         Series(f"device {n}", samples.seconds, 100 * samples.gpus[:, n], 4 + n, True)
         for n in range(several)
@@ -178,8 +178,8 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
     for pause in pauses:
         spans = [part for span in spans for part in _outside(span, pause)]
     bands = [Band(s.begin, s.end, s.phase, PHASES[s.phase]) for s in spans] + pauses
-    seen = {span.phase for span in spans}
-    kinds = [(phase, text) for phase, text in PHASES.items() if phase in seen]
+    phase_names = {span.phase for span in spans}
+    kinds = [(phase, text) for phase, text in PHASES.items() if phase in phase_names]
     if pauses:
         names = list(dict.fromkeys(band.title for band in pauses))
         kinds.append(("pause", ", ".join(names)))
@@ -218,15 +218,17 @@ def _without_devices(run: TrainingRun) -> str:
 def _pauses(run: TrainingRun) -> list[Band]:
     """Return the times in states other than training, in seconds of the run's clock."""
     bands = []
-    before: Event = Event()
+    previous: Event = Event()
     for event in run.log.events:
         end = event.seconds
-        if isinstance(event, Evaluated) and isinstance(before, Swapped):
-            end = before.seconds - before.duration  # logged after the models were swapped back
-        spent = event.waited if isinstance(event, Evaluated) else getattr(event, "duration", 0.0)
-        if type(event) in PAUSES and spent > 0:
-            bands.append(Band(end - spent, end, "pause", PAUSES[type(event)]))
-        before = before if isinstance(event, Utilisation) else event
+        if isinstance(event, Evaluated) and isinstance(previous, Swapped):
+            end = previous.seconds - previous.duration  # logged after the models were swapped back
+        pause_seconds = (
+            event.waited if isinstance(event, Evaluated) else getattr(event, "duration", 0.0)
+        )
+        if type(event) in PAUSES and pause_seconds > 0:
+            bands.append(Band(end - pause_seconds, end, "pause", PAUSES[type(event)]))
+        previous = previous if isinstance(event, Utilisation) else event
     return bands
 
 
@@ -256,9 +258,9 @@ def states_figure(platforms: Sequence[Platform]) -> Markup:
         seconds = platform.first.states
         total = sum(seconds.values()) or 1.0
         shares = [
-            (number, spent / total, _share_text(state, spent / total))
-            for number, (state, spent) in enumerate(seconds.items())
-            if spent > 0
+            (number, state_seconds / total, _share_text(state, state_seconds / total))
+            for number, (state, state_seconds) in enumerate(seconds.items())
+            if state_seconds > 0
         ]
         bars.append((platform.name, shares, ", ".join(text for _, _, text in shares)))
     key = macros("parts.html").key((f"swatch s{n}", state) for n, state in enumerate(STATES))
@@ -350,10 +352,10 @@ def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> 
 
 
 def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Block]:
-    search, _, rest = str(settings.get("evaluation", "")).partition(", ")
+    search, _, language_model = str(settings.get("evaluation", "")).partition(", ")
     return [
         Block("log-probabilities", f"of {system['units']} outputs", "processors"),
-        Block(f"search: {search}", rest.partition(", ")[0], "processors"),
+        Block(f"search: {search}", language_model.partition(", ")[0], "processors"),
         Block("text", "WER, CER", "processors"),
     ]
 
@@ -405,13 +407,14 @@ def _short(text: str) -> str:
     )
 
 
-def _arrow(x: float, y: float, right: float, down: float) -> str:
+def _arrow(x: float, y: float, dx: float, dy: float) -> str:
     """Draw an arrow: to the right, or down and back to the first box of the next row."""
-    if not down:
-        return f'<path class="wire" d="M{x:.5g} {y:g}h{right - 5:g}m-4 -4l4 4l-4 4"/>'
-    half = down / 2
+    if not dy:
+        return f'<path class="wire" d="M{x:.5g} {y:g}h{dx - 5:g}m-4 -4l4 4l-4 4"/>'
+    half_dy = dy / 2
     return (
-        f'<path class="wire" d="M{x:.5g} {y:g}v{half:g}h{right:.5g}v{half - 2:g}m-4 -4l4 4l4 -4"/>'
+        f'<path class="wire" d="M{x:.5g} {y:g}v{half_dy:g}h{dx:.5g}v{half_dy - 2:g}'
+        f'm-4 -4l4 4l4 -4"/>'
     )
 
 

@@ -190,11 +190,13 @@ class Accelerators:
         """Return a description of each device."""
         if devices := self._nvidia.describe():
             return devices
-        files, known = self._amd.describe() if self._amd else [], _known_to_torch()
-        if len(files) != len(known):
-            return known or files
+        files, torch_devices = self._amd.describe() if self._amd else [], _known_to_torch()
+        if len(files) != len(torch_devices):
+            return torch_devices or files
         # torch knows AMD's names, the driver's files the links.
-        return [replace(d, link=f.link or d.link) for d, f in zip(known, files, strict=True)]
+        return [
+            replace(d, link=f.link or d.link) for d, f in zip(torch_devices, files, strict=True)
+        ]
 
     def utilisation(self) -> tuple[float, ...]:
         """Return the share (0 to 1) that each device was busy; empty where it is not measured."""
@@ -205,8 +207,8 @@ class Accelerators:
 
         Only devices that torch, if it is loaded, can use count.
         """
-        known = _known_to_torch()
-        if not known or self.utilisation():
+        torch_devices = _known_to_torch()
+        if not torch_devices or self.utilisation():
             return None
         if _has_mps():
             return APPLE
@@ -300,15 +302,17 @@ def read_prices(path: Path) -> list[Price]:
       PlatformError: naming the file and the key.
     """
     with reading(path, PlatformError, "expected `name: ...` and prices, once or in a list"):
-        plain = read_yaml(path)
-        entries = validated(plain if isinstance(plain, list) else [plain], [{str: Any}])
-    known = [field.name for field in fields(Price)]
+        entries = read_yaml(path)
+        entries = validated(entries if isinstance(entries, list) else [entries], [{str: Any}])
+    field_names = [field.name for field in fields(Price)]
     prices = []
     for entry in entries:
         for key in entry:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+            if key not in field_names:
+                near = difflib.get_close_matches(str(key), field_names, n=1)
+                hint = (
+                    f"did you mean `{near[0]}`?" if near else f"known are {', '.join(field_names)}"
+                )
                 raise PlatformError(f"{path}: unknown key `{key}`; {hint}")
         try:
             prices.append(Price(**{**entry, "as_of": str(entry.get("as_of", ""))}))

@@ -21,7 +21,6 @@ from toolkit.tta.figures import (
     utilisation_figure,
 )
 from toolkit.tta.machine import format_devices, format_processors
-from toolkit.tta.published import tables
 from toolkit.tta.runs import Platform, TrainingRun
 from toolkit.tta.tables import (
     NAMES,
@@ -33,6 +32,7 @@ from toolkit.tta.tables import (
     price_table,
     published_price_table,
     published_table,
+    published_tables,
     rent_table,
     rules_table,
     stage_table,
@@ -402,13 +402,13 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
     page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms), *diagrams]))
     dataset = dataset_box(extras.dataset) if extras.dataset else Markup("")
     page.add(Section("data", "Data and features", parts=[dataset, extras.features or Markup("")]))
-    shown = SHOWN + ("A34",) * bool(extras.equal_batch)
+    shown_elsewhere = SHOWN + ("A34",) * bool(extras.equal_batch)
     page.add(
         Section(
             "published",
             "More published figures",
             "The other tables of the papers that this benchmark follows, with their known errors.",
-            [_published(item) for item in tables() if item not in shown],
+            [_published(item) for item in published_tables() if item not in shown_elsewhere],
         )
     )
     definitions = macros("tta.html").definitions(DEFINITIONS)
@@ -420,13 +420,15 @@ def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
     """Return the result in a sentence: the hardest accuracy that all reached, fastest first."""
     for metric, target in reversed(config.targets):
         times = {p.name: p.tta(metric, target, config.epochs) for p in platforms}
-        known = {name: time for name, time in times.items() if time is not None}
-        if len(known) < len(platforms):
+        reached = {name: time for name, time in times.items() if time is not None}
+        if len(reached) < len(platforms):
             continue
-        first, *rest = sorted(known, key=lambda name: known[name])
-        fastest = f"A {NAMES[metric]} of {target:g} % takes {first} {minutes(known[first])} minutes"
-        others = [f"{name} {minutes(known[name])}" for name in rest]
-        return ", ".join([fastest, *others]) + "."
+        first, *slower_names = sorted(reached, key=lambda name: reached[name])
+        fastest = (
+            f"A {NAMES[metric]} of {target:g} % takes {first} {minutes(reached[first])} minutes"
+        )
+        slower = [f"{name} {minutes(reached[name])}" for name in slower_names]
+        return ", ".join([fastest, *slower]) + "."
     number = f"{len(platforms)} platforms" if len(platforms) > 1 else platforms[0].name
     return f"Trainings on {number}; none of the target accuracies was reached by all."
 
@@ -480,6 +482,6 @@ def _footer(platforms: Sequence[Platform]) -> str:
         for platform in platforms
         for run in platform.runs
     }
-    made = f" Code of the trainings: {', '.join(sorted(filter(None, commits)))}."
+    commits_text = f" Code of the trainings: {', '.join(sorted(filter(None, commits)))}."
     runs = sum(len(platform.runs) for platform in platforms)
-    return f"Made by `toolkit tta` from {runs} run logs." + (made if any(commits) else "")
+    return f"Made by `toolkit tta` from {runs} run logs." + (commits_text if any(commits) else "")

@@ -156,9 +156,9 @@ def _train(
             warm += 1
         trained, waited, started = 0, 0.0, perf_counter()
         while perf_counter() - started < setting.seconds:
-            before = perf_counter()
+            begin = perf_counter()
             batch = next(ahead)
-            waited += perf_counter() - before
+            waited += perf_counter() - begin
             step(batch.to(device))
             trained += len(batch.ids)
         return trained, waited, perf_counter() - started
@@ -335,8 +335,8 @@ def tune_readers(
         settings = {**asdict(config), "model": model, "memory": limit, "seconds": seconds}
         settings |= {"threads": training.threads, "amp": training.amp}
         settings |= {"optimizer": training.optimizer}
-        plain = {**asdict(result), "settings": settings, **about}
-        write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
+        report = {**asdict(result), "settings": settings, **about}
+        write_atomically(json_file, json.dumps(report, indent=1) + "\n")
     return result
 
 

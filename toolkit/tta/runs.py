@@ -115,13 +115,13 @@ class TrainingRun:
     @cached_property
     def states(self) -> dict[str, float]:
         """Seconds in each of `STATES` (A22, A39)."""
-        spent = dict(zip(STATES, [0.0] * len(STATES), strict=True))
-        spent["training"] = sum(step.seconds_in_step for step in self.steps)
+        seconds_by_state = dict(zip(STATES, [0.0] * len(STATES), strict=True))
+        seconds_by_state["training"] = sum(step.seconds_in_step for step in self.steps)
         for name, kind in (("sentences", Sentences), ("saving", Saved), ("swapping", Swapped)):
-            spent[name] = sum(event.duration for event in self.log.of(kind))
-        spent["evaluating"] = sum(event.waited for event in self.evaluations)
-        spent[STATES[-1]] = max(0.0, self.log.seconds - sum(spent.values()))
-        return spent
+            seconds_by_state[name] = sum(event.duration for event in self.log.of(kind))
+        seconds_by_state["evaluating"] = sum(event.waited for event in self.evaluations)
+        seconds_by_state[STATES[-1]] = max(0.0, self.log.seconds - sum(seconds_by_state.values()))
+        return seconds_by_state
 
     @property
     def lost(self) -> float:
@@ -179,13 +179,13 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
       TrainingError: a log cannot be read.
     """
     grouped: dict[str, list[TrainingRun]] = {}
-    seen = set()
-    for given in runs:
-        name, folder = name_and_folder(given)
+    folders = set()
+    for argument in runs:
+        name, folder = name_and_folder(argument)
         folder = log_folder(folder)
-        if folder.resolve() in seen:
+        if folder.resolve() in folders:
             raise BenchRunError(f"{folder} was given twice: every run counts once")
-        seen.add(folder.resolve())
+        folders.add(folder.resolve())
         run = TrainingRun(folder, read_run_log(folder))
         grouped.setdefault(name or _own_name(run), []).append(run)
     if not grouped:
@@ -202,11 +202,11 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
     return [Platform(name, tuple(group), by_name.get(name)) for name, group in grouped.items()]
 
 
-def name_and_folder(given: str) -> tuple[str, Path]:
+def name_and_folder(argument: str) -> tuple[str, Path]:
     """Split NAME=FOLDER; the name is empty if only a folder is given."""
-    name, equals, folder = given.partition("=")
-    if not equals or Path(given).exists() or "/" in name:
-        return "", Path(given)
+    name, equals, folder = argument.partition("=")
+    if not equals or Path(argument).exists() or "/" in name:
+        return "", Path(argument)
     return name, Path(folder)
 
 
@@ -221,8 +221,10 @@ def log_folder(folder: Path) -> Path:
     inside = sorted(path.parent for path in folder.glob(f"*/{RUN_LOG}"))
     if len(inside) != 1:
         names = ", ".join(str(path) for path in inside)
-        found = f"several of its folders have one: {names}" if inside else "nor has a folder in it"
-        raise BenchRunError(f"{folder} has no {RUN_LOG}, the log of a training; {found}")
+        problem = (
+            f"several of its folders have one: {names}" if inside else "nor has a folder in it"
+        )
+        raise BenchRunError(f"{folder} has no {RUN_LOG}, the log of a training; {problem}")
     return inside[0]
 
 

@@ -20,8 +20,8 @@ from toolkit.lang.units import load_units
 from toolkit.score.wer import error_rates
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
-from toolkit.tta.published import MARK, published
 from toolkit.tta.runs import BenchRunError
+from toolkit.tta.tables import PUBLISHED_MARK, published
 
 WIDTHS = (1, 8, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -64,9 +64,9 @@ def sweep(
     decoder.decode(utterances[0][:1])  # compiles the search
     for width in widths:
         wide = decoder.widened(width)
-        before = perf_counter()
+        begin = perf_counter()
         texts = [nbest[0].text for nbest in wide.decode_many(utterances, jobs)]
-        seconds = perf_counter() - before
+        seconds = perf_counter() - begin
         rates = error_rates(references, dict(zip(log_probs, texts, strict=True)))
         cost = 1e6 * seconds * min(jobs, len(utterances)) / max(1, frames * width)
         yield Row(width, seconds, rates.wer, rates.cer, rates.cer_usual, cost)
@@ -99,8 +99,8 @@ def stored_sweep(
     missing = [width for width in widths if width not in done]
     for row in sweep(decoder, log_probs, references, missing, jobs):
         rows.append(row)
-        plain = {"split": split, "jobs": jobs, "rows": [asdict(row) for row in rows]}
-        write_atomically(out, json.dumps(plain, indent=1) + "\n")
+        report = {"split": split, "jobs": jobs, "rows": [asdict(row) for row in rows]}
+        write_atomically(out, json.dumps(report, indent=1) + "\n")
     return rows
 
 
@@ -108,9 +108,9 @@ def _stored_rows(path: Path, split: str, jobs: int) -> list[Row]:
     if not os.path.lexists(path):
         return []
     with reading(path, BenchRunError, "remove it to sweep again", "is no sweep"):
-        plain = read_json(path, {"split": str, "jobs": int, "rows": [{str: Any}]})
-        same = (plain["split"], plain["jobs"]) == (split, jobs)
-        return [from_plain(Row, row) for row in plain["rows"] if same]
+        report = read_json(path, {"split": str, "jobs": int, "rows": [{str: Any}]})
+        same = (report["split"], report["jobs"]) == (split, jobs)
+        return [from_plain(Row, row) for row in report["rows"] if same]
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Task:
         split = split or splits[0]
         tuned = sorted(run.glob("decode/ctc/words+*/tuned.json"))
         if tuned:
-            plain = json.loads(tuned[0].read_text(encoding="utf-8"))
-            weights = {name: plain[name] for name in ("lm_weight", "word_bonus")}
+            tuned_weights = json.loads(tuned[0].read_text(encoding="utf-8"))
+            weights = {name: tuned_weights[name] for name in ("lm_weight", "word_bonus")}
             config = replace(config, **weights)
         words = (run / "words.txt").read_text(encoding="utf-8").split()
         lm = None if config.mode == "words" else read_arpa(run / "lm" / "lm.arpa")
@@ -186,12 +186,12 @@ def sweep_run(
     rows = [*sweep(task.decoder, task.log_probs, task.references, widths, jobs)]
     Console().print(table(rows, f"{task.split}, {len(task.references)} utterances, {mode}"))
     if json_file is not None:
-        plain = {"split": task.split, "mode": mode, "jobs": jobs} | {
+        report = {"split": task.split, "mode": mode, "jobs": jobs} | {
             "rows": [asdict(row) for row in rows],
             "machine": machine(),
             "versions": versions(),
         }
-        write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
+        write_atomically(json_file, json.dumps(report, indent=1) + "\n")
     return rows
 
 
@@ -202,7 +202,7 @@ def table(rows: Sequence[Row], title: str) -> Any:  # rich's, which is imported 
     paper = published("A31")
     table_of_widths = Table(
         title=f"Beam width: {title}",
-        caption=f"{MARK}: {paper.title}; {paper.source}, {paper.place}",
+        caption=f"{PUBLISHED_MARK}: {paper.title}; {paper.source}, {paper.place}",
         caption_justify="left",
     )
     for name in ("width", "seconds", "WER %", "CER %", "usual CER %", "us / frame / width"):
@@ -215,6 +215,6 @@ def table(rows: Sequence[Row], title: str) -> Any:  # rich's, which is imported 
     table_of_widths.add_section()
     for width, seconds, wer, cer in paper.rows:
         table_of_widths.add_row(
-            f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", ""
+            f"{width} {PUBLISHED_MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", ""
         )
     return table_of_widths

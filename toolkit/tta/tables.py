@@ -1,16 +1,88 @@
-"""Tables of times to accuracy, price, efficiency and published figures (A32, A33, A34, A38)."""
+"""The tables of times to accuracy, and those that the papers published, which are marked."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from toolkit.report.pages import Cell, Column, Row, Table
 from toolkit.score.results import Result, read_results
 from toolkit.storage.reading import NATURAL, read_json, reading, validated
 from toolkit.tta.config import TtaConfig
-from toolkit.tta.published import Value, published
 from toolkit.tta.runs import BenchRunError, Platform, recipe_folder, stage_times
 from toolkit.tta.utilisation import mean_utilisation
+
+PUBLISHED_FILE = Path(__file__).with_name("published.json")
+PUBLISHED_MARK = "published"
+"""Mark of every published row."""
+Value = str | float | None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table of a paper."""
+
+    item: str
+    """Item code in the project's list of the papers' items, such as A32."""
+    title: str
+    source: str
+    """Title of the paper."""
+    place: str
+    """Table, figure or section of the paper."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    """Values as printed; None where the paper has NA or nothing."""
+    percent: tuple[tuple[float | None, ...], ...] = ()
+    """Percentages as printed beside the values, by row, without the first column."""
+    errata: tuple[str, ...] = ()
+    """Known errors of the table, and where the values here differ from the print."""
+
+    def row(self, name: Value) -> dict[str, Value]:
+        """Return a row by its first value, as values by column.
+
+        Raises:
+          KeyError: there is no such row.
+        """
+        for row in self.rows:
+            if row[0] == name:
+                return dict(zip(self.columns, row, strict=True))
+        raise KeyError(name)
+
+
+def published(item: str) -> Published:
+    """Return the table of an item, such as `published("A32")`.
+
+    Raises:
+      KeyError: there is no table of that item.
+    """
+    return published_tables()[item]
+
+
+@cache
+def published_tables() -> dict[str, Published]:
+    """Return all tables by item."""
+    content = json.loads(PUBLISHED_FILE.read_text(encoding="utf-8"))
+    return {
+        item: _read_published(item, entry, content["sources"])
+        for item, entry in content["tables"].items()
+    }
+
+
+def _read_published(item: str, entry: dict[str, Any], sources: dict[str, str]) -> Published:
+    return Published(
+        item=item,
+        title=entry["title"],
+        source=sources[entry["source"]],
+        place=entry["place"],
+        columns=tuple(entry["columns"]),
+        rows=tuple(map(tuple, entry["rows"])),
+        percent=tuple(map(tuple, entry.get("percent", ()))),
+        errata=tuple(entry.get("errata", ())),
+    )
+
 
 NA = "NA"
 NAMES = {"cer": "CER", "wer": "WER"}
@@ -102,8 +174,8 @@ def _mark_best(rows: Sequence[Row], values: Sequence[Sequence[float | None]]) ->
         return list(rows)
     best = []
     for column in zip(*values, strict=True):
-        known = [value for value in column if value is not None]
-        best.append(min(known, default=math.nan))
+        known_values = [value for value in column if value is not None]
+        best.append(min(known_values, default=math.nan))
     return [
         Row(
             [
@@ -269,12 +341,12 @@ def published_table(item: str) -> Table:
     columns, digits = [], []
     for name, values in zip(table.columns, zip(*table.rows, strict=True), strict=True):
         columns.append(Column(name, text=any(isinstance(value, str) for value in values)))
-        digits.append(max(map(_digits, values)))
+        digits.append(max(map(_decimal_places, values)))
     shares = table.percent or [[None] * (len(columns) - 1)] * len(table.rows)
     rows = [
         Row(
             [
-                Cell(_value(value, places), "" if share is None else f"{share:g} %")
+                Cell(_format_value(value, places), "" if share is None else f"{share:g} %")
                 for value, places, share in zip(row, digits, [None, *percent], strict=True)
             ]
         )
@@ -284,12 +356,12 @@ def published_table(item: str) -> Table:
     return Table(table.title, columns, rows, note, published=True, remarks=table.errata)
 
 
-def _digits(value: Value) -> int:
+def _decimal_places(value: Value) -> int:
     """Return the number of digits after the decimal point."""
     return len(f"{value:g}".partition(".")[2]) if isinstance(value, int | float) else 0
 
 
-def _value(value: Value, digits: int) -> str:
+def _format_value(value: Value, digits: int) -> str:
     if value is None:
         return NA
     return value if isinstance(value, str) else f"{value:,.{digits}f}"
@@ -310,11 +382,11 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
     cells: dict[tuple[int, str, str, str], dict[str, float]] = {}
     for colour, name, row in results:
         cells.setdefault((colour, name, row.system, row.lm), {})[row.split] = row.wer
-    rows, shown = [], set()
+    rows, stage_numbers = [], set()
     for (colour, name, system, lm), by in cells.items():
         rates = [Cell(f"{by[split]:.2f}" if split in by else NA) for split in splits]
-        again = colour in shown
-        shown.add(colour)
+        again = colour in stage_numbers
+        stage_numbers.add(colour)
         first = Cell("" if again else name)
         rows.append(Row([first, Cell(system), Cell(lm), *rates], None if again else colour))
     columns = [Column("platform"), Column("system", text=True), Column("LM", text=True)]
@@ -329,10 +401,10 @@ def sweep_table(path: Path) -> Table:
       BenchRunError: the file is not a sweep.
     """
     with reading(path, BenchRunError, "write one by `toolkit tta sweep`", "is no sweep"):
-        plain = read_json(path)
-        plain_rows = validated(plain["rows"] if isinstance(plain, dict) else plain, [_ROW])
+        report = read_json(path)
+        plain_rows = validated(report["rows"] if isinstance(report, dict) else report, [_ROW])
         rows = [(int(row["width"]), row["seconds"], row["wer"], row["cer"]) for row in plain_rows]
-        split = plain.get("split") if isinstance(plain, dict) else None
+        split = report.get("split") if isinstance(report, dict) else None
     return Table(
         "Beam width against time and accuracy" + (f" on {split}" if split else ""),
         [Column("width"), Column("seconds"), Column("WER"), Column("CER")],

@@ -51,9 +51,9 @@ class TrainingPlan:
 
     def write(self, training: Path) -> None:
         """Write the plan into a training's folder, without the network, which is there too."""
-        plain = to_plain(self)
-        del plain["train"]["model"]
-        write_atomically(training / PLAN, json.dumps(plain, indent=1) + "\n")
+        settings = to_plain(self)
+        del settings["train"]["model"]
+        write_atomically(training / PLAN, json.dumps(settings, indent=1) + "\n")
 
     @classmethod
     def read(cls, training: Path) -> "TrainingPlan":
@@ -164,7 +164,7 @@ def layers_of(model: object, values: int, units: int) -> list[tuple[str, str]]:
 
 
 def repeated(
-    given: Path,
+    run_folder: Path,
     runs: int,
     device: str,
     jobs: int,
@@ -187,15 +187,17 @@ def repeated(
     Raises:
       BenchRunError: the training cannot be repeated.
     """
-    first = log_folder(given)
+    first = log_folder(run_folder)
     root = recipe_folder(first)
     if root is None:
-        raise BenchRunError(f"{given} is not in the run directory of a recipe, whose records are")
+        raise BenchRunError(
+            f"{run_folder} is not in the run directory of a recipe, whose records are"
+        )
     plan, folders = TrainingPlan.read(first), [first]
     if plan.train.machine.evaluator == "elsewhere":
         raise BenchRunError(
-            f"{given} was evaluated by another command, which would not find its repeats: train"
-            " with another train.machine.evaluator"
+            f"{run_folder} was evaluated by another command, which would not find its repeats: "
+            "train with another train.machine.evaluator"
         )
     for number in range(2, runs + 1):
         seed, out = plan.train.seed + number - 1, root / REPEATS / str(number)

@@ -111,8 +111,8 @@ class Meter:
         The processes are `root` and its children, such as data readers (A28: of the process).
         """
         now = monotonic()
-        spent = sum(map(self._cpu_seconds_since, list(self._processes)))
-        process = spent / max(now - self._last_sample, 1e-9) / self._cpus
+        cpu_seconds = sum(map(self._cpu_seconds_since, list(self._processes)))
+        process = cpu_seconds / max(now - self._last_sample, 1e-9) / self._cpus
         if now - self._last_search >= CHILDREN_INTERVAL:
             self._last_search = now
             self._find_processes()
@@ -141,14 +141,14 @@ class Meter:
 
     def _cpu_seconds_since(self, pid: int) -> float:
         """Return the CPU seconds of a process since the last call."""
-        process, before = self._processes[pid]
+        process, previous_seconds = self._processes[pid]
         try:
             seconds = _seconds(process)
         except psutil.Error:
             del self._processes[pid]
             return 0.0
         self._processes[pid] = process, seconds
-        return max(0.0, seconds - before)
+        return max(0.0, seconds - previous_seconds)
 
 
 def _root() -> psutil.Process:
@@ -301,8 +301,10 @@ def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]
     ends = np.array([0.0, *(sample.seconds for sample in samples)])
     weights = np.maximum(np.diff(ends), 1e-9)
     devices = min(len(sample.gpus) for sample in samples)
-    own = any(sample.process for sample in samples)
-    cpu = np.average([s.process if own else _cores(s) for s in samples], weights=weights)
+    has_process_times = any(sample.process for sample in samples)
+    cpu = np.average(
+        [s.process if has_process_times else _cores(s) for s in samples], weights=weights
+    )
     gpus = [
         float(np.average([sample.gpus[n] for sample in samples], weights=weights))
         for n in range(devices)

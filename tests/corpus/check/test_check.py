@@ -7,7 +7,6 @@ import soundfile
 from toolkit.corpus.check.check import CorpusError, check
 from toolkit.corpus.check.findings import KINDS
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import (
     make_cut,
     read_cuts,
@@ -17,6 +16,7 @@ from toolkit.corpus.manifest import (
     write_cuts,
 )
 from toolkit.corpus.split import assemble
+from toolkit.kaldi.data_dir import read_kaldi_dir
 from toolkit.lang.policy import TextPolicy
 
 LEXICON = {"ONE": 3, "TWO": 2, "THREE": 3}

@@ -5,13 +5,14 @@ import pytest
 import soundfile
 
 from local.farfield.config import FarfieldConfig
-from local.farfield.recordings import (
+from local.farfield.rooms import (
+    LEAD,
+    FarfieldError,
     clarity,
     noise_files_by_pool,
     response_files_by_pool,
     room_from_file,
 )
-from local.farfield.rooms import LEAD, FarfieldError
 
 RATE = 16000
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from local.farfield.config import FarfieldConfig
-from local.farfield.diffuse import isotropic
-from local.farfield.rooms import LEAD, Room, circle
+from local.farfield.mix import simulate
+from local.farfield.rooms import LEAD, Room, circle, isotropic
 from local.farfield.selection import FarfieldUtterance
-from local.farfield.simulation import simulate
 from toolkit.features.multichannel.device import isotropic_coherence
 
 RATE, LENGTH, TAPS = 16000, 32000, 800

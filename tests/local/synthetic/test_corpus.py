@@ -8,7 +8,8 @@ import soundfile
 pytest.importorskip("espeakng_loader")
 
 from local import synthetic
-from local.synthetic.corpus import NOISE, SPEAKERS, WORD_TIMES, SyntheticConfig, generate
+from local.synthetic.config import SyntheticConfig
+from local.synthetic.corpus import NOISE, SPEAKERS, WORD_TIMES, generate
 from toolkit.align.times import read_ctm
 from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
 from toolkit.errors import ToolkitError

@@ -1,6 +1,6 @@
 import pytest
 
-from local.synthetic.espeak_words import SONORANT_SHARE, Event, WordTimesError, locate
+from local.synthetic.espeak import SONORANT_SHARE, Event, WordTimesError, locate
 
 
 def word(sample, position):

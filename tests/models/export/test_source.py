@@ -19,19 +19,30 @@ LSTM, ON_GMM = LstmConfig(3 * MEL, **OF_LSTM), LstmConfig(3 * ADAPTED, **OF_LSTM
 BLSTM = BlstmConfig(3 * ADAPTED, **OF_LSTM)
 TDNNF = {"output_dim": 5, "hidden": 3, "bottleneck": 2, "strides": (1, 3), "final": 2}
 CTC = CtcConfig(BOTH, output_dim=5, hidden=3, channels=(2,), kernels=(3,), strides=(2,))
+FMLLR, LDA_MLLT = "fmllr_features", "lda_mllt_features"
 FOLDERS = {
     "fbank": ("fbank", MEL),
-    "adapted": ("fmllr", ADAPTED),
-    "independent": ("lda_mllt", ADAPTED),
+    FMLLR: ("fmllr", ADAPTED),
+    LDA_MLLT: ("lda_mllt", ADAPTED),
     "features": ("fbank_mfcc", BOTH),
     "unlabelled": ("fbank", MEL),
 }
 STAGES = {
     "lstm_ce": (LSTM, ["ali", "fbank", "lang"], [], "fbank"),
     "lstm_smbr": (LSTM, ["denominators", "fbank", "lstm_ce"], [], "fbank"),
-    "lstm_fmllr": (ON_GMM, ["lda_mllt", "plp/train", "sat"], ["adapted"], "adapted"),
-    "blstm": (BLSTM, ["plp/train", "sat/topology.json"], ["independent"], "independent"),
-    "chain": (TdnnfConfig(3 * ADAPTED, **TDNNF), ["adapted", "plp/train"], [], "adapted"),
+    "lstm_fmllr": (ON_GMM, ["lda_mllt", "plp/train", "sat"], [FMLLR], FMLLR),
+    "blstm": (
+        BLSTM,
+        ["plp/train", "sat/topology.json"],
+        [LDA_MLLT],
+        LDA_MLLT,
+    ),
+    "chain": (
+        TdnnfConfig(3 * ADAPTED, **TDNNF),
+        [FMLLR, "plp/train"],
+        [],
+        FMLLR,
+    ),
     "chain_mel": (TdnnfConfig(3 * MEL, **TDNNF), ["fbank", "plp/train"], [], "fbank"),
     "ctc": (CTC, ["features/normaliser.json", "records/train", "units"], [], "features"),
     "student_ce": (LSTM, ["fbank/train", "unlabelled/normaliser.json"], [], "unlabelled"),

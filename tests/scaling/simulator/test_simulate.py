@@ -10,8 +10,7 @@ from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.ssgd import BUCKET_BYTES
 from toolkit.scaling.simulator.methods import simulate
-from toolkit.scaling.simulator.network import GIGABIT, Network, NetworkCards
-from toolkit.scaling.simulator.run import Scenario, StepTimes
+from toolkit.scaling.simulator.run import GIGABIT, Network, NetworkCards, Scenario, StepTimes
 from toolkit.scaling.simulator.tasks import FrameTask, SyntheticConfig, synthetic_frames
 
 FREE = Network(per_host=4, between=1e9, inside=1e9, latency=0, latency_inside=0)

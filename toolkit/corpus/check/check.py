@@ -48,7 +48,7 @@ def check(
       progress: called with (files decoded, files).
       remember: called with the path and the digest of every file that was read.
       feature_faults: what is wrong with the features of a corpus that has features instead of
-        audio, see `toolkit.features.kaldi.check`; None: it has audio, which is decoded.
+        audio, see `toolkit.kaldi.feature_check`; None: it has audio, which is decoded.
 
     Returns:
       Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the

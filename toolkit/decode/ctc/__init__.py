@@ -1,5 +1,1 @@
 """CTC decoding: searches with and without a dictionary, on the same posteriors (A21)."""
-
-from toolkit.kernel_cache import use_kernel_cache
-
-use_kernel_cache()

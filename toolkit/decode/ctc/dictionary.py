@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from toolkit.decode.ctc.kernels import CONTEXT, NGRAM, NODE, WORD
 from toolkit.errors import ToolkitError
+from toolkit.kernels import njit
 from toolkit.lang.ngram import LOG_ZERO, BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.units import Units

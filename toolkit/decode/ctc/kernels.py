@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from toolkit.kernels import njit
 
 NO_LM, NGRAMS, FORECAST = 0, 1, 2
 ROOT = 0

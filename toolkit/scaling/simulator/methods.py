@@ -33,9 +33,9 @@ from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD, decode
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.gtc import GtcState
-from toolkit.scaling.simulator.network import NetworkCards
 from toolkit.scaling.simulator.run import (
     MOMENTUM,
+    NetworkCards,
     OptimizerName,
     Optimizers,
     Outcome,
@@ -349,27 +349,27 @@ class Adpsgd:
         run, scenario = self._run, self._run.scenario
         members = range(number * self._group, min((number + 1) * self._group, run.workers))
         rate = scenario.rate_at(run.done, run.workers)
-        taken = self._shares[number].take()
-        if taken is None:
+        minibatch = self._shares[number].take()
+        if minibatch is None:
             return
         run.take(len(members))
-        first = taken.first * run.workers + taken.owner * self._group
+        first = minibatch.first * run.workers + minibatch.owner * self._group
         minibatches = list(range(first, first + len(members)))
         times = run.draw(members)
-        size, others = scenario.model_bytes, len(members) - 1
+        size, num_other_members = scenario.model_bytes, len(members) - 1
         reduction = run.network.all_reduce(len(members), size)
         broadcast = run.network.broadcast(len(members), size) if self._count > 1 else 0.0
-        run.outcome.sent += (2 + (self._count > 1)) * others * size
+        run.outcome.sent += (2 + (self._count > 1)) * num_other_members * size
         run.outcome.computed += times.sum()
         run.outcome.communicated += (reduction + broadcast) * len(members)
 
         def end() -> None:
-            after = weights
+            new_weights = weights
             if run.task:
                 gradients = run.task.gradients(weights[None], minibatches, scenario.frames)
                 mean = gradients.mean(dim=0, keepdim=True)
                 update = self._optimizers[number].step(weights[None], mean, rate)[0] - weights
-                after = self._learners[number].add(update)
+                new_weights = self._learners[number].add(update)
                 if run.due:
                     models = [learner.weights() for learner in self._learners]
                     run.track(torch.stack(models).mean(dim=0))
@@ -377,7 +377,7 @@ class Adpsgd:
             if scenario.host_rate and self._count > 1:
                 copied = self._cards.copy(copied, members[0], size / scenario.host_rate)
             self._finished = max(self._finished, copied + broadcast)
-            self._clock.at(copied + broadcast, lambda: self._begin(number, after))
+            self._clock.at(copied + broadcast, lambda: self._begin(number, new_weights))
             self._requested[number] = True
             self._average(number)
 
@@ -390,11 +390,11 @@ class Adpsgd:
         if not (is_active(number) and neighbours and self._requested[number]) or self._busy[number]:
             return
         self._requested[number], self._busy[number] = False, True
-        other = partner(number, self._count, self._pattern, self._averagings[number])
+        peer_number = partner(number, self._count, self._pattern, self._averagings[number])
         self._averagings[number] += 1
         began, size = self._clock.now, self._run.scenario.model_bytes
-        ranks = number * self._group, other * self._group
-        learner, peer = self._learners[number], self._learners[other]
+        ranks = number * self._group, peer_number * self._group
+        learner, peer = self._learners[number], self._learners[peer_number]
         weights = learner.weights()
 
         def arrive() -> None:
@@ -424,11 +424,11 @@ def asgd(run: Run) -> Outcome:
 
     def begin(worker: int, weights: torch.Tensor) -> None:
         rate = scenario.rate_at(run.done, run.workers)
-        taken = shares[worker].take()
-        if taken is None:
+        minibatch = shares[worker].take()
+        if minibatch is None:
             return
         run.take(1)
-        minibatches = [taken.first * run.workers + taken.owner]
+        minibatches = [minibatch.first * run.workers + minibatch.owner]
         seconds = float(run.draw([worker])[0])
         outcome.computed += seconds
 
@@ -491,10 +491,10 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
-        mine = left[: len(gradients)]
-        mine += gradients
-        sent = rounding(mine)
-        mine -= sent
+        residuals = left[: len(gradients)]
+        residuals += gradients
+        sent = rounding(residuals)
+        residuals -= sent
         return optimizer.step(weights[None], sent.mean(dim=0, keepdim=True), rate)[0]
 
     exchange = lambda: all_reduce(run, share)  # noqa: E731
@@ -533,9 +533,9 @@ class CorrectedState(GtcState):
         """See `GtcState`."""
         self._velocity.mul_(MOMENTUM).add_(gradient)
         message = super().encode(self._velocity)
-        own = torch.zeros_like(self._velocity)
-        decode(message, self.threshold, own)
-        self._velocity[own != 0] = 0.0
+        sent = torch.zeros_like(self._velocity)
+        decode(message, self.threshold, sent)
+        self._velocity[sent != 0] = 0.0  # momentum factor masking: elements that were sent
         return message
 
 

@@ -113,6 +113,37 @@ class Task(Protocol):
         """Return the mean loss and the accuracy on the validation frames."""
 
 
+class EpochSampler:
+    """Indices of minibatches; every epoch has its own permutation of the training data.
+
+    Args:
+      size: samples of an epoch: frames or chunks.
+      seed: of the permutations.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size, self._seed = size, seed
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
+
+    def __call__(self, first: int, count: int) -> Tensor:
+        """Return the indices [count] of a minibatch.
+
+        Args:
+          first: samples before it, over all epochs.
+          count: its number of samples; it may go on into the next epochs.
+        """
+        parts = []
+        while count:
+            epoch, offset = divmod(first, self._size)
+            if epoch != self._epoch:
+                order = np.random.default_rng([self._seed, epoch]).permutation(self._size)
+                self._epoch, self._order = epoch, torch.from_numpy(order)
+            part = self._order[offset : offset + count]
+            parts.append(part)
+            first, count = first + len(part), count - len(part)
+        return torch.cat(parts)
+
+
 class FrameTask:
     """See `Task`: cross entropy of a network with ReLU hidden layers, on flat weights.
 
@@ -133,7 +164,8 @@ class FrameTask:
         self._valid = valid
         self._sizes = [train.inputs.shape[1], *hidden, classes]
         self._seed = seed
-        self._order: tuple[int, Tensor] | None = None
+        self.sample_indices = EpochSampler(len(train), seed)
+        """Frames of a minibatch by (frames before it, number of frames)."""
         pairs = list(zip(self._sizes, self._sizes[1:], strict=False))
         self._splits = [n for inputs, outputs in pairs for n in (inputs * outputs, outputs)]
         self.size = sum(self._splits)
@@ -197,26 +229,6 @@ class FrameTask:
             for i, inputs in enumerate(self._sizes[:-1])
         ]
 
-    def sample_indices(self, first: int, count: int) -> Tensor:
-        """Return the frames of a minibatch; every epoch has its own permutation.
-
-        Args:
-          first: samples before it, over all epochs.
-          count: its number of samples.
-
-        Returns:
-          [count] indices of training frames.
-        """
-        epoch, place = divmod(first, self.frames)
-        if self._order is None or self._order[0] != epoch:
-            order = np.random.default_rng([self._seed, epoch]).permutation(self.frames)
-            self._order = epoch, torch.from_numpy(order)
-        here = self._order[1][place : place + count]
-        missing = count - len(here)
-        if not missing:
-            return here
-        return torch.cat([here, self.sample_indices(first + len(here), missing)])
-
 
 def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
     """Draw training and validation frames, in their order in time."""
@@ -270,7 +282,8 @@ class SequenceTask:
         """P, number of weights."""
         self.frames = self._targets.numel()
         """Frames of an epoch."""
-        self._order: tuple[int, np.ndarray] | None = None
+        self.sample_indices = EpochSampler(len(self._targets), seed)
+        """Chunks of a minibatch by (chunks before it, number of chunks)."""
 
     def reseeded(self, seed: int) -> "SequenceTask":
         """Return the same task with other initial weights and another order of the chunks."""
@@ -283,7 +296,7 @@ class SequenceTask:
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
         """See `Task`; `frames` are whole chunks."""
         chunks = frames // CHUNK
-        found = []
+        gradients = []
         for index, number in enumerate(minibatches):
             if index == 0 or len(weights) > 1:
                 vector_to_parameters(weights[index], self._parameters)
@@ -292,8 +305,8 @@ class SequenceTask:
             targets = self._targets[chosen].flatten()
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets)
             parts = torch.autograd.grad(loss, self._parameters)
-            found.append(torch.cat([part.reshape(-1) for part in parts]))
-        return torch.stack(found)
+            gradients.append(torch.cat([part.reshape(-1) for part in parts]))
+        return torch.stack(gradients)
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor) -> tuple[float, float]:
@@ -303,26 +316,6 @@ class SequenceTask:
         targets = self._valid_targets.flatten()
         loss = nn.functional.cross_entropy(logits, targets)
         return float(loss), float((logits.argmax(dim=1) == targets).double().mean())
-
-    def sample_indices(self, first: int, count: int) -> Tensor:
-        """Return the chunks of a minibatch; every epoch has its own permutation.
-
-        Args:
-          first: chunks before it, over all epochs.
-          count: its number of chunks.
-
-        Returns:
-          [count] indices of training chunks.
-        """
-        total, parts = len(self._targets), []
-        while count:
-            epoch, place = divmod(first, total)
-            if self._order is None or self._order[0] != epoch:
-                self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(total)
-            here = self._order[1][place : place + count]
-            parts.append(here)
-            first, count = first + len(here), count - len(here)
-        return torch.from_numpy(np.concatenate(parts))
 
 
 class _Lstm(nn.Module):

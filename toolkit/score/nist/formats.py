@@ -137,7 +137,7 @@ def timed_words(entries: Iterable[CtmEntry]) -> list[TimedWord]:
 
 def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
     """Yield the words and alternatives of a channel in its order."""
-    before = 0.0
+    previous_start = 0.0
     inside: list[CtmEntry] | None = None
     for entry in entries:
         token = entry.token.upper()
@@ -145,19 +145,21 @@ def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
             inside = []
         elif token == END and inside is not None:
             starts = [e.start for e in inside if e.start == e.start]
-            before = min(starts, default=before)
+            previous_start = min(starts, default=previous_start)
             middles = (_middle(e, 0.0) for e in inside if e.token.upper() != NEXT)
             text = _in_braces(entry, inside)
-            yield TimedWord(entry.utterance, entry.channel, before, max(middles, default=0.0), text)
+            yield TimedWord(
+                entry.utterance, entry.channel, previous_start, max(middles, default=0.0), text
+            )
             inside = None
         elif token in (BEGIN, END) or (token.startswith("<ALT") and inside is None):
             raise CtmError(f"{_place(entry)}: {quoted(entry.token)} does not match the one before")
         elif inside is not None:
             inside.append(entry)
         else:
-            before = entry.start if entry.start == entry.start else before
-            middle = _middle(entry, before)
-            yield TimedWord(entry.utterance, entry.channel, before, middle, entry.token)
+            previous_start = entry.start if entry.start == entry.start else previous_start
+            middle = _middle(entry, previous_start)
+            yield TimedWord(entry.utterance, entry.channel, previous_start, middle, entry.token)
     if inside is not None:
         raise CtmError(f"{_place(entries[-1])}: {BEGIN} without an {END}")
 
@@ -417,11 +419,11 @@ def _assign_words(
         yield segment, " ".join(word.text for word in words[first:at])
 
 
-def _id(segment: StmSegment, taken: dict[str, str]) -> str:
+def _id(segment: StmSegment, recordings: dict[str, str]) -> str:
     start, end = round(1000 * segment.start), round(1000 * segment.end)
     id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}"
     copy = 2
-    while id in taken:  # speakers who talk at once in one channel
+    while id in recordings:  # speakers who talk at once in one channel
         id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}#{copy}"
         copy += 1
     return id

@@ -65,18 +65,18 @@ class Glm:
         Raises:
           GlmError: names the file and the line.
         """
-        held = _applied(list(read_lines(path, GlmError)), kind, side)
-        if not held:
+        rule_lines = _applied(list(read_lines(path, GlmError)), kind, side)
+        if not rule_lines:
             raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
-        comment = re.findall(r"[!-~]*", held[0][1])[0]
-        rule = "=>" in held[0][1] and any(map(str.isalnum, comment))
+        comment = re.findall(r"[!-~]*", rule_lines[0][1])[0]
+        rule = "=>" in rule_lines[0][1] and any(map(str.isalnum, comment))
         if rule or comment[:1].isalnum():
             raise GlmError(
-                f"{path}:{held[0][0]}: the first word of the rules' file marks its comments, and"
-                f" {quoted(comment)} is none: put a line ;; above it"
+                f"{path}:{rule_lines[0][0]}: the first word of the rules' file marks its comments, "
+                f"and {quoted(comment)} is none: put a line ;; above it"
             )
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
-        for number, line in held[1:]:
+        for number, line in rule_lines[1:]:
             line = line.rstrip()
             if not line or (comment and line.startswith(comment)):
                 continue
@@ -125,8 +125,12 @@ class Glm:
         """The rules as they are compared, by the first character of what they replace."""
         rules: dict[str, list[Rule]] = {}
         for rule in self.rules:
-            source, before, after = map(self._compared, (rule.source, rule.before, rule.after))
-            rules.setdefault(source[:1], []).append(Rule(source, rule.target, before, after))
+            source, left_context, right_context = map(
+                self._compared, (rule.source, rule.before, rule.after)
+            )
+            rules.setdefault(source[:1], []).append(
+                Rule(source, rule.target, left_context, right_context)
+            )
         return rules
 
     def _compared(self, text: str) -> str:
@@ -171,15 +175,15 @@ def glm_name(path: Path) -> str:
 
 def _applied(lines: list[tuple[int, str]], kind: Kind, side: Side) -> list[tuple[int, str]]:
     """Return the lines that hold for a format and side."""
-    held, applies = [], True
+    rule_lines, applies = [], True
     for number, line in lines:
         match = _APPLIES.match(line)
         if match:
             named = [part.strip(" ()") for part in match[1].lower().split("|")]
             applies = any(part in kind or part in side for part in named if part)
         if applies:
-            held.append((number, line))
-    return held
+            rule_lines.append((number, line))
+    return rule_lines
 
 
 def _rule(line: str) -> Rule:
@@ -189,9 +193,12 @@ def _rule(line: str) -> Rule:
     opening, closing = context.find("["), context.find("]")
     if not slash or (opening >= 0 and closing < opening):
         return Rule(_unbracketed(source), _target(replacement))
-    before, _, after = context.partition("_")
+    left_context, _, right_context = context.partition("_")
     return Rule(
-        _unbracketed(source), _target(target), _unbracketed(before), _unbracketed(after.lstrip("_"))
+        _unbracketed(source),
+        _target(target),
+        _unbracketed(left_context),
+        _unbracketed(right_context.lstrip("_")),
     )
 
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numba import njit
 
 from toolkit.errors import ToolkitError
+from toolkit.kernels import njit
 from toolkit.score.alignment import (
     CORRECT,
     DELETION,
@@ -140,8 +140,8 @@ def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequenc
             inner, at = _alternatives(tokens, at, nested=True)
             filled = tuple(items for items in inner if items)
             if not filled:
-                shown = quoted(" ".join(tokens))
-                raise GrammarError(f"{shown}: braces without a word: write @ for none")
+                quoted_tokens = quoted(" ".join(tokens))
+                raise GrammarError(f"{quoted_tokens}: braces without a word: write @ for none")
             alternatives[-1].append(Choice(filled))
         else:
             alternatives[-1].append(_unmarked(token))
@@ -252,11 +252,11 @@ class Network:
         number = {arc: n for n, arc in enumerate(order)}
         if sum(len(nodes[arcs[arc][1]].into) for arc in order) > _MOST:
             raise GrammarError("too many alternatives in a row: split the utterance")
-        before = [[number[p] for p in nodes[arcs[arc][1]].into] for arc in order]
+        predecessors = [[number[p] for p in nodes[arcs[arc][1]].into] for arc in order]
         return cls(
             tuple(arcs[arc][0] for arc in order),
-            np.cumsum([0, *map(len, before)]),
-            np.array([p for each in before for p in each], np.int64),
+            np.cumsum([0, *map(len, predecessors)]),
+            np.array([p for each in predecessors for p in each], np.int64),
             tuple(number[arc] for arc in nodes[stop].into),
         )
 
@@ -470,12 +470,12 @@ def _align_marked_texts(
     ref_texts, hyp_texts = [""] * len(refs), [""] * len(hyps)
     # Steps of the texts whose best path through alternatives is known.
     steps: dict[int, bytes] = {}
-    for n, both in enumerate(zip(refs, hyps, strict=True)):
-        if not any(map(grammar.marks, both)):
-            ref_texts[n], hyp_texts[n] = (single_spaced(normalise(text)) for text in both)
+    for n, texts in enumerate(zip(refs, hyps, strict=True)):
+        if not any(map(grammar.marks, texts)):
+            ref_texts[n], hyp_texts[n] = (single_spaced(normalise(text)) for text in texts)
             continue
         try:
-            sides = [mapped(parse(text), normalise, grammar) for text in both]
+            sides = [mapped(parse(text), normalise, grammar) for text in texts]
             if all(_one_path(items, grammar) for items in sides):
                 ref_texts[n], hyp_texts[n] = (" ".join(map(str, items)) for items in sides)
                 continue  # the alignment of words takes far less memory than that of networks

@@ -150,7 +150,7 @@ def _table(
     score: Score, title: str, total: str, values: Callable[..., tuple[float, ...]]
 ) -> Iterator[str]:
     speakers = _by_speaker(score)
-    rows = [(*_sizes(own), *values(own)) for own in speakers.values()]
+    rows = [(*_sizes(speaker_score), *values(speaker_score)) for speaker_score in speakers.values()]
     everything = (*_sizes(score.utterances), *values(score.utterances))
     averages = [
         (name, tuple(average(column) for column in zip(*rows, strict=True)))
@@ -165,8 +165,8 @@ def _table(
 
     def line(name: str, row: Sequence[float], decimals: bool) -> str:
         sizes = " ".join(f"{n:6.1f}" if decimals else f"{n:6.0f}" for n in row[:2])
-        rest = " ".join(f"{n:6.1f}" if decimals or decimal else f"{n:6.0f}" for n in row[2:])
-        return f"| {name:<{width}} | {sizes} | {rest} |"
+        columns = " ".join(f"{n:6.1f}" if decimals or decimal else f"{n:6.0f}" for n in row[2:])
+        return f"| {name:<{width}} | {sizes} | {columns} |"
 
     head = f"| {'SPKR':<{width}} | {'# Snt':>6} {'# Wrd':>6} | "
     head += " ".join(f"{name:>6}" for name in _HEADS) + " |"

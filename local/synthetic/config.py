@@ -1,0 +1,43 @@
+"""Settings of the demo corpus."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from toolkit.config.fields import NonNegativeInt, Positive, Range, Settings
+from toolkit.corpus.config import CorpusConfig
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(CorpusConfig, Settings):
+    """Size and difficulty of the demo corpus, besides the settings of any corpus."""
+
+    train_speakers: Annotated[int, Range(1, 32)] = 32
+    """Voices in train (at most 32); dev has 6 and test 4 other ones."""
+    train_hours: Positive = 1.2
+    """Hours of training speech, shared evenly by the speakers."""
+    dev_hours: Positive = 0.15
+    """Hours of dev."""
+    test_hours: Positive = 0.1
+    """Hours of test."""
+    snr_db: tuple[float, float] = (0.0, 15.0)
+    """Range of the signal-to-noise ratio, drawn per utterance."""
+    t60_seconds: tuple[Annotated[float, Range(0.05)], float] = (0.15, 0.5)
+    """Range of the reverberation time, drawn per utterance."""
+    direct_to_reverberant_db: tuple[float, float] = (0.0, 8.0)
+    """Range of the direct sound's energy over the reverberation's, drawn per utterance."""
+    lm_sentences: NonNegativeInt = 5000
+    """Sentences in `lm.txt`."""
+    seed: int = 1
+    """Random seed of texts, rooms and noise."""
+
+    def __post_init__(self) -> None:
+        CorpusConfig.__post_init__(self)
+        Settings.__post_init__(self)
+
+    def check(self) -> None:
+        """Refuse ranges whose first value is the higher."""
+        super().check()
+        for name in ("snr_db", "t60_seconds", "direct_to_reverberant_db"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")

@@ -1,0 +1,7 @@
+"""Fixtures that the tests of other packages make, for those of their formats in Kaldi."""
+
+from tests.decode.conftest import recogniser
+from tests.features.conftest import make_cut, small_store
+from tests.fsa.conftest import random_graph, toy
+
+__all__ = ["make_cut", "random_graph", "recogniser", "small_store", "toy"]

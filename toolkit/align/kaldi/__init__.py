@@ -1,1 +1,0 @@
-"""Alignments in Kaldi's formats, in and out."""

@@ -1,1 +1,0 @@
-"""Import, export and validation of Kaldi data directories."""

@@ -1,0 +1,184 @@
+"""Kaldi's wav.scp: recordings by id, the commands among them, and the tables beside it."""
+
+import dataclasses
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.corpus.audio_headers import is_shortened
+from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, locate
+from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
+from toolkit.storage.paths import PathMap, map_path, printable
+from toolkit.storage.words import key_and_rest
+
+PIPE_CLOSED = 141
+"""The status of a program that wrote on when the next one, such as `head`, had ended."""
+DECODERS = {
+    "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
+    "sph2pipe": {"-p"},
+}
+"""Programs that decode a file, with the options that change nothing for a reader of the file."""
+
+RunPipe = Callable[[str, str], Audio]
+"""(recording id, shell command) -> the audio it writes."""
+
+
+def read_scp(
+    path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[tuple[str, Audio]]:
+    """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
+
+    The channels are those of the file reco2file_and_channel beside it, if there is one.
+    """
+    sides = _sides(path.parent / "reco2file_and_channel")
+    recordings = [
+        (
+            line.id,
+            faulty_audio(line)
+            if line.fault
+            else _recording(path, line.id, line.rest, run_pipe, path_map),
+        )
+        for line in read_lines(path)
+    ]
+    return [(id, dataclasses.replace(audio, side=sides.get(id))) for id, audio in recordings]
+
+
+def _sides(path: Path) -> dict[str, str | None]:
+    """Read reco2file_and_channel: the channel of each recording."""
+    if not path.is_file():
+        return {}
+    rows = [(id, rest.split()) for id, rest in read_pairs(path)]
+    names = count_from_one(fields[1] if len(fields) > 1 else None for _, fields in rows)
+    return {id: name for (id, _), name in zip(rows, names, strict=True)}
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """A line of a data directory's file."""
+
+    id: str
+    """Its first word."""
+    rest: str
+    """What follows."""
+    fault: str = ""
+    """File, line and bytes of a line that is not UTF-8."""
+
+
+def read_lines(path: Path) -> list[TableLine]:
+    """Split every line that is not blank at its first white space, which is ASCII's.
+
+    The mark with which editors of Windows begin files is no part of the first id.
+    """
+    counts = LineCounts()
+    numbered = list(decoded_lines(path, ManifestError, counts))
+    lines = []
+    for number, line in numbered:
+        id, rest = key_and_rest(line)
+        if is_faulty(line):
+            fault = f"{path}:{number}: {counts.describe(line)}"
+            lines.append(TableLine(printable(id).replace("\0", "\\x00"), printable(rest), fault))
+        elif id:
+            lines.append(TableLine(id, rest))
+    return lines
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Read the lines as `read_lines` does, without those that are not UTF-8."""
+    return [(line.id, line.rest) for line in read_lines(path) if not line.fault]
+
+
+def faulty_audio(line: TableLine) -> Audio:
+    """Return the audio of a line that is not UTF-8: a fault of its utterance."""
+    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
+
+
+def _recording(
+    scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
+) -> Audio:
+    folder = scp.parent
+    if not source:
+        return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
+    if not source.endswith("|"):
+        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
+    decoded = _decoded_file(source)
+    if decoded is not None:
+        name, channel = decoded
+        path = str(locate(folder, map_path(name, path_map)))
+        if not (run_pipe and is_shortened(path)):
+            note = ("replaced-pipe", f"{path} for `{source}`")
+            return Audio(path, recording_id=id, note=note, channel=channel)
+    if run_pipe is not None:
+        return run_pipe(id, source[:-1].strip())
+    return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
+
+
+def _decoded_file(command: str) -> tuple[str, str | None] | None:
+    """Return FILE and channel of a command that only decodes it with flac, sph2pipe or sox."""
+    if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
+        return None
+    try:
+        path, *arguments = shlex.split(command[:-1])
+    except ValueError:
+        return None
+    program, channel = os.path.basename(path), None
+    if program == "sox":
+        *arguments, effect, channel = arguments if len(arguments) == 6 else [*arguments, "", ""]
+        picks_channel = (
+            arguments[1:] == ["-t", "wav", "-"] and effect == "remix" and channel.isdecimal()
+        )
+        return (
+            (arguments[0], channel) if picks_channel and not arguments[0].startswith("-") else None
+        )
+    while program == "sph2pipe" and len(arguments) > 2:
+        if arguments[:2] == ["-f", "wav"]:
+            del arguments[:2]
+        elif arguments[0] == "-p":
+            del arguments[0]
+        elif arguments[0] == "-c" and arguments[1] in ("1", "2"):
+            channel = arguments[1]
+            del arguments[:2]
+        else:
+            break
+    options = {argument for argument in arguments if argument.startswith("-")}
+    files = [argument for argument in arguments if not argument.startswith("-")]
+    plain = program in DECODERS and options <= DECODERS[program]
+    return (files[0], channel) if plain and len(files) == 1 else None
+
+
+class PipeRunner:
+    """Runs commands and keeps their output as files in `folder`, so that each runs only once.
+
+    A command that ends with an error or writes nothing is a fault. Where bash is installed, that
+    goes for each program of a pipeline, otherwise for its last.
+
+    The commands are the user's own and can do anything: use it only when the configuration says
+    `allow_pipes`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, id: str, command: str) -> Audio:
+        """Return the audio that `command` writes to its standard output."""
+        name = hashlib.sha256(command.encode()).hexdigest()[:20]
+        path = self._folder.absolute() / f"{name}.wav"
+        if not path.exists() or not path.stat().st_size:
+            bash = shutil.which("bash")
+            shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
+            process = subprocess.run([*shell, command], capture_output=True, check=False)
+            if process.returncode not in (0, PIPE_CLOSED) or not process.stdout:
+                last = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
+                how = f"ended with status {process.returncode}"
+                how = how if process.returncode else "wrote nothing"
+                detail = f"`{command}` {how}: {' '.join(last)}".removesuffix(": ")
+                return Audio(command, recording_id=id, fault=("unreadable-audio", detail))
+            with open_atomically(path, "wb") as file:
+                file.write(process.stdout)
+        return Audio(str(path), recording_id=id)

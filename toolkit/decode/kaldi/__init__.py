@@ -1,1 +1,0 @@
-"""Export of lang directories, decoding graphs and log-likelihoods for Kaldi and its relatives."""

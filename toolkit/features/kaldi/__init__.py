@@ -1,1 +1,0 @@
-"""Import and export of features in Kaldi archives."""

@@ -1,1 +1,0 @@
-"""Topologies, trees and transition ids as Kaldi has them."""

@@ -1,0 +1,1 @@
+"""Kaldi's and OpenFst's formats, in and out."""

@@ -1,0 +1,246 @@
+"""Alignments in Kaldi's archives of integer vectors, and phones as CTM, in and out."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.align.store import (
+    FRAME_SECONDS,
+    LOW_RATE_SECONDS,
+    AlignmentStore,
+    Outcome,
+    phone_times,
+    write_alignments,
+    write_table,
+)
+from toolkit.align.times import CtmEntry, TimedToken, write_ctm
+from toolkit.errors import ToolkitError
+from toolkit.hmm.topology import Topology
+from toolkit.kaldi.archive_writer import ArchiveWriter
+from toolkit.kaldi.integers import read_int_vectors
+from toolkit.kaldi.model import KaldiTransitions
+from toolkit.kaldi.tables import native, writer_path
+from toolkit.storage.files import write_atomically
+
+STATES = "states.tsv"
+PER_SHARD = 500
+"""Utterances of a shard: to load one, the header of its whole shard is read."""
+
+
+class KaldiAlignmentError(ToolkitError):
+    """Alignments that do not fit the HMMs of the system they are given for."""
+
+
+def export_alignments(ali: Path, system: Path, out: Path) -> int:
+    """Write an alignment folder as `ali.ark` and `ali.scp`, with the meaning of its numbers.
+
+    The numbers are this toolkit's HMM states (one for each state of each phone), not pdfs of a
+    Kaldi model nor its transition ids: `states.tsv` lists state, phone and position in the phone.
+    `phones.ctm` holds the phones of each utterance and their times, for any other program.
+
+    Args:
+      ali: an `AlignmentStore`'s folder.
+      system: the folder of the system that made it, for its topology.
+      out: the folder to write.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiAlignmentError: an alignment with states that the system does not have.
+    """
+    store, topology = AlignmentStore(ali), Topology.load(Path(system) / "topology.json")
+    ids = sorted(store.ids, key=str.encode)
+    if not ids:
+        raise KaldiAlignmentError(f"{ali} holds no alignments")
+    out = Path(out)
+    ark = writer_path(out / "ali.ark")
+
+    def write_states() -> Iterator[tuple[str, str, list[TimedToken]]]:
+        """Write the states of each utterance, and yield its phones: none is kept in memory."""
+        with ArchiveWriter(native().Int32VectorWriter, ark, out / "ali.scp") as writer:
+            for utterance in ids:
+                states = store.load(utterance)
+                _check_states(utterance, states, topology)
+                writer.write(utterance, states.tolist())
+                yield utterance, "1", phone_times(states, topology)
+
+    write_ctm(write_states(), out / "phones.ctm")
+    write_atomically(out / STATES, "".join(f"{line}\n" for line in _state_lines(topology)))
+    return len(ids)
+
+
+def import_alignments(table: Path, system: Path, out: Path, model: Path | None = None) -> int:
+    """Write a folder of alignments from an archive of HMM states or of transition ids.
+
+    Args:
+      table: `.scp` or archive, binary or text, gzipped or not.
+      system: the folder of the system whose states are wanted.
+      out: an `AlignmentStore`'s folder to write.
+      model: Kaldi's model whose transition ids the archive has; the phones of `system` are its own,
+        as `read_senones` takes them over. None: the archive is what `export_alignments` wrote.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiAlignmentError: states that the system does not have.
+    """
+    topology = Topology.load(Path(system) / "topology.json")
+    state_of_id = None if model is None else _states_of_ids(model, topology)
+    alignments: dict[str, Tensor] = {}
+    for utterance, states in read_int_vectors(table):
+        if utterance in alignments:
+            raise KaldiAlignmentError(f"{table}: {utterance!r} occurs twice: remove one")
+        if state_of_id is not None:
+            if len(states) and not 0 < states.min() <= states.max() < len(state_of_id):
+                wrong = states.max() if states.min() > 0 else states.min()
+                raise KaldiAlignmentError(
+                    f"{utterance}: {model} has no transition id {int(wrong)}: give the model that "
+                    "made the alignments"
+                )
+            states = state_of_id[states]
+        alignments[utterance] = torch.from_numpy(states)
+        _check_states(utterance, alignments[utterance], topology)
+    return _write_store(alignments, Path(out), {})
+
+
+def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
+    """[ids + 1] int32, the state of the topology of each of Kaldi's transition ids; -1 of id 0."""
+    known = KaldiTransitions.read(model)
+    sizes = [known.num_states[phone] for phone in sorted(known.num_states)]
+    if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
+        raise KaldiAlignmentError(
+            f"{model}: its phones are not those of the system, with as many states: make the "
+            "system of its tree (toolkit kaldi import-senones)"
+        )
+    place = np.searchsorted(sorted(known.num_states), known.phone)
+    states = np.array(topology.first_state_ids)[place] + known.state
+    return np.append(-1, states).astype(np.int32)
+
+
+def import_phone_times(
+    entries: Iterable[CtmEntry], system: Path, num_frames: Mapping[str, int], out: Path
+) -> int:
+    """Write a folder of alignments from phones and their times, such as another aligner's.
+
+    The frames of a phone are distributed evenly over its HMM states in order. Frames between phones
+    are silence, or, where there are too few for it, the phone's before them (at the beginning,
+    behind them). An utterance with a phone that is unknown or too short fails, and the table says
+    why.
+
+    Args:
+      entries: phones of this system's symbols.
+      system: the folder of the system whose states are wanted.
+      num_frames: of each utterance that is to be aligned, such as a feature store's.
+      out: an `AlignmentStore`'s folder to write.
+
+    Returns:
+      Number of utterances aligned.
+
+    Raises:
+      KaldiAlignmentError: no utterance could be aligned.
+    """
+    topology = Topology.load(Path(system) / "topology.json")
+    phones: dict[str, list[CtmEntry]] = {}
+    for entry in entries:
+        phones.setdefault(entry.utterance, []).append(entry)
+    alignments, failed = {}, {}
+    for utterance in sorted(num_frames):
+        try:
+            alignments[utterance] = _states_of(
+                phones.get(utterance, []), topology, num_frames[utterance]
+            )
+        except ValueError as error:
+            failed[utterance] = str(error)
+    if not alignments:
+        raise KaldiAlignmentError(
+            f"none of {len(num_frames)} utterances could be aligned; "
+            + "; ".join(f"{u}: {why}" for u, why in list(failed.items())[:1])
+        )
+    return _write_store(alignments, Path(out), failed)
+
+
+def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
+    """The HMM states [T] of phones with their times; ValueError where they do not fit."""
+    seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
+    silence = topology.silence
+    spans: list[tuple[int, int]] = []  # (phone, frames)
+    at = 0
+
+    def fill(until: int) -> None:
+        """Insert silence up to a frame, or extend the phone before it."""
+        gap = until - at
+        if gap >= topology.min_frames(silence):
+            spans.append((silence, gap))
+        elif gap > 0:
+            spans[-1] = (spans[-1][0], spans[-1][1] + gap)
+
+    for entry in sorted(entries, key=lambda entry: entry.start):
+        if entry.token not in topology.phones:
+            raise ValueError(f"no phone {entry.token!r} among {' '.join(topology.phones[:5])} ...")
+        start = min(max(at, round(entry.start / seconds)), num_frames)
+        end = min(max(start, round(entry.end / seconds)), num_frames)
+        if not spans and start < topology.min_frames(silence):
+            start = 0  # too short a pause: the first phone begins at once
+        fill(start)
+        spans.append((topology.phones.index(entry.token) + 1, end - start))
+        at = end
+    if not spans:
+        raise ValueError("no phones")
+    fill(num_frames)
+    return torch.tensor([s for span in spans for s in _states(topology, *span)], dtype=torch.int32)
+
+
+def _states(topology: Topology, phone: int, frames: int) -> list[int]:
+    """Distribute frames over the states of a phone."""
+    if frames < topology.min_frames(phone):
+        raise ValueError(
+            f"{topology.phones[phone - 1]} has {frames} frames and needs "
+            f"{topology.min_frames(phone)}"
+        )
+    number = topology.num_states(phone)
+    if topology.onset:
+        found = [min(i, number - 1) for i in range(frames)]
+    elif frames < number:  # silence, whose middle states may be left out
+        found = [round(i * (number - 1) / (frames - 1)) for i in range(frames)]
+    else:
+        found = [i * number // frames for i in range(frames)]
+    return [topology.state_id(phone, state) for state in found]
+
+
+def _check_states(utterance: str, states: Tensor, topology: Topology) -> None:
+    if not len(states):
+        raise KaldiAlignmentError(f"{utterance}: has no frames")
+    if states.min() < 0 or states.max() >= topology.num_state_ids:
+        raise KaldiAlignmentError(
+            f"{utterance}: the states {int(states.min())} to {int(states.max())} are not all "
+            f"among the system's 0 to {topology.num_state_ids - 1}: they belong to another system, "
+            "or are Kaldi's transition ids (import its phone times instead)"
+        )
+
+
+def _state_lines(topology: Topology) -> Iterator[str]:
+    yield "state\tphone\tposition"
+    for phone in topology.phone_ids():
+        for state in range(topology.num_states(phone)):
+            yield f"{topology.state_id(phone, state)}\t{topology.phones[phone - 1]}\t{state}"
+
+
+def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, str]) -> int:
+    """Write shards and the table in place of all that the folder holds of other alignments."""
+    (out / "table.tsv").unlink(missing_ok=True)
+    for path in [*out.glob("ali.*.tar"), *out.glob("ali.*.tsv")]:
+        path.unlink()
+    names = sorted(alignments)
+    for number, begin in enumerate(range(0, max(len(names), 1), PER_SHARD)):
+        own = {name: alignments[name] for name in names[begin : begin + PER_SHARD]}
+        write_alignments(out / f"ali.{number:06d}.tar", own)
+    outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in names]
+    outcomes += [Outcome(u, "failed", math.nan, 0.0, failed[u]) for u in sorted(failed)]
+    write_table(out / "table.tsv", outcomes)
+    return len(alignments)

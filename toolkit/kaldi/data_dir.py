@@ -1,0 +1,253 @@
+"""Reads and writes Kaldi data directories."""
+
+import dataclasses
+import itertools
+import math
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.manifest import (
+    CHANNEL_NAME,
+    ManifestError,
+    audio_of,
+    channel_name,
+    channel_of,
+    has_audio,
+    mark_no_speaker,
+    mark_other_speaker,
+    speaker_of,
+    text_of,
+)
+from toolkit.corpus.pairing import (
+    Audio,
+    FaultyText,
+    channel_index,
+    from_one,
+    pair,
+)
+from toolkit.corpus.wav_scp import RunPipe, faulty_audio, read_lines, read_pairs, read_scp
+from toolkit.storage.files import write_atomically
+from toolkit.storage.paths import PathMap
+
+
+def read_kaldi_dir(
+    folder: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
+) -> list[MonoCut]:
+    """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
+
+    - A path in wav.scp is mapped by `path_map`; a relative one is looked for from `folder` and
+      each folder above it.
+    - Lines that are not UTF-8 are faults of their utterances.
+    - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE, with `-c 2` and
+      `sox FILE -t wav - remix 2 |` as its second channel. Any other command is refused as a fault
+      of its utterances, or given to `run_pipe` (see `toolkit.corpus.wav_scp.PipeRunner`).
+    - Lines may be in any order.
+    - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel of
+      a file of several. Numbers in segments are from 0, as extract-segments reads them, unless
+      none is 0 and one above 1. Where nothing names a channel, all are averaged.
+    - A segment's end of -1 is the end of the recording.
+    - The speaker of an utterance that utt2spk lacks, or names without a speaker, is its recording,
+      with a warning of the check. Of two speakers the first is kept, likewise.
+
+    Returns:
+      Cuts; faults are recorded in them for the check to report.
+
+    Raises:
+      ManifestError: no wav.scp or text.
+    """
+    for name in ("wav.scp", "text"):
+        if not (folder / name).is_file():
+            raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
+    recordings = read_scp(folder / "wav.scp", run_pipe, path_map)
+    audio: Iterable[tuple[str, Audio]] = recordings
+    if (folder / "segments").is_file():
+        audio = _segments(folder / "segments", _by_id(recordings))
+    return pair_with_text(folder, audio)
+
+
+def pair_with_text(
+    folder: Path, audio: Iterable[tuple[str, Audio]], recordings: Mapping[str, str] | None = None
+) -> list[MonoCut]:
+    """Make cuts of the audio, or features, of utterances with the `text` and `utt2spk` of a folder.
+
+    Args:
+      folder: a data directory.
+      audio: (utterance id, audio or features), in any order.
+      recordings: the recording of utterances whose `audio` does not name it; it counts as their
+        speaker where `utt2spk` has none.
+    """
+    named = (folder / "utt2spk").is_file()
+    speakers, others = _read_speakers(folder / "utt2spk") if named else ({}, {})
+    texts = [
+        (line.id, FaultyText(line.fault) if line.fault else line.rest)
+        for line in read_lines(folder / "text")
+    ]
+    cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
+    lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
+    for cut in cuts:
+        if cut.id not in speakers:
+            mark_no_speaker(cut, lacking, (recordings or {}).get(cut.id))
+        if cut.id in others:
+            mark_other_speaker(cut, others[cut.id])
+    return cuts
+
+
+def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Read utt2spk: the first speaker of each utterance; where lines differ, the first other."""
+    speakers: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for id, speaker in read_pairs(path):
+        if speaker and speakers.setdefault(id, speaker) != speaker:
+            others.setdefault(id, f"{path}: {speakers[id]}, not {speaker}")
+    return speakers, others
+
+
+def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
+    """Keep the first recording of each id, with a note if there are others."""
+    table: dict[str, Audio] = {}
+    for id, item in recordings:
+        if id in table:
+            note = ("duplicate-recording", f"wav.scp: {id}: {table[id].path}, not {item.path}")
+            item = dataclasses.replace(table[id], note=note)
+        table[id] = item
+    return table
+
+
+def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
+    """Read the lines `utterance recording start end [channel]`."""
+    lines = read_lines(path)
+    rows = [line.rest.split() for line in lines]
+    numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
+    first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
+    return [
+        (line.id, faulty_audio(line) if line.fault else _segment(row, recordings, first))
+        for line, row in zip(lines, rows, strict=True)
+    ]
+
+
+def _is_number(channel: str) -> bool:
+    return channel.isdecimal() and channel.isascii() and len(channel) < 5
+
+
+def _segment(row: list[str], recordings: dict[str, Audio], first: int) -> Audio:
+    """Read `recording start end [channel]`; numbers of channels begin at `first`."""
+    name, *numbers = row or [""]
+    if name not in recordings:
+        return Audio(name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp"))
+    whole = recordings[name]
+    try:
+        start, end = (float(number) for number in numbers[:2])
+        if not (math.isfinite(start) and math.isfinite(end)):
+            raise ValueError
+    except ValueError:
+        fault = whole.fault or (
+            "bad-segment",
+            f"segments: not `recording start end`: {' '.join(row)!r}",
+        )
+        return Audio(whole.path, recording_id=name, fault=fault)
+    channel = from_one(numbers[2], first) if len(numbers) > 2 else whole.channel
+    return Audio(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
+
+
+def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
+    """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
+
+    Where a cut is on one channel of a file of several, or its channel has a name,
+    reco2file_and_channel is written too, with A for the first channel and B for the second; wav.scp
+    then has a command that takes that channel (sph2pipe -c, sox).
+
+    Without parts, segments of an earlier export are removed. All files are sorted by bytes, as
+    Kaldi's tools require. FLAC and SPHERE files are given as the commands with which
+    Kaldi reads them (flac, sph2pipe).
+
+    Raises:
+      ManifestError: two cuts have the same id, a recording id has two files, an id contains white
+        space, an audio file has a name that Kaldi would run, or a cut has features and no audio.
+    """
+    cuts = sorted(cuts, key=lambda cut: cut.id.encode())
+    for cut in cuts:
+        if not has_audio(cut):
+            raise ManifestError(
+                f"{cut.id} has Kaldi features and no audio: use the data directory that it is from"
+            )
+    for cut, next_cut in itertools.pairwise(cuts):
+        if cut.id == next_cut.id:
+            raise ManifestError(f"utterance id {cut.id!r} occurs twice: leave one of them out")
+    whole = all(
+        cut.recording_id == cut.id
+        and cut.start == 0
+        and abs(cut.duration - cut.recording.duration) < 1e-6
+        for cut in cuts
+    )
+    sources: dict[str, str] = {}
+    for cut in cuts:
+        source = _source(audio_of(cut), cut.id, _channel_of_several(cut))
+        if sources.setdefault(cut.recording_id, source) != source:
+            raise ManifestError(
+                f"recording id {cut.recording_id!r} is that of two files or channels, the second of"
+                f" {audio_of(cut)}: give each an id of its own"
+            )
+    utterances: dict[str, list[str]] = {}
+    for cut in cuts:
+        utterances.setdefault(speaker_of(cut), []).append(cut.id)
+    for name in [*sources, *utterances, *(c.id for c in cuts)]:
+        if len(name.split()) != 1:
+            raise ManifestError(
+                "Kaldi's ids must not be empty or contain white space, as that of the utterance,"
+                f" recording or speaker {name!r}: rename it"
+            )
+    tables = {
+        "wav.scp": sources,
+        "text": {cut.id: text_of(cut) for cut in cuts},
+        "utt2spk": {cut.id: speaker_of(cut) for cut in cuts},
+        "spk2utt": {speaker: " ".join(ids) for speaker, ids in utterances.items()},
+    }
+    if whole:
+        (folder / "segments").unlink(missing_ok=True)
+    else:
+        tables["segments"] = {
+            cut.id: f"{cut.recording_id} {cut.start:.4f} {cut.end:.4f}" for cut in cuts
+        }
+    (folder / "reco2file_and_channel").unlink(missing_ok=True)
+    if any(CHANNEL_NAME in (cut.custom or {}) or _channel_of_several(cut) for cut in cuts):
+        tables["reco2file_and_channel"] = {
+            cut.recording_id: f"{_file_id(cut)} {_side(cut)}" for cut in cuts
+        }
+    for name, table in tables.items():
+        lines = (f"{key} {table[key]}".rstrip() for key in sorted(table, key=str.encode))
+        write_atomically(folder / name, "".join(f"{line}\n" for line in lines))
+
+
+def _channel_of_several(cut: MonoCut) -> int | None:
+    """Return the channel, from 1, of a cut on one channel of a file of several; None: another."""
+    channel = channel_of(cut)
+    return None if channel is None or cut.recording.num_channels == 1 else channel + 1
+
+
+def _side(cut: MonoCut) -> str:
+    """Return the side of a cut, of which Kaldi knows A and B."""
+    return "B" if channel_index(channel_name(cut)) == 1 else "A"
+
+
+def _file_id(cut: MonoCut) -> str:
+    """Return the name of a cut's file, which the recordings of its channels share."""
+    if _channel_of_several(cut) is None:
+        return cut.recording_id
+    return "_".join(Path(audio_of(cut)).stem.split())
+
+
+def _source(path: str, id: str, channel: int | None) -> str:
+    if path.rstrip().endswith("|") or len(path.splitlines()) > 1:
+        raise ManifestError(
+            f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename it"
+        )
+    quoted, suffix = shlex.quote(path), Path(path).suffix.lower()
+    if suffix == ".sph":
+        side = "" if channel is None else f"-c {channel} "
+        return f"sph2pipe -f wav -p {side}{quoted} |"
+    if channel is not None:
+        return f"sox {quoted} -t wav - remix {channel} |"
+    return f"flac -c -d -s {quoted} |" if suffix == ".flac" else path

@@ -1,0 +1,494 @@
+"""Kaldi's dictionary directories (data/local/dict) and the words of its lang directories."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import (
+    POSITIONS,
+    Lexicon,
+    Pronunciation,
+    with_positions,
+    without_positions,
+)
+from toolkit.lang.policy import TextPolicy
+from toolkit.lang.probabilities import (
+    Entry,
+    EntryProbabilities,
+    LexiconProbabilities,
+    remove_probabilities,
+)
+from toolkit.lang.tables import (
+    END,
+    EPSILON,
+    SILENCE,
+    SPOKEN_NOISE,
+    START,
+    UNKNOWN,
+    SymbolTable,
+)
+from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import TextLines, read_lines
+from toolkit.storage.reading import quoted
+from toolkit.storage.words import split_words
+
+SILENCE_WORD = "!SIL"
+WEIGHTED = "lexiconp.txt"
+_OOV_WORDS = (UNKNOWN, "<unk>", "<oov>", "<OOV>", "<SPOKEN_NOISE>", "<spoken_noise>", "[UNK]")
+_STRESS = re.compile(r"(.+?)([0-9])")
+_RESERVED = frozenset({EPSILON, START, END, "#0"})
+_SILENCES = (SILENCE, SPOKEN_NOISE)
+_BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
+
+
+class KaldiDictError(ToolkitError):
+    """A dictionary directory that is incomplete, or a lexicon that cannot become one."""
+
+
+def write_dict(lang: Lang, folder: Path) -> int:
+    """Write the directory that Kaldi's prepare_lang.sh reads.
+
+    lexicon.txt; lexiconp.txt, where every probability is 1 if the vocabulary has none, and if it
+    has, lexiconp_silprob.txt and silprob.txt; silence_phones.txt, optional_silence.txt,
+    nonsilence_phones.txt (the stresses of a phone in one line, so that they share tree roots) and
+    extra_questions.txt (silence, and the phones of each stress). Position markers (_B, _I, _E, _S)
+    are removed, since prepare_lang.sh adds them. The out-of-vocabulary word is `<UNK>`.
+
+    Args:
+      lang: the vocabulary.
+      folder: the directory to write.
+
+    Returns:
+      Number of pronunciations, those of silence and <UNK> included.
+
+    Raises:
+      KaldiDictError: a word or phone that Kaldi reserves.
+    """
+
+    def unmarked(entry: Entry) -> Entry:
+        word, phones = entry
+        return word, without_positions(phones) if lang.position_dependent else phones
+
+    entries = dict.fromkeys(map(unmarked, lang.lexicon.pairs()))
+    entries[SILENCE_WORD, (SILENCE,)] = None
+    pairs = sorted(entries, key=lambda pair: pair[0].encode())
+    shares = dict.fromkeys(pairs, 1.0)
+    if lang.probabilities is not None:
+        known = {entry: lang.probabilities.of(entry) for entry in lang.lexicon.pairs()}
+        known[SILENCE_WORD, (SILENCE,)] = EntryProbabilities(1.0, lang.probabilities.overall)
+        found = replace(lang.probabilities, entries=known).renamed(unmarked)
+        shares = {entry: found.of(entry).pronunciation for entry in pairs}
+        found.save(folder)
+    else:
+        remove_probabilities(folder)
+    speech = sorted({p for _, phones in pairs for p in phones} - {SILENCE, SPOKEN_NOISE})
+    _check(pairs, speech)
+    silence = (SILENCE, SPOKEN_NOISE)
+    files = {
+        "lexicon.txt": (f"{word} {' '.join(phones)}" for word, phones in pairs),
+        "lexiconp.txt": (f"{w} {share!r} {' '.join(p)}" for (w, p), share in shares.items()),
+        "silence_phones.txt": silence,
+        "optional_silence.txt": (SILENCE,),
+        "nonsilence_phones.txt": map(" ".join, group_by(speech, strip_stress).values()),
+        "extra_questions.txt": map(" ".join, [silence, *group_by(speech, stress_of).values()]),
+    }
+    for name, lines in files.items():
+        write_atomically(Path(folder) / name, "".join(f"{line}\n" for line in lines))
+    return len(pairs)
+
+
+def _check(pairs: Iterable[tuple[str, Pronunciation]], phones: Iterable[str]) -> None:
+    for word, _ in pairs:
+        if word in _RESERVED:
+            raise KaldiDictError(f"Kaldi reserves the word {word!r}: take it out of the lexicon")
+    for phone in phones:
+        if phone.startswith("#") or phone.endswith(POSITIONS):
+            raise KaldiDictError(
+                f"the phone {phone!r} looks to Kaldi like a disambiguation symbol or a "
+                "position-dependent phone: rename it in the lexicon"
+            )
+
+
+def strip_stress(phone: str) -> str:
+    """Remove the stress of a phone: AH0 becomes AH."""
+    match = _STRESS.fullmatch(phone)
+    return match[1] if match else phone
+
+
+def stress_of(phone: str) -> str:
+    """Return the stress of a phone: 0 for AH0, nothing for T."""
+    match = _STRESS.fullmatch(phone)
+    return match[2] if match else ""
+
+
+def group_by(phones: Iterable[str], kind: Callable[[str], str]) -> dict[str, list[str]]:
+    """Collect the phones of each kind, kinds sorted."""
+    groups: dict[str, list[str]] = {}
+    for phone in phones:
+        groups.setdefault(kind(phone), []).append(phone)
+    return dict(sorted(groups.items()))
+
+
+@dataclass(frozen=True)
+class KaldiDict:
+    """The words of a dictionary directory, and notes on what a `Lang` cannot represent."""
+
+    lexicon: Lexicon
+    """Words as a text policy spells them; SIL and SPN are the silence phones."""
+    renamed: Mapping[str, str]
+    """Silence phones with other names in Kaldi, and their names here."""
+    notes: tuple[str, ...]
+    probabilities: LexiconProbabilities | None = None
+    """Those of lexiconp_silprob.txt and silprob.txt, or of lexiconp.txt."""
+    policy: TextPolicy = field(default_factory=TextPolicy)
+    """How its words are spelled."""
+
+    def _lang(self, lexicon: Lexicon) -> Lang:
+        return replace(Lang.of(lexicon), normaliser=self.policy.id, tags=self.policy.tags)
+
+    def lang(self, position_dependent: bool) -> Lang:
+        """Make a vocabulary of them.
+
+        Args:
+          position_dependent: mark the phones by their place in the word (see `with_positions`).
+        """
+        if not position_dependent:
+            return replace(self._lang(self.lexicon), probabilities=self.probabilities)
+        known = self.probabilities
+        if known is not None:
+            known = known.renamed(lambda entry: (entry[0], with_positions(entry[1])))
+        return replace(self._lang(self.lexicon.with_positions()), probabilities=known)
+
+
+def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
+    """Read the dictionary directory of a Kaldi recipe.
+
+    The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, all other
+    silence phones become SPN. Words pronounced as silence alone are left out, as the graphs put
+    silence between words; so are out-of-vocabulary words such as `<unk>`, as `<UNK>` is added.
+    Probabilities are read from lexiconp_silprob.txt and silprob.txt, else from lexiconp.txt if one
+    there is not 1; silence is then as likely as none, as in Kaldi.
+
+    Args:
+      folder: the directory.
+      policy: how words are spelled; by default in upper case.
+
+    Raises:
+      KaldiDictError: a file is missing, or a line has a fault; names file and line.
+    """
+    folder, spelling = Path(folder), policy or TextPolicy()
+    silence = [p for _, line in _lines(folder / "silence_phones.txt") for p in line]
+    optional = [p for _, line in _lines(folder / "optional_silence.txt") for p in line]
+    speech = {p for _, line in _lines(folder / "nonsilence_phones.txt") for p in line}
+    if len(optional) != 1 or optional[0] not in silence:
+        raise KaldiDictError(
+            f"{folder / 'optional_silence.txt'}: expected one of the phones of silence_phones.txt"
+        )
+    renamed = {p: SILENCE if p == optional[0] else SPOKEN_NOISE for p in silence}
+    clash = sorted(speech & {SILENCE, SPOKEN_NOISE, *renamed})
+    if clash:
+        raise KaldiDictError(f"{folder}: {clash[0]!r} is both silence and nonsilence")
+
+    def here(entry: Entry) -> Entry | None:
+        word, phones = entry
+        mapped = tuple(renamed.get(p, p) for p in phones)
+        if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
+            return None
+        return spelling.lexicon_key(word), mapped
+
+    lexicon, left_out = Lexicon(), Counter()
+    for where, word, phones in _pronunciations(folder):
+        unknown = [p for p in phones if p not in speech and p not in renamed]
+        if unknown:
+            raise KaldiDictError(f"{where}: the phone {quoted(unknown[0])} is in no list of phones")
+        entry = here((word, phones))
+        if entry is not None:
+            lexicon.add(*entry)
+        elif word not in _RESERVED:
+            left_out[word] += 1
+    if not lexicon:
+        raise KaldiDictError(f"{folder}: no word with a pronunciation is left")
+    notes = []
+    if left_out:
+        notes.append(f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}")
+    others = {p: here for p, here in renamed.items() if p != here}
+    if others:
+        notes.append("phones renamed: " + ", ".join(f"{a} to {b}" for a, b in others.items()))
+    found = LexiconProbabilities.load(folder) or _even_silence(folder)
+    return KaldiDict(lexicon, others, tuple(notes), found and found.renamed(here), spelling)
+
+
+def _even_silence(folder: Path) -> LexiconProbabilities | None:
+    """Return the probabilities of lexiconp.txt, None without one or where all are 1."""
+    if not (folder / WEIGHTED).is_file():
+        return None
+    entries = {
+        (word, phones): EntryProbabilities(share, 0.5)
+        for _, word, share, phones in _weighted(folder / WEIGHTED)
+    }
+    if all(p.pronunciation == 1 for p in entries.values()):
+        return None
+    return LexiconProbabilities(entries, 0.5, 1.0, 1.0, 0.5)
+
+
+def _pronunciations(folder: Path) -> Iterator[tuple[str, str, Pronunciation]]:
+    """Yield (file and line, word, phones) from lexicon.txt, else lexiconp.txt."""
+    plain = folder / "lexicon.txt"
+    if not plain.is_file():
+        yield from (
+            (where, word, phones) for where, word, _, phones in _weighted(folder / WEIGHTED)
+        )
+        return
+    for where, (word, *phones) in _lines(plain):
+        yield where, word, _some(where, word, phones)
+
+
+def _weighted(path: Path) -> Iterator[tuple[str, str, float, Pronunciation]]:
+    """Yield (file and line, word, probability, phones) from lexiconp.txt."""
+    for where, (word, *rest) in _lines(path):
+        share = _probability(where, rest[0] if rest else "")
+        yield where, word, share, _some(where, word, rest[1:])
+
+
+def _some(where: str, word: str, phones: Sequence[str]) -> Pronunciation:
+    if not phones:
+        raise KaldiDictError(f"{where}: the word {quoted(word)} has no phones")
+    return tuple(phones)
+
+
+def _probability(where: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise KaldiDictError(f"{where}: {quoted(text)} is not a probability (above 0, up to 1)")
+    return value
+
+
+def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (file and line, fields) of the lines that are not blank."""
+    if not path.is_file():
+        raise KaldiDictError(f"{path.parent} is not a dictionary directory: it has no {path.name}")
+    lines = TextLines(KaldiDictError)
+    for number, line in lines.read(path):
+        if line.strip():
+            yield f"{path}:{number}", split_words(line)
+    lines.finish()
+
+
+def write_lang(lang: Lang, folder: Path) -> None:
+    """Write a lang directory without its topology and transducers.
+
+    phones.txt and words.txt are the toolkit's own, so that ids in its alignments, lattices and
+    graphs mean the same there; oov; in phones/ the sets silence, nonsilence, optional_silence,
+    context_indep and disambig (.txt, .int, .csl), sets, roots, extra_questions, wdisambig,
+    align_lexicon, and word_boundary if phones are position-dependent. Roots are those of this
+    toolkit's trees: one for each HMM state of a base phone, none of them of silence split.
+    `toolkit.kaldi.graph.write_lang_dir` adds topology and transducers.
+
+    Args:
+      lang: the vocabulary.
+      folder: the directory to write.
+
+    Raises:
+      KaldiDictError: a word has white space of Unicode in it, which Kaldi refuses.
+    """
+    folder = Path(folder)
+    _check_words(lang.words)
+    lang.phones.write(folder / "phones.txt")
+    lang.words.write(folder / "words.txt")
+    _write(folder / "oov.txt", [UNKNOWN])
+    _write(folder / "oov.int", [str(lang.words[UNKNOWN])])
+    speech = [phone for phone in lang.real_phones if phone not in _SILENCES]
+    sets = {
+        "silence": _SILENCES,
+        "nonsilence": speech,
+        "optional_silence": [SILENCE],
+        "context_indep": _SILENCES,
+        "disambig": lang.disambig_symbols,
+    }
+    for name, phones in sets.items():
+        _write_both(lang, folder, name, [("", [phone], "") for phone in phones])
+        ids = [lang.phones[phone] for phone in phones]
+        _write(folder / f"phones/{name}.csl", [":".join(map(str, ids))])
+
+    marked = lang.position_dependent
+    groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(marked)).values()]
+    _write_both(lang, folder, "sets", [("", phones, "") for phones in groups])
+    how = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
+    roots = [(how.get(phones[0], "not-shared split "), phones, "") for phones in groups]
+    _write_both(lang, folder, "roots", roots)
+    questions = [_SILENCES, *group_by(speech, _stress(marked)).values()]
+    questions += group_by(speech, lambda phone: phone[-2:]).values() if marked else []
+    _write_both(lang, folder, "extra_questions", [("", phones, "") for phones in questions])
+    if marked:
+        kinds = [("", [phone], f" {_boundary(phone)}") for phone in lang.real_phones]
+        _write_both(lang, folder, "word_boundary", kinds)
+    _write(folder / "phones/wdisambig.txt", ["#0"])
+    _write(folder / "phones/wdisambig_phones.int", [str(lang.phones["#0"])])
+    _write(folder / "phones/wdisambig_words.int", [str(lang.words["#0"])])
+
+    entries = [("<eps>", (SILENCE,)), *lang.lexicon.pairs()]
+    words = (f"{word} {word} {' '.join(phones)}" for word, phones in entries)
+    _write(folder / "phones/align_lexicon.txt", words)
+    _write(folder / "phones/align_lexicon.int", (_ids(lang, *entry) for entry in entries))
+
+
+def _check_words(words: SymbolTable) -> None:
+    for word in words:
+        if any(c.isspace() for c in word):
+            raise KaldiDictError(
+                f"the word {quoted(word)} has white space in it (a no-break space?), which Kaldi "
+                "refuses: take it out of the lexicon"
+            )
+
+
+def _base(marked: bool) -> Callable[[str], str]:
+    """What the variants of a phone have in common."""
+    return lambda phone: strip_stress(phone[:-2] if marked else phone)
+
+
+def _stress(marked: bool) -> Callable[[str], str]:
+    return lambda phone: stress_of(phone[:-2] if marked else phone)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    write_atomically(path, "".join(f"{line}\n" for line in lines))
+
+
+def _write_both(
+    lang: Lang, folder: Path, name: str, rows: Sequence[tuple[str, Sequence[str], str]]
+) -> None:
+    """Write lines of phones, with what stands before and behind them, as symbols and as ids."""
+    symbols = (f"{before}{' '.join(phones)}{behind}" for before, phones, behind in rows)
+    _write(folder / f"phones/{name}.txt", symbols)
+    ids = (
+        f"{before}{' '.join(str(lang.phones[phone]) for phone in phones)}{behind}"
+        for before, phones, behind in rows
+    )
+    _write(folder / f"phones/{name}.int", ids)
+
+
+def _boundary(phone: str) -> str:
+    """The place in its word that a phone stands for; SPN, being <UNK>, is a word by itself."""
+    kinds = {SILENCE: "nonword", SPOKEN_NOISE: "singleton"}
+    return kinds.get(phone) or _BOUNDARIES[phone[-2:]]
+
+
+def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:
+    number = lang.words[word]
+    return " ".join(map(str, [number, number, *(lang.phones[phone] for phone in phones)]))
+
+
+def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tuple[str, ...]]:
+    """Read the words of a lang directory from words.txt and phones/align_lexicon.txt.
+
+    The toolkit numbers words and phones in its own order: ids of the directory mean nothing
+    afterwards. Phones are position-dependent if the directory's are. The phone of
+    phones/optional_silence.txt becomes SIL, all other silence phones become SPN. Words that are
+    silence alone, and the out-of-vocabulary word (oov.txt), are left out.
+
+    Args:
+      folder: the directory.
+      policy: how words are spelled; by default in upper case.
+
+    Returns:
+      The vocabulary, and notes on what was changed.
+
+    Raises:
+      KaldiDictError: a file is missing, or a line has a fault; names file and line.
+    """
+    folder, spelling = Path(folder), policy or TextPolicy()
+    phones = SymbolTable.read(_required(folder / "phones.txt"))
+    silence = set(_words(folder / "phones/silence.txt"))
+    optional = set(_words(folder / "phones/optional_silence.txt"))
+    unknown = set(_words(folder / "oov.txt"))
+    with_marks = (folder / "phones/word_boundary.txt").is_file()
+    lexicon, left_out = Lexicon(), set()
+    path = _required(folder / "phones/align_lexicon.txt")
+    for number, line in read_lines(path, KaldiDictError):
+        if not line.strip():
+            continue
+        fields = split_words(line)
+        if len(fields) < 3 or any(phone not in phones for phone in fields[2:]):
+            raise KaldiDictError(f"{path}:{number}: not `word word phone ...`: {quoted(line)}")
+        word = fields[0]
+        bare = tuple(fields[2:])
+        kinds = [_kind(phone, silence, optional) for phone in bare]
+        if word in unknown or word == "<eps>" or set(kinds) == {SILENCE}:
+            left_out |= {word} - {"<eps>"}
+            continue
+        plain = without_positions(bare) if with_marks else bare
+        spelled = spelling.lexicon_key(word)
+        lexicon.add(spelled, (kind or p for kind, p in zip(kinds, plain, strict=True)))
+    if not lexicon:
+        raise KaldiDictError(f"{path}: no word with a pronunciation is left")
+    notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}",)
+    lang = Lang.of(lexicon.with_positions() if with_marks else lexicon)
+    lang = replace(lang, normaliser=spelling.id, tags=spelling.tags)
+    return lang, notes if left_out else ()
+
+
+def _kind(phone: str, silence: set[str], optional: set[str]) -> str:
+    """Return SIL or SPN for a silence phone, an empty string for a nonsilence phone."""
+    if phone in optional or (phone.endswith(POSITIONS) and phone[:-2] in optional):
+        return SILENCE
+    return SPOKEN_NOISE if phone in silence else ""
+
+
+def _words(path: Path) -> list[str]:
+    return [
+        word for _, line in read_lines(_required(path), KaldiDictError) for word in line.split()
+    ]
+
+
+def _required(path: Path) -> Path:
+    if not path.is_file():
+        raise KaldiDictError(f"{path}: no such file: is its folder Kaldi's lang directory?")
+    return path
+
+
+def read_lexicon(
+    path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
+) -> Dictionary:
+    """Read the pronunciations of a file or of one of Kaldi's directories.
+
+    Args:
+      path: a file, see `toolkit.lang.dictionary.read_dictionary`; or a folder: Kaldi's dict (words,
+        probabilities, silence phones and optional silence) or lang (the words of
+        phones/align_lexicon.txt, without positions).
+      strip_stress: of a file, see `toolkit.lang.dictionary.read_entries`.
+      policy: how words are spelled; by default in upper case.
+
+    Raises:
+      LexiconError, KaldiDictError: names file and line.
+    """
+    if not path.is_dir():
+        return read_dictionary(path, strip_stress, policy)
+    if (path / "silence_phones.txt").is_file():
+        kaldi = read_dict(path, policy)
+        questions = _existing(path / EXTRA_QUESTIONS)
+        return Dictionary(kaldi.lexicon, kaldi.probabilities, kaldi.notes, questions)
+    if not (path / "words.txt").is_file():
+        raise KaldiDictError(
+            f"{path} is neither Kaldi's dict folder (silence_phones.txt, lexicon.txt) nor its lang "
+            "folder (words.txt, phones/align_lexicon.txt)"
+        )
+    lang, notes = read_lang(path, policy)
+    marked = lang.position_dependent
+    lexicon = Lexicon()
+    for word, phones in lang.lexicon.pairs():
+        if word != UNKNOWN:
+            lexicon.add(word, without_positions(phones) if marked else phones)
+    questions = _existing(path / "phones" / EXTRA_QUESTIONS)
+    return Dictionary(lexicon, notes=notes, extra_questions=questions)
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.is_file() else None

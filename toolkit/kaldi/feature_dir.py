@@ -1,0 +1,232 @@
+"""Kaldi data directories that have features (feats.scp) and need no audio.
+
+The cuts of such a directory name the archive in place of an audio file. What extracts features from
+audio then copies the matrices, and manifests, checks and stages treat the archive as they treat
+audio: a changed archive is noticed by its content.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from lhotse import MonoCut
+
+from toolkit.corpus.manifest import FEATURE_MATRIX, ManifestError, audio_of
+from toolkit.corpus.pairing import NOT_UTF8, Audio, FeatureMatrix
+from toolkit.corpus.wav_scp import TableLine, read_lines, read_pairs
+from toolkit.kaldi.data_dir import pair_with_text
+from toolkit.kaldi.tables import (
+    RANGE,
+    Entry,
+    KaldiIoError,
+    read_matrix,
+    read_shape,
+    scp_entry,
+)
+from toolkit.storage.paths import PathMap
+from toolkit.storage.reading import NATURAL, validated
+
+HALF_MAX = 65504.0
+"""The largest 16-bit float: feature stores hold such."""
+FRAME_SHIFT_MS = 10.0
+"""Step of the features that the recipes are made for."""
+SHIFT_TOLERANCE = 0.05
+"""Relative difference from `FRAME_SHIFT_MS` that is rounding: Kaldi divides durations, which are up
+to 25 ms longer than the frames, by numbers of frames."""
+MIN_FRAMES = 100
+"""Shorter utterances do not tell the frame shift."""
+EDGE_SECONDS = 0.1
+"""Difference between times and frames that windows at the edges and rounding explain; one percent
+of the utterance is added."""
+_PLACE = {"offset": NATURAL, "range": str, "dimension": NATURAL}
+
+
+@dataclass(frozen=True)
+class KaldiFormat:
+    """Description of features made by Kaldi in the manifest of a store."""
+
+    dimension: int
+    """Values per frame."""
+    kind: str = "kaldi"
+    """Type of features."""
+    frame_shift_ms: float = 10.0
+    """Step in milliseconds."""
+    sampling_rate: int = 16000
+    """Sampling rate of the audio, in Hz."""
+
+    def read(self, cut: MonoCut) -> np.ndarray:
+        """Read the features of a cut, see `read_features`."""
+        return read_features(cut)
+
+
+def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
+    """Read feats.scp, text and, if present, utt2spk, segments, utt2dur and utt2num_frames.
+
+    - An archive in feats.scp is mapped by `path_map`; a relative path is looked for from the
+      working directory, then from the folder and those above it. Commands are never run.
+    - Frames are of 10 ms. Where a file frame_shift or utt2dur says otherwise, it is an error.
+    - Where utt2num_frames, segments or utt2dur contradict the number of frames, the check says so.
+    - Speakers are as in `toolkit.kaldi.data_dir.read_kaldi_dir`.
+    - cmvn.scp is not read: means by speaker are computed from the features.
+
+    Returns:
+      Cuts whose recordings name archives; faults are recorded in them for the check to report.
+
+    Raises:
+      ManifestError: no feats.scp or text, or another frame shift.
+    """
+    for name in ("feats.scp", "text"):
+        if not (folder / name).is_file():
+            raise ManifestError(f"{folder} has no features: there is no file {name!r}")
+    features = [
+        (line.id, _features(line, folder, path_map)) for line in read_lines(folder / "feats.scp")
+    ]
+    num_frames = {id: item.features.num_frames for id, item in features if item.features}
+    _check_frame_shift(folder, num_frames)
+    segments = {id: rest.split() for id, rest in _pairs(folder / "segments")}
+    expected = _ExpectedFrames(folder, segments)
+    features = [(id, expected.noted(id, item)) for id, item in features]
+    named = {id for id, _ in features}
+    for line in read_lines(folder / "text"):
+        if line.id not in named:
+            fault = ("missing-features", f"{folder / 'feats.scp'} has no line for it")
+            features.append((line.id, Audio(line.id, fault=fault)))
+            named.add(line.id)
+    recordings = {id: fields[0] for id, fields in segments.items() if fields}
+    return pair_with_text(folder, features, recordings)
+
+
+def read_features(cut: MonoCut) -> np.ndarray:
+    """Read the features of a cut that `read_feature_dir` has made: [T, F] float32.
+
+    Raises:
+      KaldiIoError: they cannot be read, or are of another size than when the cut was made.
+    """
+    entry = feature_entry(cut)
+    matrix = read_matrix(entry)
+    size = round(cut.recording.duration * 1000 / FRAME_SHIFT_MS), feature_dimension(cut)
+    if matrix.shape != size:
+        raise KaldiIoError(
+            f"{cut.id}: {entry.path} has {matrix.shape} values there, not {size}: it has changed, "
+            "prepare the data again"
+        )
+    return matrix
+
+
+def feature_entry(cut: MonoCut) -> Entry:
+    """Return where the features of a cut are.
+
+    Raises:
+      KaldiIoError: its manifest does not say.
+    """
+    try:
+        place = validated((cut.custom or {}).get(FEATURE_MATRIX), _PLACE, FEATURE_MATRIX)
+        if not RANGE.fullmatch(place["range"]):
+            raise ValueError(f"{place['range']!r} is no range")
+    except ValueError as error:
+        raise KaldiIoError(f"{cut.id}: {error}: prepare the data again") from error
+    return Entry(cut.id, Path(audio_of(cut)), place["offset"], place["range"])
+
+
+def feature_dimension(cut: MonoCut) -> int:
+    """Return the number of values per frame of a cut that `read_feature_dir` has made."""
+    return cut.custom[FEATURE_MATRIX]["dimension"]
+
+
+def _features(line: TableLine, folder: Path, path_map: PathMap) -> Audio:
+    """Locate the features of a line of feats.scp and read their size."""
+    if line.fault:
+        return Audio(line.id, fault=(NOT_UTF8, line.fault))
+    try:
+        where = str(folder / "feats.scp")
+        entry = scp_entry(line.id, line.rest, folder, where, path_map=path_map)
+        rows, columns = read_shape(entry)
+    except KaldiIoError as error:
+        return Audio(line.id, fault=("unreadable-features", str(error)))
+    if not rows or not columns:
+        return Audio(line.id, fault=("empty-features", f"{entry.path}: {rows} x {columns} values"))
+    matrix = FeatureMatrix(rows, columns, entry.offset, entry.range)
+    return Audio(str(entry.path), features=matrix)
+
+
+def _pairs(path: Path) -> list[tuple[str, str]]:
+    """Read the lines of a file that a data directory may lack."""
+    return read_pairs(path) if path.is_file() else []
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
+    """Check that frames are of 10 ms, as far as the directory tells.
+
+    Raises:
+      ManifestError: they are not.
+    """
+    path, shift_ms = folder / "frame_shift", None
+    if path.is_file():
+        seconds = [_number(line.id) for line in read_lines(path)]
+        shift_ms = 1000 * seconds[0] if seconds and seconds[0] is not None else math.nan
+    elif (folder / "utt2dur").is_file():
+        path = folder / "utt2dur"
+        durations = {id: _number(text) for id, text in read_pairs(path)}
+        shifts = [
+            1000 * duration / num_frames[id]
+            for id, duration in durations.items()
+            if duration is not None and num_frames.get(id, 0) >= MIN_FRAMES
+        ]
+        shift_ms = median(shifts) if shifts else None
+    if shift_ms is None:
+        return
+    if not abs(shift_ms - FRAME_SHIFT_MS) <= SHIFT_TOLERANCE * FRAME_SHIFT_MS:
+        raise ManifestError(
+            f"{path}: the features have a frame every {shift_ms:.4g} ms. HMMs and networks of the "
+            f"recipes are made for {FRAME_SHIFT_MS:g} ms: compute the features with that shift"
+        )
+
+
+class _ExpectedFrames:
+    """The numbers of frames that the other files of a data directory lead to expect."""
+
+    def __init__(self, folder: Path, segments: Mapping[str, list[str]]) -> None:
+        self._num_frames = dict(_pairs(folder / "utt2num_frames"))
+        self._durations = dict(_pairs(folder / "utt2dur"))
+        self._segments = segments
+
+    def noted(self, id: str, item: Audio) -> Audio:
+        """Return the features of an utterance, with a note if their number of frames is another."""
+        if item.features is None:
+            return item
+        num_frames = item.features.num_frames
+        expected = _number(self._num_frames.get(id, ""))
+        if expected is not None and expected != num_frames:
+            return _with_note(item, f"{expected:g} in utt2num_frames")
+        durations = {
+            "segments": self._segment_seconds(id),
+            "utt2dur": _number(self._durations.get(id, "")),
+        }
+        for name, seconds in durations.items():
+            if seconds is not None:
+                difference = abs(num_frames * FRAME_SHIFT_MS / 1000 - seconds)
+                if difference > EDGE_SECONDS + 0.01 * seconds:
+                    return _with_note(item, f"{seconds:.2f} s in {name}")
+        return item
+
+    def _segment_seconds(self, id: str) -> float | None:
+        times = [_number(field) for field in self._segments.get(id, [])[1:3]]
+        if len(times) < 2 or times[0] is None or times[1] is None or times[1] < 0:
+            return None  # an end of -1 is that of the recording
+        return times[1] - times[0]
+
+
+def _with_note(item: Audio, expected: str) -> Audio:
+    detail = f"{item.features.num_frames} frames in {item.path}, but {expected}"
+    return replace(item, note=("other-frames", detail))

@@ -1,0 +1,257 @@
+"""Import and export of features in Kaldi archives."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.errors import ToolkitError
+from toolkit.features.extract import remove_strays
+from toolkit.features.shards import (
+    MANIFEST,
+    SHARDS,
+    FeatureStore,
+    plan_shards,
+    write_manifest,
+    write_shard,
+)
+from toolkit.kaldi.archive_writer import ArchiveWriter
+from toolkit.kaldi.export import RENAMED
+from toolkit.kaldi.feature_dir import HALF_MAX, KaldiFormat
+from toolkit.kaldi.tables import (
+    Entry,
+    entries,
+    native,
+    read_matrix,
+    read_shape,
+)
+from toolkit.processes.bars import Bar
+from toolkit.storage.files import write_atomically
+from toolkit.storage.paths import PathMap
+from toolkit.storage.reading import reading
+
+
+class KaldiFeaturesError(ToolkitError):
+    """Features that cannot be imported or exported."""
+
+
+def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
+    """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
+
+    Also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
+    Kaldi data directory. Where the folder has the `utt_map` of `export_data_dir`, utterances get
+    its new ids, and those that it lacks their speakers as prefixes likewise. The scp file, which
+    names the archives by their absolute paths, is written last.
+
+    Args:
+      features: the folder of a `FeatureStore`.
+      out: the folder to write.
+      compress: write Kaldi's compressed matrices (a byte per value, as `copy-feats
+        --compress=true`), which lose some precision. Without, no value changes.
+      text: write text archives, as `copy-feats ark,t:`, which cannot be compressed.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiFeaturesError: text is to be compressed, an id cannot stand in a table of Kaldi, or
+        `utt_map` is of other utterances.
+      KaldiIoError: an archive cannot be written, see `ArchiveWriter`.
+    """
+    if text and compress:
+        raise KaldiFeaturesError("text archives cannot be compressed: leave one of the two out")
+    store = FeatureStore(features)
+    kaldi, out = native(), Path(out)
+    keys = _keys(store, out / RENAMED)
+    # First: that of an earlier export would name other bytes of the new archives.
+    (out / "feats.scp").unlink(missing_ok=True)
+    lines: dict[str, str] = {}
+    with Bar(total=len(store), unit="utt", desc="features") as bar:
+        for number, ids in enumerate(store.shards):
+            name = f"feats.{number:06d}"
+            part = out / f".{name}.scp"
+            make = kaldi.CompressedMatrixWriter if compress else kaldi.FloatMatrixWriter
+            how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
+            with ArchiveWriter(make, out / f"{name}.ark", part, text) as writer:
+                for id in ids:
+                    check_key(keys[id])
+                    writer.write(keys[id], store.load(id).numpy(), *how)
+                    bar.update()
+            lines |= dict(line.split(" ", 1) for line in part.read_text("utf-8").splitlines())
+            part.unlink()
+    frames = {keys[id]: str(store.num_frames(id)) for id in store.ids}
+    write_table(out / "utt2num_frames", frames)
+    speaker_of = {keys[id]: store.speaker(id) for id in store.ids}
+    speakers: dict[str, list[str]] = {}
+    for key in sorted(speaker_of, key=str.encode):
+        speakers.setdefault(speaker_of[key], []).append(key)
+    write_table(out / "utt2spk", speaker_of)
+    write_table(out / "spk2utt", {name: " ".join(ids) for name, ids in speakers.items()})
+    write_table(out / "feats.scp", lines)
+    return len(lines)
+
+
+def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
+    """Return the id in Kaldi's tables of each utterance."""
+    if not renamed.is_file():
+        return {id: id for id in store.ids}
+    with reading(renamed, KaldiFeaturesError, "export the data directory again"):
+        lines = renamed.read_text(encoding="utf-8").splitlines()
+        new_of = {old: new for new, old in (line.split(" ", 1) for line in lines)}
+    if not new_of.keys() & set(store.ids):
+        raise KaldiFeaturesError(
+            f"{renamed} is of other utterances than {store.path}: write to another folder"
+        )
+    return {id: new_of.get(id, f"{store.speaker(id)}-{id}") for id in store.ids}
+
+
+def check_key(key: str) -> None:
+    """Check that an utterance's id can stand in a table of Kaldi.
+
+    Raises:
+      KaldiFeaturesError: it is empty or has white space.
+    """
+    if len(key.split()) != 1 or key != key.strip():
+        raise KaldiFeaturesError(f"{key!r}: Kaldi's ids must not be empty or contain white space")
+
+
+def write_table(path: Path, table: Mapping[str, str]) -> None:
+    """Write lines sorted by bytes, as Kaldi's tools require."""
+    lines = (f"{key} {table[key]}\n" for key in sorted(table, key=str.encode))
+    write_atomically(path, "".join(lines))
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The result of an import."""
+
+    utterances: int
+    frames: int
+    without: tuple[str, ...]
+    """Utterances without features in the table, sorted."""
+    rounding: float
+    """The largest change of a value by storing it in 16 bits."""
+
+
+def import_features(
+    table: Path,
+    cuts: Iterable[Mapping[str, Any]],
+    out: Path,
+    frame_shift_ms: float = 10.0,
+    sampling_rate: int = 16000,
+    hours_per_shard: float = 0.5,
+    allow_pipes: bool = False,
+    path_map: PathMap = (),
+) -> Imported:
+    """Write the features of a Kaldi table into the shards that recipes train on.
+
+    Stores hold 16-bit floats: features that were exported from one lose nothing.
+
+    Args:
+      table: feats.scp or an archive, compressed or not, or text.
+      cuts: `MonoCut.to_dict()` of the utterances, see `cuts_without_audio`.
+      out: the folder of the `FeatureStore` to write.
+      frame_shift_ms: step of the features in milliseconds.
+      sampling_rate: of their audio, in Hz.
+      hours_per_shard: as in `toolkit.features.extract`.
+      allow_pipes: see `entries`.
+
+    Raises:
+      KaldiFeaturesError: no utterance in common, features of different dimensions, of no frame or
+        not finite, or too large for 16 bits; names the utterance.
+    """
+    found = entries(table, allow_pipes, path_map)
+    plain = list(cuts)
+    own = {cut["id"]: cut for cut in plain if cut["id"] in found}
+    if not own:
+        raise KaldiFeaturesError(
+            f"{table} has none of the {len(plain)} utterances; its first is {next(iter(found))!r}"
+        )
+    speakers: dict[str, list[str]] = {}
+    for id in sorted(own):
+        speakers.setdefault(own[id]["supervisions"][0]["speaker"], []).append(id)
+    seconds = {s: sum(own[id]["duration"] for id in ids) for s, ids in speakers.items()}
+    form = KaldiFormat(
+        _matrix(found[next(iter(own))]).shape[1],
+        frame_shift_ms=frame_shift_ms,
+        sampling_rate=sampling_rate,
+    )
+    # The manifest first: what a killed import leaves opens no more.
+    (Path(out) / MANIFEST).unlink(missing_ok=True)
+    remove_strays(Path(out), set())
+    rounding, shards = _Rounding(), []
+    with Bar(total=len(own), unit="utt", desc="features") as bar:
+        for number, names in enumerate(plan_shards(seconds, hours_per_shard)):
+            utterances = (
+                (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
+                for speaker in names
+                for id in speakers[speaker]
+            )
+            written = write_shard(Path(out) / SHARDS, number, utterances, form)
+            shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
+    without = tuple(sorted(cut["id"] for cut in plain if cut["id"] not in found))
+    write_manifest(Path(out), form, shards, len(without))
+    return Imported(len(own), sum(s["frames"] for s in shards), without, rounding.largest)
+
+
+def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
+    matrix = read_matrix(entry)
+    if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
+        shape = " x ".join(map(str, matrix.shape))
+        known = f", where the first utterance has {dimension} a frame" if dimension else ""
+        raise KaldiFeaturesError(f"{entry.key}: {shape} values{known}: leave it out of the table")
+    if bar is not None:
+        bar.update()
+    return matrix
+
+
+class _Rounding:
+    """Turns matrices into tensors, and records the largest error of rounding to 16 bits."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+
+    def __call__(self, id: str, matrix: np.ndarray) -> torch.Tensor:
+        if not np.isfinite(matrix).all() or np.abs(matrix).max() > HALF_MAX:
+            raise KaldiFeaturesError(
+                f"{id}: values that are not finite or larger than {HALF_MAX:g}, which a store "
+                "cannot hold: leave it out of the table"
+            )
+        change = np.abs(matrix - matrix.astype(np.float16).astype(np.float32)).max()
+        self.largest = max(self.largest, float(change))
+        return torch.from_numpy(matrix)
+
+
+def cuts_without_audio(
+    num_frames: Mapping[str, int],
+    speakers: Mapping[str, str],
+    texts: Mapping[str, str],
+    frame_shift_ms: float = 10.0,
+) -> list[dict[str, Any]]:
+    """Make the cuts of utterances that have features but no audio.
+
+    Args:
+      num_frames: by utterance.
+      speakers: by utterance; without one, or with an empty name, each is its own speaker, as is
+        Kaldi's custom.
+      texts: transcript by utterance; empty by default.
+      frame_shift_ms: step in milliseconds.
+    """
+    cuts = []
+    for id in sorted(num_frames):
+        length = {"start": 0.0, "duration": round(num_frames[id] * frame_shift_ms / 1000, 8)}
+        about = {"text": texts.get(id, ""), "speaker": speakers.get(id) or id}
+        supervision = {"id": id, "recording_id": id, **length, "channel": 0, **about}
+        cuts.append(
+            {"id": id, **length, "channel": 0, "supervisions": [supervision], "type": "MonoCut"}
+        )
+    return cuts
+
+
+def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
+    """Count the frames of every utterance of a table, from headers alone where possible."""
+    matrices = entries(table, allow_pipes, path_map)
+    return {key: read_shape(entry)[0] for key, entry in matrices.items()}

@@ -1,0 +1,53 @@
+"""`njit` for kernels, with a folder of compiled kernels for each version of the sources.
+
+numba compiles a cached kernel again when its own file has changed, but not when a kernel that it
+calls, in another file, has: it would go on with the old one. So kernels import `njit` from here,
+which chooses the folder before the first one is declared.
+"""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+VARIABLE = "NUMBA_CACHE_DIR"
+MARK = b"njit"
+"""What every file with a kernel contains."""
+
+
+def use_kernel_cache() -> None:
+    """Choose the folder for this process and those that it starts, unless the variable is set.
+
+    It lies beside the package, or in the user's cache where that is not writable. Where neither is,
+    numba is left to its own rule.
+    """
+    if VARIABLE in os.environ:
+        return
+    package = Path(__file__).resolve().parent
+    name = f"kernels-{kernels_digest(package)}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    for folder in (package / "__pycache__" / name, cache / "asr-recipe-toolkit" / name):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            os.environ[VARIABLE] = str(folder)
+            if "numba" in sys.modules:
+                sys.modules["numba"].config.CACHE_DIR = str(folder)
+            return
+
+
+def kernels_digest(package: Path) -> str:
+    """Return a digest of all files below a folder that have kernels."""
+    hasher = hashlib.blake2b(digest_size=6)
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        if MARK in content:
+            hasher.update(b"%s\0%s\0" % (os.fsencode(path.relative_to(package)), content))
+    return hasher.hexdigest()
+
+
+use_kernel_cache()
+
+from numba import njit as njit  # noqa: E402

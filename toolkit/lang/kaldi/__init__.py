@@ -1,1 +1,0 @@
-"""Import and export of Kaldi's dictionary and lang directories."""
