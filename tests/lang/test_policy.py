@@ -113,7 +113,7 @@ def test_what_becomes_of_tags_is_a_setting():
     noise = replace(ENGLISH, tags="noise")
     assert noise.transcript("go [laughter] home <s>") == "GO <UNK> HOME"
     assert noise.words(noise.transcript("go [laughter] home")) == ["GO", "HOME"]
-    with pytest.raises(ValueError, match="tags is 'burn', must be 'drop' or 'noise' or 'keep'"):
+    with pytest.raises(ValueError, match="tags is 'burn', must be 'drop', 'noise' or 'keep'"):
         LangConfig(tags="burn")
 
 

@@ -97,16 +97,16 @@ class Lang:
 
     def pronunciation_ids(self, word: str) -> list[list[int]]:
         """Return the phone ids of every pronunciation of `word`, <UNK>'s where it is unknown."""
-        known = self.lexicon.get(word) or self.lexicon[UNKNOWN]
-        return [[self.phones[phone] for phone in phones] for phones in known]
+        pronunciations = self.lexicon.get(word) or self.lexicon[UNKNOWN]
+        return [[self.phones[phone] for phone in phones] for phones in pronunciations]
 
     def pronunciation_weights(self, word: str) -> list[EntryProbabilities]:
         """Return the probabilities of every pronunciation in `pronunciation_ids`.
 
         The vocabulary must have `probabilities`.
         """
-        known = word if word in self.lexicon else UNKNOWN
-        return [self.probabilities.of((known, phones)) for phones in self.lexicon[known]]
+        entry = word if word in self.lexicon else UNKNOWN
+        return [self.probabilities.of((entry, phones)) for phones in self.lexicon[entry]]
 
     def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
         """Return the lexicon for L: (word id, phone ids ending in #1, #2, ... where needed), and

@@ -68,7 +68,7 @@ def survey_language(
     """
     policy = policy or TextPolicy(LetterLexiconRules.id)
     as_given = policy.id == AS_GIVEN
-    known: Collection[str] = Lexicon.from_cmudict() if lexicon is None else lexicon
+    vocabulary: Collection[str] = Lexicon.from_cmudict() if lexicon is None else lexicon
     tokens: Counter[str] = Counter()
     for text in texts:
         tokens.update(word for word in policy.words(text) if word != UNKNOWN)
@@ -89,8 +89,8 @@ def survey_language(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
             "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"
         )
-    found = sum(count for word, count in tokens.items() if word in known)
-    return Language(total, found / total, dict(sorted(letters.items())))
+    num_in_lexicon = sum(count for word, count in tokens.items() if word in vocabulary)
+    return Language(total, num_in_lexicon / total, dict(sorted(letters.items())))
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def choose_policy(
     for id, policy in policies.items():
         words = [word for text in texts for word in policy.words(text, counts[id])]
         coverage[id] = Coverage(sum(word in policy.lexicon for word in words), len(words))
-    given, folded = (found.share for found in coverage.values())
-    as_given = given > folded
-    if given == folded > 0:
+    share_as_given, share_folded = (covered.share for covered in coverage.values())
+    as_given = share_as_given > share_folded
+    if share_as_given == share_folded > 0:
         as_given = prefer_as_given or _merges_words(lexicon)
     chosen = policies[AS_GIVEN if as_given else in_capitals.id]
     chosen = replace(chosen, split_clitics=bool(counts[chosen.id].clitics))
@@ -148,8 +148,8 @@ def _merges_words(lexicon: Lexicon) -> bool:
     """Whether words with different pronunciations are one in upper case."""
     spoken: dict[str, set[Pronunciation]] = {}
     for word, pronunciations in lexicon.items():
-        known = spoken.setdefault(fold_case(word), set(pronunciations))
-        if known != set(pronunciations):
+        first_pronunciations = spoken.setdefault(fold_case(word), set(pronunciations))
+        if first_pronunciations != set(pronunciations):
             return True
     return False
 
@@ -157,9 +157,9 @@ def _merges_words(lexicon: Lexicon) -> bool:
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
     """List letters in a line; at its end the rare ones, likely mistakes, with counts."""
     limit = max(3, rare * sum(letters.values()))
-    shown = {letter: _on_a_circle(letter) for letter in letters}
-    rare_ones = [f"{shown[letter]} {n}" for letter, n in letters.items() if n < limit]
-    return " ".join(shown.values()) + (f" (rare: {', '.join(rare_ones)})" if rare_ones else "")
+    printable = {letter: _on_a_circle(letter) for letter in letters}
+    rare_ones = [f"{printable[letter]} {n}" for letter, n in letters.items() if n < limit]
+    return " ".join(printable.values()) + (f" (rare: {', '.join(rare_ones)})" if rare_ones else "")
 
 
 def _on_a_circle(letter: str) -> str:

@@ -34,9 +34,9 @@ class Lexicon(dict[str, list[Pronunciation]]):
     def add(self, word: str, phones: Iterable[str]) -> None:
         """Add a pronunciation unless `word` has it already."""
         pronunciation = tuple(phones)
-        known = self.setdefault(word, [])
-        if pronunciation not in known:
-            known.append(pronunciation)
+        pronunciations = self.setdefault(word, [])
+        if pronunciation not in pronunciations:
+            pronunciations.append(pronunciation)
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
@@ -82,10 +82,10 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     def restrict(self, words: Collection[str]) -> "Lexicon":
         """Keep only `words`."""
-        kept = Lexicon()
+        restricted = Lexicon()
         for word in sorted(set(words) & self.keys()):
-            kept[word] = list(self[word])
-        return kept
+            restricted[word] = list(self[word])
+        return restricted
 
     def phones(self) -> list[str]:
         """Return the phones in use, sorted."""

@@ -109,11 +109,11 @@ class BackoffModel:
         Returns:
           Indices of the n-grams in level `level` (-1: not listed) and log10 probabilities, [N].
         """
-        found = self.find(level, context, word)
+        ngram = self.find(level, context, word)
         backed = shorter + np.where(context >= 0, self.levels[level - 1].backoff[context], 0.0)
         if not len(self.levels[level].word):
-            return found, backed
-        return found, np.where(found >= 0, self.levels[level].logprob[found], backed)
+            return ngram, backed
+        return ngram, np.where(ngram >= 0, self.levels[level].logprob[ngram], backed)
 
     def start(self, count: int) -> np.ndarray:
         """Return `count` states after <s>: [N, order - 1], column k the last k + 1 words' index."""
@@ -132,13 +132,13 @@ class BackoffModel:
           Log10 probabilities [N] and the new states.
         """
         logprob = self.levels[0].logprob[word]
-        after = np.empty_like(state)
-        after[:, 0] = word
+        next_state = np.empty_like(state)
+        next_state[:, 0] = word
         for k in range(1, self.order):
-            found, logprob = self.extend(k, state[:, k - 1], word, logprob)
+            ngram, logprob = self.extend(k, state[:, k - 1], word, logprob)
             if k < self.order - 1:
-                after[:, k] = found
-        return logprob, after
+                next_state[:, k] = ngram
+        return logprob, next_state
 
     def word_ids(self, words: Iterable[str]) -> list[int]:
         """Return ids, -1 for a word the model has neither by itself nor as <UNK>."""
@@ -175,7 +175,9 @@ class BackoffModel:
         """Return the log10 probability of each of N sentences and its end, [N]."""
         tokens = [self.word_ids([START, *sentence, END]) for sentence in sentences]
         begin = np.cumsum([0, *map(len, tokens)])[:-1]
-        scores = self.token_logprobs(np.array([x for one in tokens for x in one], dtype=np.int64))
+        scores = self.token_logprobs(
+            np.array([x for sentence_ids in tokens for x in sentence_ids], dtype=np.int64)
+        )
         scores[begin] = 0.0
         return np.add.reduceat(scores, begin)
 
@@ -260,21 +262,21 @@ def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffM
 
     Histories that no listed n-gram continues get the weight one. The 1-grams are taken as they are.
     """
-    made = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
+    rebuilt = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
     for level in levels[1:]:
         if not len(level.word):
             break
-        below = BackoffModel(vocabulary, made)
-        longer = BackoffModel(vocabulary, [*made, level])
-        lower = last_word_logprobs(below, ngrams(longer, len(made))[:, 1:])
-        size = len(made[-1].word)
+        below = BackoffModel(vocabulary, rebuilt)
+        longer = BackoffModel(vocabulary, [*rebuilt, level])
+        lower = last_word_logprobs(below, ngrams(longer, len(rebuilt))[:, 1:])
+        size = len(rebuilt[-1].word)
         weights = backoff_weights(
             unlisted_mass(level, level.logprob, size), unlisted_mass(level, lower, size)
         )
         continued = np.bincount(level.context, minlength=size) > 0
-        made[-1] = replace(made[-1], backoff=np.where(continued, weights, 0.0))
-        made.append(replace(level, backoff=np.zeros(len(level.word))))
-    return BackoffModel(vocabulary, made)
+        rebuilt[-1] = replace(rebuilt[-1], backoff=np.where(continued, weights, 0.0))
+        rebuilt.append(replace(level, backoff=np.zeros(len(level.word))))
+    return BackoffModel(vocabulary, rebuilt)
 
 
 class NgramError(ToolkitError):
@@ -379,13 +381,13 @@ def estimate_ids(
     for k, (c, d) in enumerate(zip(counts, discounts, strict=True)):
         least = min_counts[min(k, len(min_counts) - 1)]
         keep = (c.raw >= least) | (k == 0)
-        taken = np.array([0.0, *d.values])[np.minimum(c.adjusted, 3)]
-        left = np.where(keep, np.maximum(c.adjusted - taken, 0.0), 0.0)
+        discounts_by_ngram = np.array([0.0, *d.values])[np.minimum(c.adjusted, 3)]
+        discounted = np.where(keep, np.maximum(c.adjusted - discounts_by_ngram, 0.0), 0.0)
         total = np.bincount(c.context, c.adjusted, minlength=len(keep_below))
-        freed = np.bincount(c.context, c.adjusted - left, minlength=len(keep_below))
+        freed = np.bincount(c.context, c.adjusted - discounted, minlength=len(keep_below))
         denominator = np.maximum(total, 1)
         gamma = np.where(total > 0, freed / denominator, 1.0)
-        probability = left / denominator[c.context] + gamma[c.context] * lower[c.suffix]
+        probability = discounted / denominator[c.context] + gamma[c.context] * lower[c.suffix]
         if k == 0:
             probability[start] = 0.0
         else:
@@ -401,7 +403,9 @@ def estimate_ids(
 
 def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Counts]:
     """Count the n-grams of every order up to `order`, or to the longest there is."""
-    found = tokens  # index, at the present order, of the n-gram that ends at each token; -1: none
+    ngram_at = (
+        tokens  # index, at the present order, of the n-gram that ends at each token; -1: none
+    )
     levels = [
         _Counts(
             context=np.zeros(size, dtype=np.int64),
@@ -413,7 +417,7 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
     ]
     after_start = np.arange(size) == start
     for _ in range(1, order):
-        context = np.concatenate([[-1], found[:-1]])
+        context = np.concatenate([[-1], ngram_at[:-1]])
         context[tokens == start] = -1
         ends = np.flatnonzero(context >= 0)
         if not len(ends):
@@ -424,7 +428,7 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
             return_inverse=True,
             return_counts=True,
         )
-        suffix = found[ends[first]]
+        suffix = ngram_at[ends[first]]
         below = levels[-1]
         neighbours = np.bincount(suffix, minlength=len(below.raw))
         adjusted = np.where(after_start, below.raw, neighbours)
@@ -433,8 +437,8 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
         levels[-1] = _Counts(below.context, below.word, below.suffix, below.raw, adjusted)
         after_start = after_start[keys // size]
         levels.append(_Counts(keys // size, keys % size, suffix, raw, raw))
-        found = np.full(len(tokens), -1)
-        found[ends] = inverse
+        ngram_at = np.full(len(tokens), -1)
+        ngram_at[ends] = inverse
     return levels
 
 
@@ -493,10 +497,10 @@ def mixture_weights(
     """
     columns: list[list[float]] = []
     for words in sentences:
-        known = [all(w in m.ids for m in models) and w != UNKNOWN for w in words]
+        is_known = [all(w in m.ids for m in models) and w != UNKNOWN for w in words]
         scores = [m.token_logprobs(np.array(m.word_ids([START, *words, END]))) for m in models]
-        kept = np.array([False, *known, True])
-        columns += np.stack(scores, axis=1)[kept].tolist()
+        scored = np.array([False, *is_known, True])
+        columns += np.stack(scores, axis=1)[scored].tolist()
     weights = np.full(len(models), 1 / len(models))
     if not columns:
         return weights.tolist()
@@ -506,8 +510,8 @@ def mixture_weights(
     while True:
         share = probability * weights
         share /= share.sum(axis=1, keepdims=True)
-        before, weights = weights, share.mean(axis=0)
-        if np.abs(weights - before).max() < tolerance:
+        previous, weights = weights, share.mean(axis=0)
+        if np.abs(weights - previous).max() < tolerance:
             return weights.tolist()
 
 
@@ -620,17 +624,17 @@ class Perplexity:
 def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
     """Measure `model` on `sentences` (lists of normalised words)."""
     tokens: list[int] = []
-    known: list[bool] = []
+    is_known_list: list[bool] = []
     count = 0
     for words in sentences:
         count += 1
         tokens.extend(model.word_ids([START, *words, END]))
-        known.append(False)  # <s> is given, not predicted
-        known.extend(word in model.ids and word != UNKNOWN for word in words)
-        known.append(True)
+        is_known_list.append(False)  # <s> is given, not predicted
+        is_known_list.extend(word in model.ids and word != UNKNOWN for word in words)
+        is_known_list.append(True)
     ids = np.array(tokens, dtype=np.int64)
     predicted = ids != model.ids[START]
-    is_known = np.array(known, dtype=bool)
+    is_known = np.array(is_known_list, dtype=bool)
     logprob = model.token_logprobs(ids)
     oov = int((predicted & ~is_known).sum())
     unknown_scored = UNKNOWN in model.ids or oov == 0

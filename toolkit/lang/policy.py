@@ -48,24 +48,24 @@ def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
     an opening one, unless it may belong to the word (BOYS', GOIN').
     """
     text = unicodedata.normalize("NFC", text.translate(QUOTES))  # é is a letter
-    kept: list[str] = []
+    pieces: list[str] = []
     done = 0
     opened = -1  # where the word begins before which an opening mark stands
-    for found in _MARKS.finditer(text):
-        before, marks, behind, more = found.groups()
-        apostrophe = len(marks) == 1 and bool(before)
-        if not before and behind:
-            whole = f"'{behind}{more}".upper()
-            apostrophe = behind.upper() in ELISIONS or whole in lexicon
-            opened = found.end() if len(marks) == 1 + apostrophe else opened
-        elif apostrophe and not behind and opened >= 0:
-            apostrophe = found.start() != opened and before.lower().endswith(("s", "n"))
+    for match in _MARKS.finditer(text):
+        letters_before, marks, letters_after, following_parts = match.groups()
+        apostrophe = len(marks) == 1 and bool(letters_before)
+        if not letters_before and letters_after:
+            whole = f"'{letters_after}{following_parts}".upper()
+            apostrophe = letters_after.upper() in ELISIONS or whole in lexicon
+            opened = match.end() if len(marks) == 1 + apostrophe else opened
+        elif apostrophe and not letters_after and opened >= 0:
+            apostrophe = match.start() != opened and letters_before.lower().endswith(("s", "n"))
             opened = opened if apostrophe else -1
         elif not apostrophe:
             opened = -1
-        kept += [text[done : found.end() - len(marks)], "'" if apostrophe else " "]
-        done = found.end()
-    return "".join([*kept, text[done:]])
+        pieces += [text[done : match.end() - len(marks)], "'" if apostrophe else " "]
+        done = match.end()
+    return "".join([*pieces, text[done:]])
 
 
 def known_edges(word: str, lexicon: Collection[str]) -> str:
@@ -74,8 +74,8 @@ def known_edges(word: str, lexicon: Collection[str]) -> str:
     Of several such words that with most of them; where there is none, the word without any.
     """
     inner = word.strip("'")
-    before, behind = ("'" if word[edge] == "'" else "" for edge in (0, -1))
-    spellings = (f"{before}{inner}{behind}", f"{before}{inner}", f"{inner}{behind}")
+    opening, closing = ("'" if word[edge] == "'" else "" for edge in (0, -1))
+    spellings = (f"{opening}{inner}{closing}", f"{opening}{inner}", f"{inner}{closing}")
     return next((spelling for spelling in spellings if spelling in lexicon), inner)
 
 
@@ -87,21 +87,21 @@ def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
     remains, those before the word first; what remains need not be known. Unlike there the longest
     clitic comes first, and hyphens, which separate words in any case, are no matter here.
     """
-    before: list[str] = []
-    behind: list[str] = []
+    prefixes: list[str] = []
+    suffixes: list[str] = []
     while word not in lexicon:
         marks = [place for place, letter in enumerate(word) if letter == "'"]
         ends = [mark + 1 for mark in reversed(marks) if word[mark:].strip("'")]
         begins = [mark for mark in marks if word[:mark].strip("'")]
         if end := next((end for end in ends if word[:end] in lexicon), None):
-            before.append(word[:end])
+            prefixes.append(word[:end])
             word = known_edges(word[end:], lexicon)
         elif begin := next((begin for begin in begins if word[begin:] in lexicon), None):
-            behind.insert(0, word[begin:])
+            suffixes.insert(0, word[begin:])
             word = known_edges(word[:begin], lexicon)
         else:
             break
-    return [*before, word, *behind]
+    return [*prefixes, word, *suffixes]
 
 
 class EnglishRules:
@@ -205,9 +205,9 @@ def _spelled_edges(word: str) -> str:
     inner = word.strip("'")
     if word == inner:
         return word
-    before = "'" if word[0] == "'" and inner in ELISIONS else ""
+    opening = "'" if word[0] == "'" and inner in ELISIONS else ""
     is_cut = inner[-1] in "SN" or inner in CUT_WORDS
-    return before + inner + ("'" if word[-1] == "'" and is_cut else "")
+    return opening + inner + ("'" if word[-1] == "'" and is_cut else "")
 
 
 CUT_WORDS = frozenset({"MO", "O", "OL", "T", "TH", "WI"})
@@ -295,20 +295,20 @@ class LetterRules(EnglishRules):
 
     def _pieces(self, text: str, keep_foreign: bool, inside: Collection[int] = ()) -> list[str]:
         """Divide a text in upper case where it has punctuation, except at the places `inside`."""
-        kept = []
+        characters = []
         for place, character in enumerate(text):
             kind = unicodedata.category(character)
             if character == "'" or kind[0] in "LM" or place in inside:
-                kept.append(character)
+                characters.append(character)
             elif kind[0] in "PZ" or character.isspace():
-                kept.append(" ")
+                characters.append(" ")
             elif kind == "Cf":
                 continue
             elif keep_foreign:
-                kept.append(character)
+                characters.append(character)
             else:
                 self.removed[character] += 1
-        return "".join(kept).split()
+        return "".join(characters).split()
 
 
 class LetterLexiconRules(LetterRules):
@@ -339,8 +339,8 @@ class LetterLexiconRules(LetterRules):
     def _divided(self, piece: str) -> list[str]:
         """Divide a piece at its middle dots unless the lexicon has the words with them."""
         dotted = (word for word in piece.split("'") if MIDDLE_DOT in word)
-        known = not self._lexicon or all(word in self._lexicon for word in dotted)
-        return [piece] if known else piece.split(MIDDLE_DOT)
+        stays_whole = not self._lexicon or all(word in self._lexicon for word in dotted)
+        return [piece] if stays_whole else piece.split(MIDDLE_DOT)
 
 
 _ALL_RULES = (EnglishRules, EnglishLexiconRules, LetterRules, LetterLexiconRules)
@@ -362,8 +362,8 @@ def text_rules(
       UnknownPolicyError: there is none with this id.
     """
     if id not in RULES:
-        known = " and ".join(map(repr, sorted(RULES)))
-        raise UnknownPolicyError(f"the normaliser {id!r} is unknown; this version has {known}")
+        ids = " and ".join(map(repr, sorted(RULES)))
+        raise UnknownPolicyError(f"the normaliser {id!r} is unknown; this version has {ids}")
     return RULES[id](lexicon, split_clitics)
 
 
@@ -461,9 +461,9 @@ class TextPolicy:
 
     def __post_init__(self) -> None:
         if self.id not in RULES and self.id not in (AS_GIVEN, UPPER_CASE):
-            known = " and ".join(map(repr, sorted([*RULES, AS_GIVEN])))
+            ids = " and ".join(map(repr, sorted([*RULES, AS_GIVEN])))
             raise UnknownPolicyError(
-                f"the normaliser {self.id!r} is unknown; this version has {known}"
+                f"the normaliser {self.id!r} is unknown; this version has {ids}"
             )
 
     @property

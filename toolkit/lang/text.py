@@ -27,12 +27,12 @@ def text_files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if source.is_dir():
-        found = [p for p in source.rglob("*") if p.name.endswith((".txt", ".txt.gz"))]
+        paths = [p for p in source.rglob("*") if p.name.endswith((".txt", ".txt.gz"))]
         problem = "no .txt or .txt.gz file in the folder"
     else:
-        found = [Path(p) for p in glob.glob(str(source), recursive=True)]
+        paths = [Path(p) for p in glob.glob(str(source), recursive=True)]
         problem = "no file, folder or pattern matches"
-    files = sorted(p for p in found if p.is_file())
+    files = sorted(p for p in paths if p.is_file())
     if not files:
         raise TextError(f"language model text: {problem} {source}")
     return files

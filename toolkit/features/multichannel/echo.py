@@ -33,8 +33,8 @@ def estimate_echo(
     blocks = -(-length // block)
     captured = _blocks(microphones, blocks, block)
     played = _blocks(playback[None], blocks, block)[:, 0]
-    before = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
-    spectra = fft.rfft(np.concatenate([before, played], axis=1), axis=1)  # [blocks, F]
+    previous = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
+    spectra = fft.rfft(np.concatenate([previous, played], axis=1), axis=1)  # [blocks, F]
     state = EchoFilters(count, config)
     state.start(np.mean(microphones**2, axis=1), float(np.mean(playback**2)))
     echo = np.zeros((blocks, count, block), np.float32)
