@@ -362,6 +362,7 @@ class FilterBank(nn.Module):
     def _energies(self, frames: Tensor) -> Tensor:
         padded = frames.new_zeros(len(frames), 2 * len(self._filters))
         windowed = padded[:, : frames.shape[1]]
+        # Kaldi's order: mean, pre-emphasis, window, power of the spectrum without its last bin.
         centred = frames - frames.mean(dim=1, keepdim=True)
         # Not `torch.sub(..., alpha=PREEMPHASIS)`: that rounds once where Kaldi rounds twice.
         torch.sub(centred[:, 1:], PREEMPHASIS * centred[:, :-1], out=windowed[:, 1:])
@@ -472,6 +473,8 @@ def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
     for i in range(order):
         coefficients = predictor[:i]
         lagged = autocorrelation[1 : i + 1].flip(0)
+        # k = (r_{i+1} + sum_j a_j r_{i+1-j}) / E; then E <- E (1 - k^2), a_j <- a_j - k a_{i+1-j} and
+        # a_{i+1} = -k, with the orders j counted from 1.
         reflection = (autocorrelation[i + 1] + (coefficients * lagged).sum(dim=0)) / energy
         energy = energy * (1 - reflection.square()).clamp(min=SMALLEST_GAIN)
         predictor[:i] = coefficients - reflection * coefficients.flip(0)
@@ -487,6 +490,7 @@ def cepstrum(predictor: Tensor) -> Tensor:
     """
     cepstra = torch.empty_like(predictor)
     for n in range(len(predictor)):
+        # c_n = -a_n - sum_{k=1}^{n-1} (k / n) c_k a_{n-k}; here n counts from 0
         weights = torch.arange(n, 0, -1, dtype=predictor.dtype, device=predictor.device) / (n + 1)
         products = predictor[:n] * cepstra[:n].flip(0) * weights[:, None]
         cepstra[n] = -predictor[n] - products.sum(dim=0)

@@ -256,6 +256,7 @@ def _delta_filters(order: int, window: int) -> list[list[float]]:
     """Filter of every order, each 2 * order * window + 1 weights, oldest frame first."""
     norm = sum(j * j for j in range(-window, window + 1))
     filters = [[1.0]]
+    # d_t = sum_j j x_{t+j} / sum_j j^2, and each order is this filter on the one before.
     for _ in range(order):
         last = filters[-1]
         convolved = [0.0] * (len(last) + 2 * window)

@@ -142,6 +142,7 @@ class Normaliser:
         residual = self.subtract_mean(features, state)
         counted = counted_frames(features, self.kind).numpy()
         if self.scope == "whole":
+            # v of the file, with the prior variance as `prior_frames` frames
             squares = np.square(residual[counted]).sum(axis=0)
             squares += self.prior_frames * self.residual.std.numpy() ** 2
             weight = max(1, self.prior_frames + int(counted.sum()))
@@ -213,6 +214,7 @@ def subtract_causal_mean(
     if state is not None:
         start = start + state.sum.numpy()
         weight += state.frames
+    # m_t: the prior counts as `prior_frames` frames, the state as the frames that it has seen.
     counts = counted.numpy()
     means = (raw if counts.all() else raw * counts[:, None]).cumsum(axis=0)
     means += start

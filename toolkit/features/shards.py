@@ -329,6 +329,7 @@ def write_shard(
     ):
         tar = TarWriter(file)
         for cut, speaker, features in utterances:
+            # The running sums start anew with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
             cut_dict = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)

@@ -173,6 +173,7 @@ class _Clusters:
         That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n, with n frames and the
         covariance S of both, and P parameters of a Gaussian.
         """
+        # Statistics of the merged clusters are the sums of theirs.
         frames = self._frames[i] + self._frames[candidates]
         log_dets = self._log_det(
             frames,

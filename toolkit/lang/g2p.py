@@ -160,21 +160,25 @@ class Aligner:
 
     def _add_counts(self, ids: list[np.ndarray], lengths: np.ndarray, counts: np.ndarray) -> None:
         """Add the posterior counts of one batch (forward-backward) to `counts`."""
+        # arcs[i] [N, J + 1, 4]: weight of the graphone of each shape that ends at letter i, phone j
         arcs = [self._arcs(i) for i in ids]
         num, width = arcs[0].shape[:2]
         rows = np.arange(num)
         forward = [np.zeros((num, width))]
         forward[0][:, 0] = 1.0
+        # forward[i][n, j]: total weight of the graphone sequences of i letters and j phones
         for i, arc in enumerate(arcs):
             forward.append((_sources(forward, i) * arc).sum(axis=-1))
         total = forward[-1][rows, lengths]
         backward = [np.zeros((num, width)) for _ in range(len(arcs) + 2)]
+        # Scaled by the total weight, so that forward * arc * backward is a posterior.
         with np.errstate(divide="ignore"):
             backward[-2][rows, lengths] = np.where(total > 0, 1 / total, 0.0)
         for i in range(len(arcs) - 1, -1, -1):
             posterior = _sources(forward, i) * arcs[i] * backward[i + 1][..., None]
             fits = ids[i] >= 0
             counts += np.bincount(ids[i][fits], posterior[fits], minlength=len(counts))
+            # Each shape goes back by its letters and phones: (1, 0), (1, 1), (1, 2), (2, 1).
             flow = arcs[i] * backward[i + 1][..., None]
             backward[i] += flow[..., 0]
             backward[i][:, :-1] += flow[:, 1:, 1]
@@ -189,6 +193,7 @@ class Aligner:
         score[0][:, 0] = 1.0
         choice = []
         for i, positions in enumerate(ids):
+            # max over the shapes that end here; all of their scores are products of weights
             candidates = _sources(score, i) * self._arcs(positions)
             choice.append(candidates.argmax(axis=-1))
             score.append(candidates.max(axis=-1))
@@ -366,6 +371,7 @@ class G2p:
         """Append every candidate graphone for `spellings` to the hypotheses, None if none fits."""
         none = np.zeros(0, dtype=np.int64)
         options = [self._candidates.get(s, none) if len(s) == span else none for s in spellings]
+        # Row of the hypothesis that each new one extends, [H'].
         source = np.repeat(np.arange(len(options)), [len(o) for o in options])
         if not len(source):
             return None
@@ -501,6 +507,7 @@ class _Hypotheses:
     def prune(self) -> "_Hypotheses":
         """Keep the BEAM best of each word, ordered by word and falling score."""
         order = np.lexsort((-self.score, self.word))
+        # Rank of each hypothesis among those of its word, whose first one searchsorted finds.
         word = self.word[order]
         rank = np.arange(len(word)) - np.searchsorted(word, word)
         survivors = order[rank < BEAM]

@@ -131,6 +131,7 @@ class BackoffModel:
         Returns:
           Log10 probabilities [N] and the new states.
         """
+        # p(w), then p(w | v), p(w | u v), ...: each order refines or backs off the one before.
         logprob = self.levels[0].logprob[word]
         next_state = np.empty_like(state)
         next_state[:, 0] = word
@@ -161,6 +162,7 @@ class BackoffModel:
         logprob = self.levels[0].logprob[word]
         last = np.where(unknown, -1, tokens)
         for k in range(1, self.order):
+            # The n-gram that ends at the token before is the context; <s> has none.
             context = np.concatenate([[-1], last[:-1]])
             context[tokens == start] = -1
             last, logprob = self.extend(k, context, word, logprob)
@@ -381,16 +383,20 @@ def estimate_ids(
     for k, (c, d) in enumerate(zip(counts, discounts, strict=True)):
         least = min_counts[min(k, len(min_counts) - 1)]
         keep = (c.raw >= least) | (k == 0)
+        # p(w|h) = max(a(hw) - D(a), 0) / a(h) + gamma(h) p(w|h'), with adjusted counts a, discounts
+        # D and h' = h without its first word (Chen and Goodman 1999, section 3).
         discounts_by_ngram = np.array([0.0, *d.values])[np.minimum(c.adjusted, 3)]
         discounted = np.where(keep, np.maximum(c.adjusted - discounts_by_ngram, 0.0), 0.0)
         total = np.bincount(c.context, c.adjusted, minlength=len(keep_below))
         freed = np.bincount(c.context, c.adjusted - discounted, minlength=len(keep_below))
         denominator = np.maximum(total, 1)
+        # gamma(h): the share of the mass of h that discounting and cutoffs free, [contexts]
         gamma = np.where(total > 0, freed / denominator, 1.0)
         probability = discounted / denominator[c.context] + gamma[c.context] * lower[c.suffix]
         if k == 0:
             probability[start] = 0.0
         else:
+            # Interpolated probabilities make gamma(h) the back-off weight of h.
             levels[-1].backoff[:] = np.log10(gamma[keep_below])
         with np.errstate(divide="ignore"):
             logprob = np.maximum(np.log10(probability[keep]), LOG_ZERO)
@@ -428,8 +434,10 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
             return_inverse=True,
             return_counts=True,
         )
+        # The n-gram without its first word ends at the same token, at the order below.
         suffix = ngram_at[ends[first]]
         below = levels[-1]
+        # Lower orders count different left neighbours, those after <s> occurrences.
         neighbours = np.bincount(suffix, minlength=len(below.raw))
         adjusted = np.where(after_start, below.raw, neighbours)
         if len(levels) == 1:
@@ -465,6 +473,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
     places = [np.zeros(1, dtype=np.int64) for _ in models]  # where the n-grams below are listed
     for k in range(max(model.order for model in models)):
         here = [(i, model.levels[k]) for i, model in enumerate(models) if k < model.order]
+        # An n-gram is (index of its context in the union of the order below, word).
         keys = {i: places[i][level.context] * len(vocabulary) + level.word for i, level in here}
         union = np.unique(np.concatenate(list(keys.values())))
         if not len(union):
@@ -476,6 +485,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
         mixed = np.zeros(len(union))
         for model, weight in zip(models, weights, strict=True):
             logprob = last_word_logprobs(model, words)
+            # A word that a model lacks has probability 0 there, not 10^-99.
             mixed += weight * np.where(logprob > LOG_ZERO, 10.0**logprob, 0.0)
         with np.errstate(divide="ignore"):
             logprob = np.maximum(np.log10(mixed), LOG_ZERO)
@@ -508,6 +518,7 @@ def mixture_weights(
     # Relative to the best model's, since 10 to the power of some -99s is 0 in all models.
     probability = 10.0 ** (logprob - logprob.max(axis=1, keepdims=True))
     while True:
+        # E-step: responsibilities of the models for each word, [words, models]; M-step: their mean.
         share = probability * weights
         share /= share.sum(axis=1, keepdims=True)
         previous, weights = weights, share.mean(axis=0)
@@ -569,6 +580,8 @@ def removal_losses(model: BackoffModel) -> np.ndarray:
     level, size = model.levels[k], len(model.levels[k - 1].word)
     below = BackoffModel(model.vocabulary, model.levels[:k])
     shorter = last_word_logprobs(below, ngrams(model, k)[:, 1:])
+    # D(p || p') = p(h) (p(w|h) (log p(w|h) - log p(w|h') - log a'(h)) + m(h) (log a(h) - log a'(h))),
+    # m(h) the mass of h that backs off, a and a' its back-off weight with and without the n-gram.
     p, q = 10.0**level.logprob, 10.0**shorter
     left = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
     left_shorter = np.maximum(unlisted_mass(level, shorter, size), SMALLEST)[level.context]
