@@ -114,28 +114,13 @@ class FarfieldConfig(Settings):
     """Positions of talkers in a room."""
     arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")
     """Microphones of the devices, in turn from room to room: of `Geometry`."""
-    radius_metres: tuple[Annotated[float, Range(0.005)], Annotated[float, Range(most=0.2)]] = (
-        0.03,
-        0.04,
-    )
-    """Range of the circles' radius."""
     frontend: Frontend = "device"
     """What every set is heard through: the front end of a device (C1), or its first microphone as
     it is."""
     device: DeviceConfig = DeviceConfig()
     """Beams, echo canceller and choice of a beam of `frontend`."""
-    lead_seconds: NonNegative = 2.0
-    """Noise and playback that the device hears before an utterance begins."""
-    diffuse: tuple[Share, Share] = (0.3, 0.7)
-    """Range of the share of the noise's power that comes from all sides instead of its source; 0
-    where the microphones' positions are not known."""
     talker_db_spl: tuple[float, float] = (57.0, 67.0)
     """Range of the talkers' level at a distance of 1 m; it falls by 6 dB for each doubling."""
-    self_noise_db_spl: float = 30.0
-    """Level of the microphones' own noise."""
-    path_changes: Share = 0.3
-    """Share of the utterances with playback during which somebody moves beside the device, so that
-    the path of the echo changes."""
     responses: Path | None = None
     """Folder of room impulse responses, searched with its subfolders, to use instead of computed
     ones: the channels of a file are the microphones; the clearest are DP1's. Where there are enough
@@ -144,21 +129,14 @@ class FarfieldConfig(Settings):
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: synthetic noise, and
     babble of the corpus's own speakers."""
-    level_dbfs: tuple[float, Annotated[float, Range(most=-10)]] = (-38.0, -24.0)
-    """Range of the level at the first microphone, relative to full scale."""
-    encoding: Literal["FLAC", "WAV"] = "FLAC"
-    """Format of the audio written, 16 bit."""
-    days: PositiveInt = 90
-    """Span of the simulated creation times of unlabelled utterances."""
     seed: int = 1
     """Random seed of rooms, noise and the conditions of each utterance."""
 
     def check(self) -> None:
         """Refuse ranges whose first value is the higher, and devices without a microphone."""
-        for name in ("radius_metres", "level_dbfs", "diffuse", "talker_db_spl"):
-            low, high = getattr(self, name)
-            if low > high:
-                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
+        low, high = self.talker_db_spl
+        if low > high:
+            raise ValueError(f"talker_db_spl must be (low, high), not ({low}, {high})")
         if not self.arrays:
             raise ValueError(f"arrays must be some of {', '.join(get_args(Geometry))}")
         small, large = self.room_metres

@@ -33,6 +33,24 @@ CHANGE_SECONDS = 0.05
 """Time that one path of the echo takes to become another."""
 
 
+LEAD_SECONDS = 2.0
+"""Noise and playback that the device hears before an utterance begins."""
+
+DIFFUSE_SHARE = (0.3, 0.7)
+"""Range of the share of the noise's power that comes from all sides instead of its source; 0 where
+the microphones' positions are not known."""
+
+PATH_CHANGES = 0.3
+"""Share of the utterances with playback during which somebody moves beside the device, so that the
+path of the echo changes."""
+
+SELF_NOISE_DB_SPL = 30.0
+"""Level of the microphones' own noise."""
+
+LEVEL_DBFS = (-38.0, -24.0)
+"""Range of the level at the first microphone, relative to full scale."""
+
+
 @dataclass(frozen=True)
 class Levels:
     """Levels of the components, in dB, at the first microphone while the utterance lasts."""
@@ -184,8 +202,8 @@ def simulate(
     room = pool.room(name, int(rng.integers(pool.rooms)))
     talker = int(rng.integers(len(room.talkers)))
     used = slice(None if utterance.array or config.frontend == "device" else 1)
-    lead = round(config.lead_seconds * SAMPLING_RATE)
-    noise = _noise(pool.noise, room, used, lead + len(dry), rng.uniform(*config.diffuse), rng)
+    lead = round(LEAD_SECONDS * SAMPLING_RATE)
+    noise = _noise(pool.noise, room, used, lead + len(dry), rng.uniform(*DIFFUSE_SHARE), rng)
     playback = _playback(pool.playback, placement, room, used, lead + len(dry), config, rng)
     levels = _levels(placement, room, talker, config, rng)
     mixture = mix_in_room(dry, room.talkers[talker, used], noise, playback, levels, rng, lead)
@@ -242,7 +260,7 @@ def _playback(
     """What the device plays, if anything, and whether the path of its echo changes."""
     sound = _excerpt(sounds[int(rng.integers(len(sounds)))], samples, rng)
     changed = reflection(room.echo[used], rng)
-    plays, changes = rng.random() < placement.playback_share, rng.random() < config.path_changes
+    plays, changes = rng.random() < placement.playback_share, rng.random() < PATH_CHANGES
     moment = int(rng.integers(samples))
     later = (moment, changed) if changes else None
     return Playback(sound, room.echo[used], later) if plays else None
@@ -257,8 +275,8 @@ def _levels(
     return Levels(
         snr_db=rng.uniform(*placement.snr_db),
         echo_db=rng.uniform(*placement.echo_db),
-        self_noise_db=float(heard - config.self_noise_db_spl),
-        level_db=rng.uniform(*config.level_dbfs),
+        self_noise_db=float(heard - SELF_NOISE_DB_SPL),
+        level_db=rng.uniform(*LEVEL_DBFS),
     )
 
 
@@ -335,9 +353,9 @@ def make_group(group: Group) -> None:
     partial.rename(group.folder)
 
 
-def file_name(id: str, part: str, encoding: str) -> str:
+def file_name(id: str, part: str) -> str:
     """Return the file name of an utterance; `part` is empty for what its set hears."""
-    return f"{quote(id, safe='')}{'.' if part else ''}{part}.{encoding.lower()}"
+    return f"{quote(id, safe='')}{'.' if part else ''}{part}.flac"
 
 
 def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
@@ -351,9 +369,8 @@ def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
         files["speech"] = mixture.speech
         files |= {} if mixture.echo is None else {"echo": mixture.echo}
     for part, channels in files.items():
-        encoding = group.config.encoding
         samples = np.clip(np.rint(channels.T * 32768), -32768, 32767).astype(np.int16)
-        path = folder / file_name(utterance.id, part, encoding)
-        path.write_bytes(encode_audio(samples, SAMPLING_RATE, encoding))
+        path = folder / file_name(utterance.id, part)
+        path.write_bytes(encode_audio(samples, SAMPLING_RATE, "FLAC"))
     channels = {part: len(own) for part, own in files.items()}
     return {"id": utterance.id, "samples": len(dry), "channels": channels, "custom": custom}

@@ -30,6 +30,9 @@ FADED_DB = 30.0
 LOUDSPEAKER_METRES = 0.08
 """The device's own loudspeaker is this far below the middle of its microphones."""
 
+RADIUS_METRES = (0.03, 0.04)
+"""Range of the radius of a device's circle of microphones."""
+
 MARGIN_METRES = 0.4
 """Talkers and noise keep this far from walls."""
 
@@ -103,7 +106,7 @@ def compute_room(
     size = rng.uniform(*config.room_metres)
     t60 = float(rng.uniform(*placement.t60_seconds))
     device = device_position(placement.spot, size, rng)
-    around = circle(geometry, rng.uniform(*config.radius_metres))
+    around = circle(geometry, rng.uniform(*RADIUS_METRES))
     microphones = device + around
     talkers = [
         _at_distance(device, placement.talker_metres, size, (1.2, 1.75), rng)

@@ -13,6 +13,8 @@ from toolkit.corpus.split import cap_hours, hold_out, matches
 
 FIRST_DAY = 1_767_225_600
 """2026-01-01 in seconds since 1970: the earliest creation time."""
+DAYS = 90
+"""Span of the simulated creation times of unlabelled utterances."""
 DAY = 86_400
 UNLABELLED = "unlabelled"
 """Name of the set without transcripts."""
@@ -77,7 +79,7 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
         kept = {cut.id for cut in chosen["train"]}
         others = [cut for cut in sources["train"] if cut.id not in kept]
         chosen[UNLABELLED] = cap_hours(others, config.unlabelled_hours)
-    times = creation_times(chosen[UNLABELLED], config.days, config.seed)
+    times = creation_times(chosen[UNLABELLED], DAYS, config.seed)
     utterances = [
         FarfieldUtterance(
             split, "val" if split == "val" else "train", cut.id, cut, time=times.get(cut.id)

@@ -80,14 +80,14 @@ def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
         folder = group.folder.relative_to(out)
         for made in json.loads(group.done.read_text(encoding="utf-8"))["made"]:
             item = by_id[made["id"]]
-            cut = _cut(item, made, "", folder, config.encoding)
+            cut = _cut(item, made, "", folder)
             sets[item.split].append(cut)
             if item.split in CLEAN_SETS:
                 sets[CLEAN_SETS[item.split]].append(item.source)
             if item.array:
-                raw = _cut(item, made, "raw", folder, config.encoding)
+                raw = _cut(item, made, "raw", folder)
                 sets[f"{item.split}-raw"].append(raw)
-                array = _array_cut(cut, made, folder, config.encoding)
+                array = _array_cut(cut, made, folder)
                 sets[f"{item.split}-array"].append(array)
     return sets
 
@@ -115,22 +115,20 @@ def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[Mon
         yield replace(cut, recording=replace(cut.recording, sources=[inside]))
 
 
-def _cut(
-    utterance: FarfieldUtterance, made: dict, part: str, folder: Path, encoding: str
-) -> MonoCut:
+def _cut(utterance: FarfieldUtterance, made: dict, part: str, folder: Path) -> MonoCut:
     text = "" if utterance.split == UNLABELLED else text_of(utterance.source)
-    recording = _recording(made, part, folder, encoding)
+    recording = _recording(made, part, folder)
     cut = make_cut(utterance.id, recording, text, speaker_of(utterance.source))
     cut.custom = made["custom"] | ({} if utterance.time is None else {"time": utterance.time})
     return cut
 
 
-def _array_cut(mono: MonoCut, made: dict, folder: Path, encoding: str) -> MultiCut:
+def _array_cut(mono: MonoCut, made: dict, folder: Path) -> MultiCut:
     """Make the cut of all channels; `custom["components"]` has the files of its components."""
-    recording = _recording(made, "array", folder, encoding)
+    recording = _recording(made, "array", folder)
     channels = list(range(made["channels"]["array"]))
     parts = [part for part in ("speech", "echo") if part in made["channels"]]
-    components = {part: str(folder / file_name(mono.id, part, encoding)) for part in parts}
+    components = {part: str(folder / file_name(mono.id, part)) for part in parts}
     return MultiCut(
         id=mono.id,
         start=0.0,
@@ -142,8 +140,8 @@ def _array_cut(mono: MonoCut, made: dict, folder: Path, encoding: str) -> MultiC
     )
 
 
-def _recording(made: dict, part: str, folder: Path, encoding: str) -> Recording:
-    path = str(folder / file_name(made["id"], part, encoding))
+def _recording(made: dict, part: str, folder: Path) -> Recording:
+    path = str(folder / file_name(made["id"], part))
     channels = list(range(made["channels"][part]))
     source = AudioSource(type="file", channels=channels, source=path)
     seconds = made["samples"] / SAMPLING_RATE

@@ -17,7 +17,7 @@ from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
 from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
-from toolkit.decode.search import Decoder, last_lattice, load_once
+from toolkit.decode.search import Decoder, DecoderFiles, open_decoder
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
@@ -27,7 +27,6 @@ from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
@@ -132,7 +131,7 @@ def recognise_and_align(
     model: Path,
     normaliser: Path,
     features: Path,
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -251,7 +250,7 @@ def most_confident(
 class _WordRecogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     samples: int
     calibration: Path | None
@@ -263,18 +262,17 @@ class _WordRecogniser:
         path = self.out / f"recognised.{number:06d}.jsonl"
         if path.exists():
             return path
-        table = SymbolTable.read(self.decoder.words)
         calibrated = Calibration() if self.calibration is None else None
         calibrated = calibrated or Calibration.load(self.calibration)
-        load_once(self.decoder)
+        decoder = open_decoder(self.decoder)
 
         def recognise(scored: ScoredUtterance) -> str:
-            words, posteriors = self._words(scored)
+            words, posteriors = self._words(decoder, scored)
             confidences = calibrated(posteriors)
             plain = {
                 "utterance": scored.utterance,
                 "frames": scorer.store.num_frames(scored.utterance),
-                "text": " ".join(map(table.symbol, words)),
+                "text": decoder.text(words),
                 "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
             }
             return json.dumps(plain) + "\n"
@@ -282,9 +280,11 @@ class _WordRecogniser:
         write_atomically(path, "".join(map_utterances(recognise, scorer, ids, threads)))
         return path
 
-    def _words(self, scored: ScoredUtterance) -> tuple[Sequence[int], list[float]]:
+    def _words(
+        self, decoder: Decoder, scored: ScoredUtterance
+    ) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
-        lattice = last_lattice(scored, self.decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return (), []
         words = lattice.best_words(self.weights)
@@ -367,7 +367,7 @@ def recognise_phones(
     model: Path,
     normaliser: Path,
     features: Path,
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -430,7 +430,7 @@ def recognise_phones(
 class _PhoneRecogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     lang: Path
     senones: Senones
@@ -444,10 +444,10 @@ class _PhoneRecogniser:
         if path.exists():
             return path
         compiler = TranscriptGraphs(Lang.load(self.lang), self.senones)
-        load_once(self.decoder)
+        decoder = open_decoder(self.decoder)
 
         def recognise(scored: ScoredUtterance) -> list[tuple[int, int, int]]:
-            return list(self._phones(scored, compiler))
+            return list(self._phones(decoder, scored, compiler))
 
         found = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
         with shard_writer(path) as writer:
@@ -457,10 +457,10 @@ class _PhoneRecogniser:
         return path
 
     def _phones(
-        self, scored: ScoredUtterance, compiler: TranscriptGraphs
+        self, decoder: Decoder, scored: ScoredUtterance, compiler: TranscriptGraphs
     ) -> Iterator[tuple[int, int, int]]:
         """The rows of an utterance's matrix; none if the search or all alignments find no path."""
-        lattice = last_lattice(scored, self.decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
