@@ -473,8 +473,8 @@ def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
     for i in range(order):
         coefficients = predictor[:i]
         lagged = autocorrelation[1 : i + 1].flip(0)
-        # k = (r_{i+1} + sum_j a_j r_{i+1-j}) / E; then E <- E (1 - k^2), a_j <- a_j - k a_{i+1-j} and
-        # a_{i+1} = -k, with the orders j counted from 1.
+        # k = (r_{i+1} + sum_j a_j r_{i+1-j}) / E; then E <- E (1 - k^2),
+        # a_j <- a_j - k a_{i+1-j} and a_{i+1} = -k, with the orders j counted from 1.
         reflection = (autocorrelation[i + 1] + (coefficients * lagged).sum(dim=0)) / energy
         energy = energy * (1 - reflection.square()).clamp(min=SMALLEST_GAIN)
         predictor[:i] = coefficients - reflection * coefficients.flip(0)

@@ -580,7 +580,8 @@ def removal_losses(model: BackoffModel) -> np.ndarray:
     level, size = model.levels[k], len(model.levels[k - 1].word)
     below = BackoffModel(model.vocabulary, model.levels[:k])
     shorter = last_word_logprobs(below, ngrams(model, k)[:, 1:])
-    # D(p || p') = p(h) (p(w|h) (log p(w|h) - log p(w|h') - log a'(h)) + m(h) (log a(h) - log a'(h))),
+    # D(p || p') =
+    #   p(h) (p(w|h) (log p(w|h) - log p(w|h') - log a'(h)) + m(h) (log a(h) - log a'(h))),
     # m(h) the mass of h that backs off, a and a' its back-off weight with and without the n-gram.
     p, q = 10.0**level.logprob, 10.0**shorter
     left = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
