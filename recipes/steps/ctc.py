@@ -212,10 +212,10 @@ def training_plan(run: Run) -> TrainingPlan:
     plan = EvaluationPlan(
         *names,
         records=valid,
-        batch=run.config.readers.batch,
+        batch=run.config.readers.utterances_per_batch,
         pad_to=run.config.readers.pad_to,
         width=run.config.evaluation_width,
-        weight=run.config.train.weight,
+        weight=run.config.train.loss_per,
         evaluation=evaluation,
         **dictionary,
     )

@@ -44,8 +44,9 @@ from toolkit.models.scorer import NeuralScorer
 from toolkit.processes import ranks
 from toolkit.processes.ranks import on_rank_zero
 from toolkit.stages.run import Run
+from toolkit.train.config import CrossEntropyConfig
 from toolkit.train.corpus import Alignments
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.language_model import train_neural_lm
 from toolkit.train.lfmmi import AlignedPhones, train_lfmmi
 from toolkit.train.sequence import train_sequence

@@ -20,8 +20,8 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.lattice_store import LatticeStore
-from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig
+from toolkit.models.ctc import CtcModel
 from toolkit.models.scorer import NeuralScorer, save_priors
 from toolkit.models.store import load_model, make_model, save_model
 from toolkit.pipeline.steps.targets import TargetsConfig, compute_targets

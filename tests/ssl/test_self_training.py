@@ -11,9 +11,9 @@ from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.words import Calibration
 from toolkit.score.wer import score
+from toolkit.ssl.config import SelfTrainingConfig
 from toolkit.ssl.recognition import (
     Recognised,
-    SelfTrainingConfig,
     most_confident,
     read_texts,
     self_labelled,

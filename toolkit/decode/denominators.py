@@ -145,8 +145,8 @@ def _make_shard(
     lattices: dict[str, LatticeArcs] = {}
     failed, retried, seconds = [], 0, 0.0
     results = map_utterances(make, scorer, ids, threads)
-    for utterance, (lattice, beam, spent) in zip(ids, results, strict=True):
-        seconds += spent
+    for utterance, (lattice, beam, search_seconds) in zip(ids, results, strict=True):
+        seconds += search_seconds
         if lattice is None:
             num_frames = scorer.store.num_frames(utterance)
             reason = f"no path within beam {beam.search:g}" if num_frames else "no frames"

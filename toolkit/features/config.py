@@ -26,6 +26,10 @@ def _mel(hertz: float) -> float:
     return 1127 * math.log(1 + hertz / 700)
 
 
+LOW_RATE_FACTOR = 3
+"""Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
+
+
 @dataclass(frozen=True)
 class FrontendConfig(Settings):
     """Settings of the front end; all others have Kaldi's defaults."""
