@@ -36,8 +36,8 @@ from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lang import Lang
-from toolkit.lang.letters import UnknownNormaliserError
 from toolkit.lang.lexicon import Lexicon, Pronunciation, without_positions
+from toolkit.lang.policy import UnknownPolicyError
 from toolkit.lang.tables import word_table
 from toolkit.storage.files import write_atomically
 
@@ -268,7 +268,7 @@ class GmmAligner:
         lang = Lang.load(bundle / LANG)
         try:
             lang.policy  # noqa: B018
-        except UnknownNormaliserError as error:
+        except UnknownPolicyError as error:
             raise AlignerError(f"{bundle}: {error}: make the bundle again") from error
         lang = extend_lang(lang, {word: [phones] for word, phones in pronunciations})
         self.config = config or LongConfig()
