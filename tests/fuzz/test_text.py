@@ -10,8 +10,8 @@ from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.inputs import read_inputs
 from toolkit.align.times import read_ctm
-from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cut_files import read_cut_file
+from toolkit.corpus.findings import read_exclusions
 from toolkit.corpus.table import read_table
 from toolkit.decode.sources import Inputs
 from toolkit.hmm.phone_sets import read_roots
