@@ -23,6 +23,7 @@ FORMS = [
     *[("WAVEX", "PCM_16"), ("RF64", "PCM_16"), ("W64", "PCM_16"), ("W64", "FLOAT")],
     *[("AIFF", kind) for kind in ("PCM_16", "PCM_24", "FLOAT", "ULAW")],
     *[("AU", kind) for kind in ("PCM_16", "FLOAT", "ULAW")],
+    *[("AVR", kind) for kind in ("PCM_16", "PCM_U8")],
     ("NIST", "PCM_16"),
 ]
 SAMPLES = 32000
@@ -50,7 +51,7 @@ def told(path):
 
 
 @pytest.mark.parametrize(("form", "subtype"), FORMS)
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, 2])
 def test_the_length_of_a_cut_file_is_that_of_the_whole(write, truncate, form, subtype, channels):
     path = write(form, subtype, channels)
     assert declared_samples(path) == SAMPLES
@@ -62,6 +63,7 @@ def test_the_length_of_a_cut_file_is_that_of_the_whole(write, truncate, form, su
 COMPRESSED = [
     *[("WAV", kind) for kind in ("IMA_ADPCM", "MS_ADPCM", "GSM610")],
     *[("AIFF", kind) for kind in ("IMA_ADPCM", "GSM610")],
+    *[("VOC", kind) for kind in ("PCM_16", "ULAW")],
 ]
 
 

@@ -294,9 +294,10 @@ def rate_fault(rate: int) -> str:
 
 
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
-    """Return how many samples a WAV, AIFF, AU, CAF or SPHERE file lacks of what its header says.
+    """Return how many samples a file lacks of what its header says.
 
-    libsndfile lowers that number to what the file holds. Of compressed samples it is estimated from
+    Of WAV, AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have no length.
+    libsndfile lowers the number to what the file holds. Of compressed samples it is estimated from
     their bytes. 0 for other formats, for less than a hundredth of a second, and for the placeholder
     sizes of programs that write to a pipe.
 

@@ -272,7 +272,7 @@ KINDS: dict[str, Kind] = {
     "bad-line": Kind(
         ERROR,
         "all",
-        "line of a table with more or fewer fields than its first line names columns",
+        "line of a table with other fields than its first line names, or an open quotation mark",
         "put a text with the separator in it in quotation marks, or complete the line",
     ),
     "not-utf8": Kind(
