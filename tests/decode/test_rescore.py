@@ -24,7 +24,7 @@ from toolkit.decode.search import DecoderFiles, weight_axes
 from toolkit.decode.system import write_nbest_and_ctm
 from toolkit.decode.tune import ErrorCount
 from toolkit.errors import ToolkitError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import Hypothesis
 from toolkit.lang.arpa import read_arpa
