@@ -31,7 +31,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.manifest import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
@@ -678,9 +678,9 @@ class FeatureStore(ShardStore[Tensor]):
 
         Raises:
           StoreError: it is damaged.
-          UnsafeCutError: it names more than local files, see `toolkit.corpus.cuts`.
+          UnsafeCutError: it names more than local files, see `toolkit.corpus.manifest`.
         """
-        from toolkit.corpus.cuts import parse_cut
+        from toolkit.corpus.manifest import parse_cut
 
         entry = self._entry(name)
         path = cuts_path(self._folder, entry.shard)
