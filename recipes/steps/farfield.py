@@ -28,7 +28,7 @@ from recipes.steps.gmm import align_system
 from recipes.steps.networks import targets
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of, write_cuts
-from toolkit.corpus.split_names import Splits
+from toolkit.corpus.split import Splits
 from toolkit.decode.search import decode_store, real_time_factor, remove_lattices
 from toolkit.decode.system import references_of, speakers_of
 from toolkit.features.extract import extract

@@ -31,7 +31,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.manifest import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
@@ -107,7 +107,7 @@ def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
 def number_of_shards(seconds: float, hours: float) -> int:
     """Return how many shards of about so many hours to cut audio into.
 
-    They are `LEAST_SHARDS` at least, as far as there is a minute for each.
+    They are `MIN_SHARDS` at least, as far as there is a minute for each.
     """
     return max(1, round(seconds / (3600 * hours)), min(MIN_SHARDS, int(seconds / 60)))
 
@@ -678,9 +678,9 @@ class FeatureStore(ShardStore[Tensor]):
 
         Raises:
           StoreError: it is damaged.
-          UnsafeCutError: it names more than local files, see `toolkit.corpus.cuts`.
+          UnsafeCutError: it names more than local files, see `toolkit.corpus.manifest`.
         """
-        from toolkit.corpus.cuts import parse_cut
+        from toolkit.corpus.manifest import parse_cut
 
         entry = self._entry(name)
         path = cuts_path(self._folder, entry.shard)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.corpus.findings import read_exclusions
 from toolkit.corpus.manifest import FEATURE_MATRIX
 from toolkit.errors import ToolkitError
 from toolkit.report.charts import SHAPES, Interval, histogram_svg, interval_svg
