@@ -19,9 +19,9 @@ from torch import Tensor
 from benchmarks.peers import KALDI_HMM_GMM_PINNED, KaldiHmmGmm, PeerUnavailableError
 from benchmarks.run import Case, Table, Target, compare, rate_ratio
 from benchmarks.synthetic import SyntheticSpeech
+from toolkit.align.config import AlignConfig
 from toolkit.align.force_align import (
     SEARCH_FRAMES,
-    AlignConfig,
     TranscriptGraphs,
     UtteranceAlignment,
     align_batched,
@@ -59,8 +59,9 @@ def _align(seconds: float) -> LongRecordingResult:
     import torch
 
     from benchmarks.synthetic import SyntheticSpeech
+    from toolkit.align.config import LongConfig
     from toolkit.align.force_align import TranscriptGraphs
-    from toolkit.align.recording import LongConfig, PhonePosteriors, RecordingScores, align_long
+    from toolkit.align.recording import PhonePosteriors, RecordingScores, align_long
 
     speech = SyntheticSpeech.make()
     spoken = speech.utterance(seed=0, seconds=seconds)

@@ -29,7 +29,7 @@ from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
 from toolkit.features.frontend import Frontend, TooShortError
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.processes.devices import one_thread
 from toolkit.score.transcripts import read_transcripts

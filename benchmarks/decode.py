@@ -19,7 +19,7 @@ from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.config import DecodeConfig
 from toolkit.engines import EngineError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import engine, search_best_paths, search_with_retries, searching_with

@@ -14,7 +14,7 @@ from toolkit.align.scorer import ScoredUtterance, map_utterances
 from toolkit.decode.config import DecodeConfig
 from toolkit.environment import usable_cpus
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries

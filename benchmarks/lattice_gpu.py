@@ -13,7 +13,8 @@ from benchmarks.run import Case, Table, compare
 from benchmarks.synthetic import SyntheticSentences
 from toolkit.decode.config import LatticeConfig
 from toolkit.decode.denominators import search
-from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice, load_fst
 from toolkit.fsa.lattice_store import (
     LatticeStore,

@@ -14,7 +14,8 @@ from benchmarks.run import Case, Table, Target, compare, rate_ratio
 from benchmarks.synthetic import NoiseFeatures
 from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.hmm.senones import Senones

@@ -13,14 +13,12 @@ from recipes.steps.settings import (
     lattice_free,
     small_network,
 )
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, TriphoneConfig
+from toolkit.align.config import CorpusAlignConfig, EmConfig, LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.config import DecodeConfig
 from toolkit.features.config import EnhanceConfig, ExtractConfig, FrontendConfig
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.parallel.config import ParallelConfig

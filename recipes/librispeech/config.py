@@ -15,15 +15,19 @@ from recipes.steps.settings import (
     lattice_free,
     small_network,
 )
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
+from toolkit.align.config import (
+    CorpusAlignConfig,
+    EmConfig,
+    LdaMlltConfig,
+    MonophoneConfig,
+    SatConfig,
+    TriphoneConfig,
+)
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
 from toolkit.features.config import ExtractConfig, FrontendConfig
-from toolkit.fsa.beam import Beam
-from toolkit.fsa.rescore import RescoreLimits
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.fsa.config import Beam, RescoreLimits
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.train.config import (

@@ -7,10 +7,9 @@ from typing import Any
 
 from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
 from recipes.steps.settings import SMALL_SEQUENCE, lattice_free
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
+from toolkit.align.config import EmConfig, LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.hmm.config import TreeConfig
 from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.train.config import ChunkConfig, CrossEntropyConfig, WholeUtteranceConfig
 

@@ -20,7 +20,7 @@ from recipes.steps.data import (
 )
 from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.corpus.tags import is_tag
+from toolkit.corpus.text import is_tag
 from toolkit.decode.bundle import (
     BundledSystem,
     Card,
@@ -55,7 +55,7 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
-from toolkit.lang.text import Normaliser as EnglishText
+from toolkit.lang.policy import EnglishRules as EnglishText
 from toolkit.lang.units import load_units, make_units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.neural_lm import NeuralLm

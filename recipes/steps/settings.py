@@ -4,16 +4,19 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConfig
+from toolkit.align.config import (
+    CorpusAlignConfig,
+    EmConfig,
+    LdaMlltConfig,
+    MonophoneConfig,
+    TriphoneConfig,
+)
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.features.normalise import Scope
-from toolkit.fsa.beam import Beam
-from toolkit.fsa.denominator import PhoneNgramConfig
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.fsa.config import Beam, PhoneNgramConfig
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig, WordLstmConfig
 from toolkit.train.config import (

@@ -105,7 +105,7 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
     from toolkit.decode.config import DecodeConfig
     from toolkit.features.config import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
     from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig
     from toolkit.models.scorer import save_priors
     from toolkit.models.store import make_model, save_model

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fsa.enumeration import words_of
 from toolkit.fsa import lattice_store
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import FINAL, dump_fst, load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_arcs, prune_to_density
@@ -192,7 +192,7 @@ def test_counts_that_do_not_fit_are_damage(written):
 def test_shards_of_another_format_are_refused(written):
     with_header(shard_path(written.folder, 0), format=1)
     with pytest.raises(
-        LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 2"
+        LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 3"
     ):
         written.store()
 

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from toolkit.fsa.discriminative import Criterion, PdfClasses
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig
 from toolkit.models.ctc import CtcModel
 from toolkit.models.lstm import BlstmModel, LstmModel

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.steps.networks import train_network
-from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import (
     AlignmentStore,
     LowRateAlignments,

@@ -9,7 +9,7 @@ pytest.importorskip("pyroomacoustics")
 
 from recipes.farfield_ssl.run import baseline_ce, teacher_ce
 from tests.dummies import setting_of
-from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
 from toolkit.features.config import AugmentConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser

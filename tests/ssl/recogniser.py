@@ -6,7 +6,7 @@ from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.search import DecoderFiles
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.hmm.senones import Senones
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang

@@ -14,7 +14,8 @@ from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import SHARDS, FeatureStore, shard_writer, write_manifest
 from toolkit.features.shards import write_shard as write_features
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.numerator import PhoneTimes
 from toolkit.models.config import LstmConfig
 from toolkit.ssl.config import RecognisedPhonesConfig

@@ -10,7 +10,7 @@ from torch import Tensor
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.decode.config import LatticeConfig
 from toolkit.errors import ToolkitError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, load_fst
 from toolkit.fsa.lattice import LatticeArcs, prune_to_density
 from toolkit.fsa.lattice_store import (

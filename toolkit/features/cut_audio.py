@@ -15,9 +15,8 @@ from lhotse.utils import compute_num_samples
 from torch import Tensor
 
 import toolkit.features.cut_audio  # noqa: F401 - registers its transforms with lhotse
-from toolkit.corpus.audio_file import absence, open_at, open_audio
-from toolkit.corpus.cuts import UnsafeCutError, check_audio
-from toolkit.corpus.manifest import FEATURE_MATRIX
+from toolkit.corpus.audio import absence, open_at, open_audio
+from toolkit.corpus.manifest import FEATURE_MATRIX, UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_samples, load_audio, resample
 from toolkit.storage.reading import reason
 
@@ -141,7 +140,7 @@ def is_costly(rate: int, new: int) -> bool:
 
 def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
     cuts = [track.cut for track in cut.tracks] if isinstance(cut, MixedCut) else [cut]
-    for recording in (one.recording for one in cuts if one.has_recording):
+    for recording in (track_cut.recording for track_cut in cuts if track_cut.has_recording):
         for transform in recording.transforms or ():
             if isinstance(transform, dict):
                 name, settings = transform["name"], transform["kwargs"]

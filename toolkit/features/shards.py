@@ -31,7 +31,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.manifest import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
@@ -107,7 +107,7 @@ def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
 def number_of_shards(seconds: float, hours: float) -> int:
     """Return how many shards of about so many hours to cut audio into.
 
-    They are `LEAST_SHARDS` at least, as far as there is a minute for each.
+    They are `MIN_SHARDS` at least, as far as there is a minute for each.
     """
     return max(1, round(seconds / (3600 * hours)), min(MIN_SHARDS, int(seconds / 60)))
 
@@ -329,13 +329,14 @@ def write_shard(
     ):
         tar = TarWriter(file)
         for cut, speaker, features in utterances:
+            # The running sums start anew with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
-            plain = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
+            cut_dict = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
             stored = features.to(torch.float16)
-            manifest = _manifest(plain, len(stored), config)
-            tar.add_array(plain["id"], stored.numpy(), manifest)
-            custom = plain.get("custom") or {}
+            manifest = _manifest(cut_dict, len(stored), config)
+            tar.add_array(cut_dict["id"], stored.numpy(), manifest)
+            custom = cut_dict.get("custom") or {}
             if config.kind in KINDS:
                 counted = counted_frames(stored, config.kind)
                 custom = {k: v for k, v in custom.items() if k != DIGITAL_SILENCE}
@@ -345,7 +346,7 @@ def write_shard(
                 counted = outside(custom.get(DIGITAL_SILENCE, ()), len(stored))
             mean = {"cmn_frames": state.frames, "cmn_sum": state.sum.tolist()}
             line = {
-                **plain,
+                **cut_dict,
                 "custom": custom | mean,
                 "features": manifest,
             }
@@ -477,13 +478,16 @@ class ShardStore(Generic[Value]):
     @cached_property
     def _paths(self) -> dict[str, Path]:
         """The file of each utterance."""
-        paths = sorted(self._folder.glob(field_file(self._field, None)))
-        return {name: path for path in paths for name in self._index(path)}
+        paths: dict[str, Path] = {}
+        for path in sorted(self._folder.glob(field_file(self._field, None))):
+            with reading(path, self._error, self._advice):
+                paths |= dict.fromkeys(self._index(path), path)
+        return paths
 
     def _index(self, path: Path) -> dict[str, tuple[int, int]]:
         """Return offset and size, in bytes, of the array of each utterance in a file."""
         if path not in self._indices:
-            with reading(path, self._error, self._advice), open(path, "rb") as file:
+            with open(path, "rb") as file:
                 arrays = index_arrays(file)
                 self._indices[path] = {name: (offset, size) for name, offset, size in arrays}
         return self._indices[path]
@@ -674,9 +678,9 @@ class FeatureStore(ShardStore[Tensor]):
 
         Raises:
           StoreError: it is damaged.
-          UnsafeCutError: it names more than local files, see `toolkit.corpus.cuts`.
+          UnsafeCutError: it names more than local files, see `toolkit.corpus.manifest`.
         """
-        from toolkit.corpus.cuts import parse_cut
+        from toolkit.corpus.manifest import parse_cut
 
         entry = self._entry(name)
         path = cuts_path(self._folder, entry.shard)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.config import CorpusAlignConfig
 from toolkit.config.fields import (
     ListLength,
     Positive,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from toolkit.align.config import AlignConfig
 from toolkit.align.corpus import align_at_offsets
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
+from toolkit.align.force_align import TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
 from toolkit.decode.search import Decoder, DecoderFiles, open_decoder

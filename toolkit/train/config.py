@@ -20,8 +20,7 @@ from toolkit.config.fields import (
     ShareBelowOne,
 )
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
-from toolkit.fsa.denominator import PhoneNgramConfig
-from toolkit.fsa.discriminative import Criterion
+from toolkit.fsa.config import Criterion, PhoneNgramConfig
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig, WordLstmConfig
 from toolkit.parallel.config import ParallelConfig
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
-from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice
 from toolkit.models.scorer import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.fsa.discriminative import Criterion, PdfClasses
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses
 from toolkit.models.config import LstmConfig
 from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model, save_model

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from toolkit.align.store import LowRateAlignments
-from toolkit.fsa.denominator import Denominator, PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
