@@ -302,11 +302,11 @@ EQUAL_BATCH = 96
 """Utterances of a step in the study of equal batches (A34)."""
 
 
-def _equal(own: Config) -> Config:
+def _equal(config: Config) -> Config:
     """Return a platform's settings with the batch, beam and targets of the equal-batch study."""
     return replace(
-        own,
-        readers=replace(own.readers, batch=EQUAL_BATCH // own.devices),
+        config,
+        readers=replace(config.readers, batch=EQUAL_BATCH // config.devices),
         evaluation_width=64,
         tta=TtaConfig(wer=EQUAL_BATCH_WER),
     )
