@@ -18,21 +18,19 @@ from torch import Tensor
 
 from benchmarks.run import BenchmarkError
 from toolkit.config.click_types import FILE, JSON_OUT
-from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.bundle import Bundle, is_ctc
 from toolkit.decode.recogniser import (
-    BundleSearch,
     NetworkRecogniser,
     SpeakerRecogniser,
     load_recogniser,
 )
+from toolkit.decode.search import SearchResult
 from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
 from toolkit.features.frontend import Frontend, TooShortError
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.fst import Lattice
-from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.search import search_with_retries
+from toolkit.fsa.lattice import Weights
 from toolkit.processes.devices import one_thread
 from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import Score, score
@@ -111,7 +109,7 @@ def command(
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
-        bundle = find_system(model, system, role_of(sources))
+        bundle = Bundle(model).choose(role_of(sources), system)
         widths = measure(bundle, sources, read_transcripts(ref).texts)
     for line in table(widths):
         click.echo(line)
@@ -139,25 +137,24 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
     if is_ctc(bundle):
         raise BenchmarkError(f"{bundle} is a CTC bundle; see toolkit tta sweep")
     recogniser = load_recogniser(bundle)
-    search = recogniser.search
-    search.load()
-    beams = [_scaled(search.beams[0], factor) for factor in WIDTHS]
-    retries = [beam.search / search.beams[0].search for beam in search.beams[1:]]
-    tried = [beam.with_retries(retries) for beam in beams]
+    decoder, weights = recogniser.decoder, recogniser.weights
+    beams = [_scaled(decoder.beams[0], factor) for factor in WIDTHS]
+    retries = [beam.search / decoder.beams[0].search for beam in decoder.beams[1:]]
+    decoders = [replace(decoder, beams=beam.with_retries(retries)) for beam in beams]
     texts: list[dict[str, str]] = [{} for _ in WIDTHS]
     seconds, arcs, worse = [0.0] * len(WIDTHS), [0] * len(WIDTHS), [0] * len(WIDTHS)
     audio, frames = 0.0, 0
     for one in _scored(recogniser, sources):
         if not frames:  # compile
-            search.best(search.lattice(one.scores), one.scores)
-        audio, frames, best = audio + one.seconds, frames + len(one.scores), []
-        for number, widened in enumerate(tried):
+            decoder.best(decoder.search(one.log_likelihoods), weights)
+        audio, frames, best = audio + one.seconds, frames + len(one.log_likelihoods), []
+        for number, widened in enumerate(decoders):
             start = process_time()
-            lattice, _ = search_with_retries(one.scores, search.graph, widened)
-            texts[number][one.name] = search.best(lattice, one.scores).text
+            result = widened.search(one.log_likelihoods)
+            texts[number][one.name] = widened.best(result, weights).text
             seconds[number] += process_time() - start
-            arcs[number] += 0 if lattice is None else lattice.num_arcs
-            best.append(_best_score(search, lattice, one.scores))
+            arcs[number] += result.lattices[0].num_arcs if result.lattices else 0
+            best.append(_best_score(result))
         for number, found in enumerate(best):
             worse[number] += found < best[-1] - LOST
     if not frames:
@@ -180,8 +177,8 @@ def _scaled(beam: Beam, factor: float) -> Beam:
 @dataclass(frozen=True)
 class _Scored:
     name: str
-    scores: Tensor
-    """[T, P], scaled."""
+    log_likelihoods: Tensor
+    """[T, P]."""
     seconds: float
     """Of audio."""
 
@@ -197,13 +194,13 @@ def _scored(
         seconds = [len(samples) / config.sampling_rate for samples in heard]
         features = [_features(front, samples) for samples in heard]
         if isinstance(recogniser, SpeakerRecogniser):
-            for number, scores in recogniser.scores(features):
+            for number, scores in recogniser.log_likelihoods(features):
                 yield _Scored(names[number], scores, seconds[number])
             continue
         mean = CmnState.empty(config.dimension)
         for number, x in enumerate(features):
             if len(x):
-                yield _Scored(names[number], recogniser.scores(x, mean), seconds[number])
+                yield _Scored(names[number], recogniser.log_likelihoods(x, mean), seconds[number])
             mean = mean.after(x, counted_frames(x, config.kind))
 
 
@@ -215,12 +212,11 @@ def _features(front: Frontend, samples: Tensor) -> Tensor:
         return torch.zeros(0, front.config.dimension)
 
 
-def _best_score(search: BundleSearch, lattice: Lattice | None, scores: Tensor) -> float:
+def _best_score(result: SearchResult) -> float:
     """The score of the best path of the first pass."""
-    if lattice is None:
+    if not result.lattices:
         return -math.inf
-    weights = Weights(search.scale)
-    return ScoredLattice.of(lattice, scores, search.scale).best_path(weights).score
+    return result.scored_lattice(0).best_path(Weights(result.acoustic_scale)).score
 
 
 def table(widths: Sequence[Width]) -> list[str]:

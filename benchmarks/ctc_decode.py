@@ -24,8 +24,9 @@ from benchmarks.peers import (
 from benchmarks.run import Case, compare
 from benchmarks.synthetic import FRAMES, SyntheticCtcTask
 from toolkit.config.click_types import JSON_OUT
+from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.dictionary import Ngrams
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.arpa import write_arpa
 from toolkit.processes.devices import one_thread

@@ -17,7 +17,7 @@ from benchmarks.peers import FasterDecoder, PeerUnavailableError
 from benchmarks.run import BenchmarkError, Case, Table, Target, compare, table_figure
 from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig
 from toolkit.engines import EngineError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import load_fst

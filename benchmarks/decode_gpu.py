@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.run import Case, Table, compare
 from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.align.scorer import ScoredUtterance, map_utterances
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig
 from toolkit.environment import usable_cpus
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.fsa.beam import Beam

@@ -13,7 +13,7 @@ import torch
 from benchmarks.beams import BLOCK
 from benchmarks.run import BenchmarkError, Case, compare
 from toolkit.config.click_types import FILE
-from toolkit.decode.bundle import find_system, is_ctc
+from toolkit.decode.bundle import Bundle, is_ctc
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.sources import Inputs, Source
 from toolkit.models.store import serialized_bytes
@@ -59,7 +59,7 @@ def command(model: Path, ref: Path, rounds: int, audio: tuple[str, ...]) -> None
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
-        rows = measure(find_system(model), sources, read_transcripts(ref).texts, rounds)
+        rows = measure(Bundle(model).choose(), sources, read_transcripts(ref).texts, rounds)
     for line in table(rows):
         click.echo(line)
 

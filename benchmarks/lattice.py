@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks import lattice_gpu as gpu_lattice
 from benchmarks.run import Case, Table, Target, compare, table_figure
 from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
-from toolkit.decode.denominators import LatticeConfig, search
+from toolkit.decode.config import LatticeConfig
+from toolkit.decode.denominators import search
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import Lattice, load_fst

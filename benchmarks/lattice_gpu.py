@@ -11,7 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks.limits import Gemm, flops_per_frame, synchronise
 from benchmarks.run import Case, Table, compare
 from benchmarks.synthetic import SyntheticSentences
-from toolkit.decode.denominators import LatticeConfig, search
+from toolkit.decode.config import LatticeConfig
+from toolkit.decode.denominators import search
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice, load_fst
 from toolkit.fsa.lattice_store import (

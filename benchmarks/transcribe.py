@@ -4,12 +4,15 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks.run import Case, Table, compare
 from toolkit.config.click_types import FILE
+
+if TYPE_CHECKING:
+    from toolkit.decode.stream import Recogniser
 
 PIECES = (0.01, 0.1, 0.16, 1.0)
 """Seconds of audio in a piece."""
@@ -37,14 +40,15 @@ def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
 
 def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
-    from toolkit.decode.bundle import find_system
+    from toolkit.decode.bundle import Bundle
+    from toolkit.decode.recogniser import load_recogniser
     from toolkit.features.audio import load_audio
     from toolkit.processes.devices import one_thread
 
     with one_thread():
-        recogniser, streaming = _loaded(find_system(model, role="stream"))
-        streaming.warm_up(recogniser)
-        rate = recogniser.frontend_config.sampling_rate
+        recogniser = load_recogniser(Bundle(model).choose("stream"))
+        recogniser.warm_up()
+        rate = recogniser.sampling_rate
         samples = [load_audio(path, rate) for path in audio]
         seconds = sum(map(len, samples)) / rate
         texts: dict[str, list[str]] = {}
@@ -56,9 +60,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
 
         def stream(piece: float) -> float:
             name = f"stream, pieces of {piece:g} s"
-            texts[name], notes[piece] = _streamed(
-                streaming, recogniser, samples, round(piece * rate)
-            )
+            texts[name], notes[piece] = _streamed(recogniser, samples, round(piece * rate))
             return seconds
 
         cases = [Case("whole", whole)]
@@ -79,24 +81,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     )
 
 
-def _loaded(bundle: Path) -> tuple:
-    """Return a bundle's recogniser and the class of its streams."""
-    from toolkit.decode.bundle import is_ctc
-
-    if is_ctc(bundle):
-        from toolkit.decode.ctc.recogniser import CtcRecogniser
-        from toolkit.decode.stream import CtcStreamingRecogniser
-
-        return CtcRecogniser(bundle), CtcStreamingRecogniser
-    from toolkit.decode.recogniser import NetworkRecogniser
-    from toolkit.decode.stream import StreamingRecogniser
-
-    return NetworkRecogniser(bundle), StreamingRecogniser
-
-
-def _streamed(
-    streaming: type, recogniser: Any, samples: Iterable[Any], size: int
-) -> tuple[list[str], str]:
+def _streamed(recogniser: "Recogniser", samples: Iterable[Any], size: int) -> tuple[list[str], str]:
     """Return the final text of each recording, and a note on the latency."""
     from toolkit.decode.stream import Latency, recognise_stream
 
@@ -104,7 +89,7 @@ def _streamed(
     for x in samples:
         latency = Latency()
         pieces = (x[begin : begin + size] for begin in range(0, len(x), size))
-        *_, last = recognise_stream(pieces, streaming(recogniser), process_time, latency)
+        *_, last = recognise_stream(pieces, recogniser.stream(), process_time, latency)
         texts.append(last.text)
         finals.append(latency.final)
         firsts += [] if latency.first is None else [latency.first]

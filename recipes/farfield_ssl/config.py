@@ -18,7 +18,7 @@ from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig
 from toolkit.features.config import EnhanceConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig

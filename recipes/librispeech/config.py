@@ -19,9 +19,7 @@ from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
-from toolkit.decode.rescore import NeuralRescoringConfig
-from toolkit.decode.search import DecodeConfig
-from toolkit.decode.system import NbestConfig
+from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
 from toolkit.features.config import ExtractConfig, FrontendConfig
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.rescore import RescoreLimits

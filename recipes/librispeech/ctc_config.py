@@ -6,11 +6,15 @@ from typing import Literal
 from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.ctc.evaluation import EvaluationConfig
-from toolkit.decode.ctc.graph import GraphConfig
-from toolkit.decode.ctc.search import WordsConfig
-from toolkit.decode.ctc.system import BeamTuneConfig, CtcDecodeConfig, TuneConfig
-from toolkit.decode.rescore import NeuralRescoringConfig
+from toolkit.decode.config import (
+    BeamTuneConfig,
+    CtcDecodeConfig,
+    EvaluationConfig,
+    GraphConfig,
+    NeuralRescoringConfig,
+    TuneConfig,
+    WordsConfig,
+)
 from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig
 from toolkit.features.normalise import Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig

@@ -30,9 +30,10 @@ from toolkit.decode.bundle import (
     write_ctc_bundle,
     write_systems,
 )
+from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.evaluation import EvaluationPlan
 from toolkit.decode.ctc.recogniser import CtcScorer
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.decode.ctc.system import Posteriors, SplitData, decode_ctc, tune_beam, write_posteriors
 from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import (

@@ -10,8 +10,8 @@ from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.decode.combine import LATTICES, NAME, TEXT, DecodedSplit, combine_decodes
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.rescore import rescore_system
-from toolkit.decode.search import Decoder
-from toolkit.decode.system import Pass, decode_passes, decode_system, write_word_times
+from toolkit.decode.search import DecoderFiles
+from toolkit.decode.system import Pass, decode_system, write_word_times
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights
 from toolkit.hmm.senones import Senones
@@ -107,27 +107,25 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     scorers = gmm_scorers(run, system, transforms or {})
     decoder = gmm_decoder(run, system, out, rescore=adapted)
     options = decoding_options(run) | {"passes": passes(run, out, rescore=adapted)}
-    if not adapted:
-        return decode_passes(system, scorers, decoder=decoder, out=out, **options)
     return decode_system(
         system,
         scorers,
         decoder=decoder,
-        lang=run.need("lang"),
+        lang=run.need("lang") if adapted else None,
         senones=senones,
-        nbest=run.config.nbest,
+        nbest=run.config.nbest if adapted else None,
         **options,
     )
 
 
-def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:
+def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> DecoderFiles:
     """Return the search in the graph of a GMM system's decode."""
     config = run.config.gmm_decode
     if system == "mono":
         config = replace(config, beam=run.config.mono_beam)
     rescorer = run.need("rescoring/lm.safetensors") if rescore else None
     words = run.need("lang/words.txt")
-    return Decoder(out / "graph.safetensors", words, config, rescorer)
+    return DecoderFiles(out / "graph.safetensors", words, config, rescorer)
 
 
 def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
@@ -149,7 +147,7 @@ def network_scorers(
     }
 
 
-def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
+def network_decoder(run: Run, graphs: str | None = None) -> DecoderFiles:
     """Return the search with the small language model, rescored by the larger one.
 
     Args:
@@ -159,7 +157,9 @@ def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
     """
     graph = run.need(graph_name(graphs))
     config = run.config.decode if graphs is None else run.config.chain_decode
-    return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
+    return DecoderFiles(
+        graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors")
+    )
 
 
 @shared_workers()
@@ -241,7 +241,7 @@ def system_scorers(run: Run, system: DecodedSystem) -> dict[str, Scorer]:
     return gmm_scorers(run, system.name, transforms)
 
 
-def system_decoder(run: Run, system: DecodedSystem) -> Decoder:
+def system_decoder(run: Run, system: DecodedSystem) -> DecoderFiles:
     """Return the search of a system, with all its passes."""
     if system.is_gmm:
         decoded = run.need(f"decode/{system.name}")

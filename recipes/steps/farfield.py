@@ -164,6 +164,7 @@ def decode_arrays(
             run.need(system), run.need(normaliser), fbank / split, device=run.device
         )
         rows.append(_decode(run, system, split, scorer, graphs, out))
+    remove_lattices(out)  # kept until all are decoded: a run that was interrupted goes on from them
     record_results(out / "rows.json", rows)
     return {f"wer {row.split}": row.wer for row in rows}
 
@@ -216,7 +217,6 @@ def _decode(
     folder.mkdir(parents=True, exist_ok=True)
     decoder = network_decoder(run, graphs).at(weights[-1][0].acoustic_scale)
     decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
-    remove_lattices(folder)
     return score_split(
         references_of(scorer),
         {utterance.utterance: utterance.hypotheses[0] for utterance in decoded},

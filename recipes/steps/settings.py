@@ -8,8 +8,7 @@ from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.denominators import LatticeConfig
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.features.normalise import Scope
 from toolkit.fsa.beam import Beam

@@ -93,13 +93,13 @@ def test_every_utterance_has_an_outcome(lang, tmp_path):
 def test_finished_shards_are_kept(lang, tmp_path):
     first = CertainScorer()
     align(first, lang, tmp_path / "ali")
-    bytes_before = (tmp_path / "ali/ali.000000.safetensors").read_bytes()
+    bytes_before = (tmp_path / "ali/ali.000000.tar").read_bytes()
     again = CertainScorer()
-    (tmp_path / "ali/ali.000001.safetensors").unlink()
+    (tmp_path / "ali/ali.000001.tar").unlink()
     (tmp_path / "ali/ali.000000.tsv").write_text("header\na\tok\t-1.0\t10.0\t\n")
     align(again, lang, tmp_path / "ali")
     assert again.asked == ["short", "c"]
-    assert (tmp_path / "ali/ali.000000.safetensors").read_bytes() == bytes_before
+    assert (tmp_path / "ali/ali.000000.tar").read_bytes() == bytes_before
 
 
 def test_what_was_finished_is_not_aligned_again(lang, tmp_path):

@@ -23,7 +23,7 @@ def alignments(speech, tmp_path_factory):
     for number, ids in enumerate(FeatureStore(speech.cepstra).shards):
         states = {u: speech.states[u] for u in ids if u != LOST}
         outcomes = [Outcome(u, "ok", -1.0, 10.0, "") for u in ids]
-        write_shard(folder / f"ali.{number:06d}.safetensors", states, outcomes)
+        write_shard(folder / f"ali.{number:06d}.tar", states, outcomes)
     return folder
 
 

@@ -24,7 +24,7 @@ def test_every_offset_meets_its_own_alignment(tmp_path, frames):
         folder = tmp_path / f"{offset}"
         folder.mkdir()
         aligned = {"u": rows[-1]} | ({"lost": rows[-1]} if offset != 1 else {})
-        write_shard(folder / "ali.000000.safetensors", aligned, [])
+        write_shard(folder / "ali.000000.tar", aligned, [])
         stores.append(AlignmentStore(folder))
     targets = OffsetAlignments(stores, SENONES)
     assert targets.ids == ["u"]

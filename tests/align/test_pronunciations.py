@@ -85,7 +85,7 @@ def test_planted_alignments_are_counted(tmp_path):
         return torch.tensor(found)
 
     stored = {u: states(said(*spoken)) for u, spoken in planted.items()}
-    write_shard(tmp_path / "ali.000000.safetensors", stored, [])
+    write_shard(tmp_path / "ali.000000.tar", stored, [])
     words = {u: [word for word, _ in spoken] for u, (spoken, _) in planted.items()}
     expected = PronunciationCounts()
     for spoken in planted.values():

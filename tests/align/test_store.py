@@ -23,9 +23,9 @@ OUTCOMES = [
 
 def test_shards_and_their_outcomes_round_trip(tmp_path):
     states = {"b/1.x": torch.tensor([0, 0, 4, 70_000]), "a": torch.arange(6)[::2]}
-    write_shard(tmp_path / "ali.000000.safetensors", states, OUTCOMES)
-    write_shard(tmp_path / "ali.000001.safetensors", {"z": torch.tensor([7])}, [])
-    write_shard(tmp_path / "ali.000002.safetensors", {}, OUTCOMES[2:])
+    write_shard(tmp_path / "ali.000000.tar", states, OUTCOMES)
+    write_shard(tmp_path / "ali.000001.tar", {"z": torch.tensor([7])}, [])
+    write_shard(tmp_path / "ali.000002.tar", {}, OUTCOMES[2:])
     store = AlignmentStore(tmp_path)
     assert store.ids == ["a", "b/1.x", "z"]
     for utterance, expected in states.items():

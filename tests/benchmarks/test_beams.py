@@ -12,8 +12,8 @@ from benchmarks import beams
 from benchmarks.beams import WIDTHS, Width, figure, measure, table
 from benchmarks.run import BenchmarkError, main
 from tests.decode.conftest import Recogniser, make_bundle
-from tests.decode.test_speaker_bundle import bundle as speaker_bundle  # noqa: F401
-from toolkit.decode.search import DecodeConfig
+from tests.decode.test_recogniser import speaker_bundle  # noqa: F401
+from toolkit.decode.config import DecodeConfig
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
 from toolkit.fsa.beam import Beam

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from toolkit.align.times import TimedToken
 from toolkit.cli import main
-from toolkit.decode.decoded import Recognised, Transcript, Utterance
+from toolkit.decode.decoded import DecodedUtterance, Transcript
 
 
 def run(*arguments, stdin=None):
@@ -21,19 +21,19 @@ def transcriber(monkeypatch):
     """A recogniser that hears the names of files; those called broken are."""
     module = SimpleNamespace(asked=[])
 
-    def transcribe(model, sources, details, device, fast, int8, batch):
+    def transcribe(model, sources, jobs, details, device, fast, int8, batch):
         module.asked.append((model.name, details))
         module.device, module.int8, module.batch = device, int8, batch
         for source in sources:
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
             heard = "_".join(source.key.rpartition("/")[2].upper().split())
             word = TimedToken(heard, 0.5, 1.0, 0.9)
-            said = Utterance(0.0, 2.0, word.token, (word,))
+            said = DecodedUtterance(word.token, (word,), 0.0, 2.0)
             yield Transcript(source.name, source.key, () if fault else (said,), fault)
 
     import sys
 
-    module.transcribe = transcribe
+    module.transcribe_in_processes = transcribe
     monkeypatch.setitem(sys.modules, "toolkit.decode.transcribe", module)
     return module
 
@@ -204,23 +204,21 @@ def test_several_recordings_share_no_file_of_subtitles(transcriber, talks, form)
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
+    from toolkit.decode import recogniser
     from toolkit.decode import stream as streams
 
     class Recogniser:
-        silence = object()
-        frontend_config = SimpleNamespace(sampling_rate=16000)
+        sampling_rate = 16000
 
-        def __init__(self, model, fast):
+        def warm_up(self, endpoint):
             pass
+
+        def stream(self, endpoint, details):
+            return Stream(details)
 
     class Stream:
-        def __init__(self, recogniser, endpoint, details):
-            self.heard, self.ends, self.details = 0, endpoint, details
-            self.has_sound = False
-
-        @staticmethod
-        def warm_up(recogniser):
-            pass
+        def __init__(self, details):
+            self.heard, self.details, self.has_sound = 0, details, False
 
         def push(self, samples):
             self.heard += 1
@@ -230,10 +228,11 @@ def stream(monkeypatch, audio, tmp_path):
         def finish(self):
             said = f"{self.heard} PIECES"
             words = (TimedToken(said, 0.0, 0.1, 0.5),) if self.details else None
-            return streams.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
+            return streams.StreamResult(
+                said, DecodedUtterance(said, words), 0.0, self.heard / 10, 0.05
+            )
 
-    monkeypatch.setattr(streams, "NetworkRecogniser", Recogniser)
-    monkeypatch.setattr(streams, "StreamingRecogniser", Stream)
+    monkeypatch.setattr(recogniser, "load_recogniser", lambda bundle, fast: Recogniser())
     return audio(tmp_path / "a.wav", 0.35)
 
 

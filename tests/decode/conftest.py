@@ -102,7 +102,7 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
     `config`, `tuned` and `search` are those of a `TunedSearch`.
     """
     from toolkit.decode.bundle import NetworkFiles, TunedSearch, write_network_bundle
-    from toolkit.decode.search import DecodeConfig
+    from toolkit.decode.config import DecodeConfig
     from toolkit.features.config import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
     from toolkit.fsa.beam import Beam

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from toolkit.decode.bundle import (
+    Bundle,
     BundledSystem,
     BundleError,
     Card,
-    find_system,
     read_card,
     write_card,
     write_systems,
@@ -38,16 +38,16 @@ def final(tmp_path):
 
 
 def test_each_role_has_its_system(final):
-    chosen = {role: find_system(final, role=role).name for role in (*ADAPTED.roles, *LOG_MEL.roles)}
+    chosen = {role: Bundle(final).choose(role).name for role in (*ADAPTED.roles, *LOG_MEL.roles)}
     assert chosen == {
         "speaker_known": "chain",
         "speaker_unknown": "chain_fbank",
         "stream": "chain_fbank",
     }
-    assert find_system(final).name == "chain_fbank"
-    assert find_system(final, "chain").name == "chain"
+    assert Bundle(final).choose().name == "chain_fbank"
+    assert Bundle(final).choose(name="chain").name == "chain"
     with pytest.raises(BundleError, match="which a stream needs"):
-        find_system(final, "chain", role="stream")
+        Bundle(final).choose("stream", "chain")
 
 
 def test_one_named_speaker_asks_for_the_system_for_speakers():

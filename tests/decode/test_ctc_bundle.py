@@ -16,21 +16,19 @@ from toolkit.align.folder import align_folder
 from toolkit.align.times import read_ctm
 from toolkit.cli import main
 from toolkit.decode.bundle import (
+    Bundle,
     BundledSystem,
     BundleError,
     CtcFiles,
-    find_ctc,
-    find_network,
     write_ctc_bundle,
     write_systems,
 )
+from toolkit.decode.config import EndpointConfig, WordsConfig
 from toolkit.decode.ctc import recogniser as scorer_module
 from toolkit.decode.ctc.align_folder import CtcAlignerFiles
 from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
-from toolkit.decode.ctc.search import WordsConfig
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
-from toolkit.decode.stream import CtcStreamingRecogniser, EndpointConfig, StreamingBundle
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
@@ -148,7 +146,7 @@ def test_no_word_lies_in_digital_silence(bundle):
 def test_a_stream_with_digital_silence_has_the_words_of_the_whole(bundle):
     recogniser, zeros = CtcRecogniser(bundle), torch.zeros(16000)
     samples = torch.cat([zeros, noise(1.5), zeros, noise(1.5, 9), zeros])
-    stream = CtcStreamingRecogniser(recogniser)
+    stream = recogniser.stream()
     for number, piece in enumerate(samples.split(1600)):  # the zeros last ten pieces
         assert stream.has_sound == (number > 10)
         stream.push(piece)
@@ -162,7 +160,7 @@ def test_a_stream_has_the_words_of_the_whole(request, form, piece):
     for seed, seconds in enumerate((0.1, 1.3, 4.0)):
         samples = noise(seconds, seed)
         whole = recogniser.recognise_features(recogniser.frontend(samples), details=True)
-        stream = CtcStreamingRecogniser(recogniser, details=True)
+        stream = recogniser.stream(details=True)
         shown = [stream.push(samples[at : at + piece]) for at in range(0, len(samples), piece)]
         last = stream.finish()
         assert last.text == whole.text
@@ -209,7 +207,7 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
 def test_words_that_have_too_few_frames_share_them(bundle):
     recogniser = CtcRecogniser(bundle)
     log_probs = torch.full((4, UNITS.size), 1 / UNITS.size).log()
-    found = recogniser.recognised("BAND ZOO", log_probs, details=True)
+    found = recogniser.with_words("BAND ZOO", log_probs)
     assert found.text == "BAND ZOO"
     first, second = found.words
     assert (first.token, second.token) == ("BAND", "ZOO")
@@ -220,7 +218,7 @@ def test_words_that_have_too_few_frames_share_them(bundle):
 
 def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
     recogniser = CtcRecogniser(bundle)
-    stream = CtcStreamingRecogniser(recogniser, EndpointConfig(longest=1.0))
+    stream = recogniser.stream(EndpointConfig(longest=1.0))
     results = [stream.push(piece) for piece in noise(3.5).split(1600)]
     finals = [one for one in [*results, stream.finish()] if one.final is not None]
     assert len(finals) > 2
@@ -230,7 +228,7 @@ def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
     spoken = torch.roll(blank, 2, dims=1)  # a letter
     rows = iter([*[spoken] * 3, *[blank] * 40])
     monkeypatch.setattr(CtcScorer, "stream", lambda self, inputs, state: (next(rows, blank), None))
-    stream = CtcStreamingRecogniser(recogniser, EndpointConfig(silence=0.3))
+    stream = recogniser.stream(EndpointConfig(silence=0.3))
     results = [stream.push(piece) for piece in noise(3).split(1600)]
     ended = [n for n, one in enumerate(results) if one.final is not None]
     assert results[ended[0]].onset == 0.0
@@ -258,16 +256,16 @@ def test_a_long_recording_is_scored_in_parts(bundle, both_ways, monkeypatch):
 
 def test_what_needs_the_whole_cannot_stream(both_ways):
     with pytest.raises(BundleError, match=r"train\.model\.bidirectional=false"):
-        CtcStreamingRecogniser(CtcRecogniser(both_ways))
+        CtcRecogniser(both_ways).stream()
     assert CtcRecogniser(both_ways).recognise(noise(2)) != ""
 
 
 def test_bundles_are_found(bundle, both_ways, tmp_path):
     assert isinstance(load_recogniser(bundle), CtcRecogniser)
     for folder in (bundle, bundle.parent, bundle.parent.parent):
-        assert find_ctc(folder) == bundle
-    assert find_ctc(tmp_path) is None
-    assert find_network(both_ways.parent) == both_ways
+        assert Bundle(folder).ctc_network() == bundle
+    assert Bundle(tmp_path).ctc_network() is None
+    assert Bundle(both_ways.parent).network() == both_ways
     with pytest.raises(BundleError, match="is not the bundle of a CTC network"):
         CtcRecogniser(tmp_path)
 
@@ -289,7 +287,7 @@ def test_outputs_that_are_no_numbers_name_the_bundle(tmp_path):
     with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
         recogniser.recognise(noise(1))
     with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
-        CtcStreamingRecogniser.warm_up(recogniser)
+        recogniser.warm_up()
 
 
 def run(*arguments):
@@ -426,7 +424,8 @@ def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path
 
 
 def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
-    shared = StreamingBundle(bundle)
+    shared = load_recogniser(bundle)
+    shared.warm_up()
     assert shared.sampling_rate == 16000
 
     def heard(seed):
@@ -442,4 +441,4 @@ def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
 
 def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(both_ways):
     with pytest.raises(BundleError, match="LSTMs of one direction"):
-        StreamingBundle(both_ways)
+        load_recogniser(both_ways).warm_up()

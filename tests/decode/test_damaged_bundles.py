@@ -16,9 +16,9 @@ from tests.decode.test_ctc_bundle import write as write_ctc
 from toolkit.align.aligner import GmmAligner, write_aligner_bundle
 from toolkit.align.em import EmConfig
 from toolkit.decode.bundle import NetworkFiles, NeuralFiles, TunedSearch, write_speaker_bundle
+from toolkit.decode.config import DecodeConfig
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights
-from toolkit.decode.search import DecodeConfig
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
@@ -158,7 +158,7 @@ def use(kind, bundle):
     if kind.startswith("speaker"):
         cepstra = torch.randn(MIN_FRAMES, CEPSTRA, generator=generator)  # enough to adapt to
         cepstra[:, 0].abs_()  # a negative C0 of PLP stands for digital silence
-        return recogniser.recognise([cepstra], details=True)
+        return recogniser.recognise_batch([(cepstra, None)], details=True)
     features = torch.randn(60, 8, generator=generator) * 3 + 17
     return recogniser.recognise_features(features, details=True)
 

@@ -8,7 +8,6 @@ import torch
 
 from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.sources import Inputs
-from toolkit.decode.stream import StreamingRecogniser
 from toolkit.decode.transcribe import transcribe
 from toolkit.decode.words import PENALTY, SilenceGate, silence_pdfs
 from toolkit.hmm.phone_sets import RootGroup
@@ -68,7 +67,7 @@ def test_zeros_have_no_words_and_a_note(bundle, kind, seconds, tmp_path, caplog)
     folder = bundle(kind=kind)
     samples = torch.zeros(int(16000 * seconds))
     assert NetworkRecogniser(folder).recognise(samples) == ""
-    stream = StreamingRecogniser(NetworkRecogniser(folder))
+    stream = NetworkRecogniser(folder).stream()
     texts = [stream.push(piece).text for piece in samples.split(1600)]
     assert set(texts) | {stream.finish().text} == {""}
     assert not stream.has_sound
@@ -100,7 +99,7 @@ def test_a_stream_with_zeros_has_the_words_of_the_whole(bundle, babble, kind, si
     recogniser = NetworkRecogniser(bundle(kind=kind))
     for seed in range(3):
         samples = torch.cat([ZEROS, babble(seed, 1.5), ZEROS, babble(seed + 9, 1.0), ZEROS[:5000]])
-        stream = StreamingRecogniser(recogniser)
+        stream = recogniser.stream()
         for piece in samples.split(size):
             stream.push(piece)
         assert stream.finish().text == recogniser.recognise(samples) != ""

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from toolkit.align.times import TimedToken
-from toolkit.decode.decoded import Transcript, Utterance
+from toolkit.decode.decoded import DecodedUtterance, Transcript
 from toolkit.decode.formats import line, plain, written
 
 
@@ -17,7 +17,7 @@ def utterance(start, *words):
         said.append(TimedToken(word, round(at + gap, 3), round(at + gap + 0.5, 3), 0.75))
         at += gap + 0.5
     text = " ".join(word.token for word in said)
-    return Utterance(start, round(at + 0.2, 3), text, tuple(said))
+    return DecodedUtterance(text, tuple(said), start, round(at + 0.2, 3))
 
 
 TALK = Transcript(

@@ -1,16 +1,26 @@
-"""Recordings to transcripts with a bundle of two words."""
+"""Recordings to transcripts: with a bundle of two words, cut in pauses, shared out to processes."""
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import soundfile
 import torch
 
+from toolkit.decode import transcribe as module
 from toolkit.decode.bundle import BundleError
+from toolkit.decode.config import SegmentConfig
+from toolkit.decode.decoded import Transcript
 from toolkit.decode.recogniser import NetworkRecogniser, load_recogniser
-from toolkit.decode.sources import Inputs
-from toolkit.decode.transcribe import SegmentConfig, transcribe
+from toolkit.decode.sources import Inputs, Source
+from toolkit.decode.transcribe import (
+    Segmenter,
+    partition_by_speaker,
+    transcribe,
+    transcribe_in_processes,
+)
 
 SHORT = SegmentConfig(longest=4.0, shortest=1.0)
 
@@ -40,7 +50,7 @@ def test_recordings_short_and_broken(bundle, babble, save, tmp_path):
             samples = torch.from_numpy(soundfile.read(path, dtype="float32")[0])
             assert one.text == recogniser.recognise(samples)
             (utterance,) = one.utterances
-            assert (utterance.start, utterance.end, utterance.words) == (0.0, 1.5, None)
+            assert (utterance.start_s, utterance.end_s, utterance.words) == (0.0, 1.5, None)
         else:
             assert one.fault.startswith(f"{path}: ")
             assert one.utterances == ()
@@ -77,12 +87,12 @@ def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp
     assert len(found.utterances) >= 6
     at = 0.0
     for one in found.utterances:
-        assert at <= one.start < one.end <= 24.0
-        assert one.end - one.start <= 4.7
+        assert at <= one.start_s < one.end_s <= 24.0
+        assert one.end_s - one.start_s <= 4.7
         assert one.text == " ".join(word.token for word in one.words)
         for word in one.words:
-            assert one.start <= word.start_s < word.end_s <= one.end
-        at = one.end
+            assert one.start_s <= word.start_s < word.end_s <= one.end_s
+        at = one.end_s
     assert found.text.split()
 
 
@@ -103,7 +113,7 @@ def test_batches_change_neither_words_nor_their_order(bundle, babble, save, trun
         for one, wanted in zip(found, alone, strict=True):
             assert (one.name, one.text, one.fault) == (wanted.name, wanted.text, wanted.fault)
             times = [
-                [(u.start, u.end, [w[1:3] for w in u.words]) for u in each.utterances]
+                [(u.start_s, u.end_s, [w[1:3] for w in u.words]) for u in each.utterances]
                 for each in (one, wanted)
             ]
             assert times[0] == times[1]
@@ -158,3 +168,136 @@ def test_what_is_no_bundle_is_said(bundle, tmp_path):
     (broken / "recogniser.json").write_text('{"frontend": 3}')
     with pytest.raises(BundleError, match=r"recogniser.json"):
         NetworkRecogniser(broken)
+
+
+SHIFT = 0.01
+SEGMENT_CONFIG = SegmentConfig(longest=6.0, shortest=1.0)
+
+
+def recording(rng, seconds, noise=0.0):
+    """Log energies of stretches of speech (loud) and pauses: features [T, 4], speech [T]."""
+    speech = []
+    while len(speech) < seconds * 100:
+        speech += [1] * int(rng.integers(50, 300)) + [0] * int(rng.choice([8, 20, 45, 90, 300]))
+    speech = np.array(speech[: round(seconds * 100)])
+    syllables = 1.5 * np.sin(np.arange(len(speech)) / 4)
+    energy = np.where(speech, 12 + syllables, 4 + noise) + rng.normal(0, 0.3, len(speech))
+    features = torch.tensor(energy[:, None] + rng.normal(0, 0.2, (len(speech), 4)))
+    return features.float(), speech
+
+
+def segments(features, silence, piece, config=SEGMENT_CONFIG):
+    segmenter, found, most = Segmenter(config, SHIFT), [], 0
+    for begin in range(0, len(features), piece):
+        part = slice(begin, begin + piece)
+        found += segmenter.push(features[part], None if silence is None else silence[part])
+        most = max(most, segmenter.num_buffered_frames)
+    return [*found, *segmenter.finish()], most
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("piece", [100, 1000])
+def test_speech_is_kept_and_cut_in_pauses(seed, known, piece):
+    features, speech = recording(np.random.default_rng(seed), 60)
+    silence = torch.tensor(1 - speech).float() if known else None
+    found, most = segments(features, silence, piece)
+    assert most <= piece + 600 + 2 * 30
+    kept, at, cuts_in_speech = np.zeros(len(speech), bool), 0, 0
+    for one in found:
+        end = one.start + len(one.features)
+        assert one.start >= at
+        assert len(one.features) <= 600 + 2 * 30
+        assert torch.equal(one.features, features[one.start : end])
+        cuts_in_speech += bool(end < len(speech) and speech[end - 1] and speech[end])
+        kept[one.start : end], at = True, end
+    assert kept[speech == 1].mean() > 0.999
+    assert len(found) >= 5
+    # Pauses of 0.2 s and less are not looked for: a run of stretches may have no others.
+    assert cuts_in_speech <= (1 if known else 2)
+    if known:
+        assert kept.mean() < 0.98 or (speech == 0).mean() < 0.15
+    else:  # energy alone leaves nothing out
+        assert kept.all()
+
+
+def test_without_a_pause_the_cut_is_where_least_is_said():
+    energy = 10 + 1.5 * (torch.arange(2000.0) / 4).sin()[:, None]
+    energy[445:465] = 8.5
+    config = SegmentConfig(longest=6.0, shortest=1.0, pause=0.5)
+    found, _ = segments(energy, None, 500, config)
+    assert 440 < len(found[0].features) < 470
+    assert all(len(one.features) <= 600 for one in found)
+    assert sum(len(one.features) for one in found) == 2000
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_pause_that_begins_early_is_cut_in_where_there_is_no_other(known):
+    """Speech with a pause from 0.8 to 2.0 s, where segments may end from 1 s on."""
+    speech = torch.ones(2000)
+    speech[80:200] = 0
+    energy = 4 + speech[:, None] * (8 + 1.5 * (torch.arange(2000.0) / 4).sin()[:, None])
+    found, _ = segments(energy, 1 - speech if known else None, 500)
+    assert len(found[0].features) == pytest.approx(130 if known else 150, abs=5)
+    assert 120 < found[1].start < 200
+
+
+def test_noise_alone_is_no_speech():
+    noise = torch.randn(3000, 1, generator=torch.Generator().manual_seed(0)) / 5
+    silence = torch.full((3000,), 0.95)
+    assert segments(noise + 7, silence, 700)[0] == []
+    assert segments(noise * 0 - 15.9, silence, 700)[0] == []  # digital silence
+    # Where nothing but energy is known it is kept: better that than to lose speech in noise.
+    found, _ = segments(noise + 7, None, 700)
+    assert sum(len(one.features) for one in found) == 3000
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    for wrong in ({"longest": 4.0}, {"pause": 0.0}, {"threshold": 1.0}, {"margin": -1.0}):
+        with pytest.raises(ValueError, match="must be"):
+            SegmentConfig(**wrong)
+
+
+def unread_sources(*speakers):
+    return [Source(f"u{n}", f"u{n}", print, speaker) for n, speaker in enumerate(speakers)]
+
+
+def test_speakers_stay_together_and_nothing_is_lost():
+    given = unread_sources("a", None, "b", "a", None, "b", "a", "c")
+    shares = partition_by_speaker(given, 3)
+    assert sorted(n for share in shares for n in share) == list(range(8))
+    owner = {n: k for k, share in enumerate(shares) for n in share}
+    assert owner[0] == owner[3] == owner[6]
+    assert owner[2] == owner[5]
+    assert max(map(len, shares)) == 3
+    assert partition_by_speaker(given[:1], 3) == [[0]]
+
+
+def transcribe_names(model, sources, details, device, fast, int8, batch):
+    for source in sources:
+        yield Transcript(f"{source.name} of {len(sources)}", source.key)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_the_order_of_the_sources(monkeypatch, jobs):
+    def in_this_process(function, items, jobs):
+        return map(function, items)
+
+    monkeypatch.setattr(module, "transcribe", transcribe_names)
+    monkeypatch.setattr(module, "map_in_processes", in_this_process)
+    found = transcribe_in_processes("m", unread_sources("a", "b", "a"), jobs, False, "cpu", False)
+    sizes = [3, 3, 3] if jobs == 1 else [2, 1, 2]
+    assert [one.name for one in found] == [f"u{n} of {size}" for n, size in enumerate(sizes)]
+
+
+def test_sources_of_files_can_be_handed_to_processes(tmp_path, audio):
+    import io
+    import pickle
+
+    from toolkit.decode.sources import Inputs
+
+    path = audio(tmp_path / "a.wav", 0.2)
+    (source,) = Inputs().sources([str(path)], io.BytesIO(), tmp_path)
+    assert isinstance(source.blocks, partial)
+    (block,) = pickle.loads(pickle.dumps(source)).blocks(16000, 1.0)
+    assert len(block) == 3200

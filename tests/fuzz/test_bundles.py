@@ -11,13 +11,13 @@ from tests.fuzz.trial import Reader
 from toolkit.align.em import EmConfig
 from toolkit.decode.bundle import (
     SETTINGS,
+    Bundle,
     BundledSystem,
     Card,
     FirstPass,
     NeuralRescoring,
     RecogniserSettings,
     Rescoring,
-    find_system,
     read_card,
     read_settings,
     read_systems,
@@ -56,7 +56,7 @@ def systems(folder):
 
 
 def use_systems(folder):
-    return [str(system) for system in read_systems(folder)], find_system(folder)
+    return [str(system) for system in read_systems(folder)], Bundle(folder).choose()
 
 
 def card(folder):

@@ -52,7 +52,8 @@ def sentences(tmp_path_factory):
 def make_sentences(folder):
     """A synthetic language, and sentences of 2 s with their lattices: [(lattice, sentence)]."""
     from benchmarks.synthetic import SyntheticSentences
-    from toolkit.decode.denominators import LatticeConfig, search
+    from toolkit.decode.config import LatticeConfig
+    from toolkit.decode.denominators import search
     from toolkit.fsa.fst import load_fst
     from toolkit.fsa.lattice_store import (
         LatticeStore,

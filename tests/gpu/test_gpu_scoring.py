@@ -12,9 +12,10 @@ from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.force_align import AlignConfig
 from toolkit.align.store import AlignmentStore
 from toolkit.corpus.manifest import text_of
+from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.decode.ctc.system import Posteriors, write_posteriors
-from toolkit.decode.denominators import LatticeConfig, make_lattices
-from toolkit.decode.search import DecodeConfig, Decoder, decode_store
+from toolkit.decode.denominators import make_lattices
+from toolkit.decode.search import DecoderFiles, decode_store
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
@@ -62,7 +63,7 @@ def test_scores_are_the_cpus(system, device):
 def test_the_words_are_the_cpus_whatever_the_number_of_threads(system, device, tmp_path):
     recogniser, scorer = system
     config = DecodeConfig(acoustic_scale=0.5, beam=Beam(30.0, 8.0))
-    decoder, weights = Decoder(recogniser.graph, recogniser.words, config), [[Weights(0.5)]]
+    decoder, weights = DecoderFiles(recogniser.graph, recogniser.words, config), [[Weights(0.5)]]
     found = {}
     for name, where, jobs in (("cpu", "cpu", 1), ("one", device, 1), ("four", device, 4)):
         (tmp_path / name).mkdir()

@@ -37,7 +37,7 @@ STATES = {
 def folder(tmp_path):
     alignments = {u: torch.tensor(states) for u, states in STATES.items()}
     outcomes = [Outcome(u, "ok", -1.0, 10.0, "") for u in STATES]
-    write_shard(tmp_path / "ali/ali.000000.safetensors", alignments, outcomes)
+    write_shard(tmp_path / "ali/ali.000000.tar", alignments, outcomes)
     TOPOLOGY.save(tmp_path / "system/topology.json")
     return tmp_path
 
@@ -65,12 +65,12 @@ def test_an_import_takes_the_place_of_other_alignments_and_loads_few_at_a_time(f
     back, lines = folder / "back", [f"u{n} {n} {n}\n" for n in range(5)]
     for number in range(4):
         old = {f"u{number}": torch.tensor([15])}
-        write_shard(back / f"ali.{number:06d}.safetensors", old, [])
+        write_shard(back / f"ali.{number:06d}.tar", old, [])
     (folder / "text").write_text("".join(lines))
     assert import_alignments(folder / "text", folder / "system", back) == 5
     assert loaded(back) == {f"u{n}": [n, n] for n in range(5)}
     assert [path.name for path in sorted(back.iterdir())] == [
-        *(f"ali.{number:06d}.safetensors" for number in range(3)),
+        *(f"ali.{number:06d}.tar" for number in range(3)),
         "table.tsv",
     ]
     assert [o.utterance for o in read_table(back / "table.tsv")] == [f"u{n}" for n in range(5)]

@@ -97,7 +97,7 @@ def test_alignments_out_and_in(features, tmp_path):
     topology.save(tmp_path / "system/topology.json")
     states = {f"a-{n}": torch.tensor([10, 10, 10, 11, 11, 11, 12, 12, 12]) for n in range(3)}
     outcomes = [Outcome(u, "ok", -1.0, 10.0, "") for u in states]
-    write_shard(tmp_path / "ali/ali.000000.safetensors", states, outcomes)
+    write_shard(tmp_path / "ali/ali.000000.tar", states, outcomes)
     system = ["--system", tmp_path / "system"]
     run("export-alignments", "--ali", tmp_path / "ali", *system, "--out", tmp_path / "out")
     run("import-alignments", tmp_path / "out/ali.scp", *system, "--out", tmp_path / "one")

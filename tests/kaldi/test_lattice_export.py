@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from tests.decode.test_combination import write_lattices
+from tests.decode.test_combine import write_lattices
 from toolkit import cli
 
 

@@ -12,8 +12,8 @@ from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import MonophoneConfig
 from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
+from toolkit.decode.config import DecodeConfig
 from toolkit.decode.ctc.system import POSTERIORS
-from toolkit.decode.search import DecodeConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.gmm_system import GmmSystem

@@ -58,7 +58,7 @@ def inputs(speech, tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     for name in ("ali", "sat", "senones", "fbank"):
         (folder / name).mkdir()
-    write_shard(folder / "ali/ali.000000.safetensors", speech.states, [])
+    write_shard(folder / "ali/ali.000000.tar", speech.states, [])
     speech.topology.save(folder / "sat/topology.json")
     Senones.monophone(speech.topology.at_low_rate()).save(folder / "senones")
     (folder / "lang").symlink_to(speech.lang)

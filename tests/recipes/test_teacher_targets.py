@@ -50,7 +50,7 @@ class DrawnRun:
         speech.topology.save(root / "lda_mllt/topology.json")
         Senones.monophone(speech.topology.at_low_rate()).save(root / "senones")
         for name in ("ali", "ali_val"):
-            write_shard(root / name / "ali.000000.safetensors", speech.states, [])
+            write_shard(root / name / "ali.000000.tar", speech.states, [])
         estimate_normaliser(FeatureStore(speech.cepstra)).save(root / "fbank/normaliser.json")
         (root / "fbank/train").symlink_to(speech.cepstra)
 

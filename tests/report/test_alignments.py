@@ -56,7 +56,7 @@ def test_the_least_likely_utterances_are_shown_with_words_and_phones(made_up, to
         Outcome(id, "ok", -value, 10.0, "") for id, value in zip(ids, (9, 30, 20), strict=True)
     ]
     outcomes.append(Outcome("train-3", "failed", math.nan, 0.0, HOSTILE))
-    shard = made_up.root / "ali/ali.000000.safetensors"
+    shard = made_up.root / "ali/ali.000000.tar"
     write_shard(shard, {id: states.clone() for id in ids}, outcomes)
     write_table(made_up.root / "ali/table.tsv", outcomes)
     run = RunFolder.open(made_up.root)
@@ -86,7 +86,7 @@ def test_no_more_recordings_are_read_than_could_be_shown(made_up, topology):
     ids = [f"train-{n}" for n in range(4)]
     outcomes = [Outcome(id, "ok", -float(n), 10.0, "") for n, id in enumerate(ids)]
     states = states_of(topology, "SIL", "K_B", "AE_I", "T_E")
-    shard = made_up.root / "ali/ali.000000.safetensors"
+    shard = made_up.root / "ali/ali.000000.tar"
     write_shard(shard, {id: states.clone() for id in ids}, outcomes)
     write_table(made_up.root / "ali/table.tsv", outcomes)
     run = RunFolder.open(made_up.root)

@@ -52,7 +52,7 @@ def run(tmp_path_factory):
         folder / "fbank" / "normaliser.json"
     )
     outcomes = [Outcome(name, "ok", -1.0, 10.0, "") for name in aligned]
-    write_shard(folder / "ali" / "ali.000000.safetensors", aligned, outcomes)
+    write_shard(folder / "ali" / "ali.000000.tar", aligned, outcomes)
     return folder
 
 

@@ -15,9 +15,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from toolkit.align.times import TimedToken
-from toolkit.decode.decoded import Recognised
+from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.stream import StreamResult
-from toolkit.serve.client import Limits, ServeConfig
+from toolkit.serve.config import Limits, ServeConfig
 from toolkit.serve.server import Server
 
 RATE = 16000
@@ -39,7 +39,7 @@ class Tones:
 
     sampling_rate = RATE
 
-    def stream(self):
+    def stream(self, endpoint, details):
         return ToneStream()
 
 
@@ -63,13 +63,13 @@ class ToneStream:
             pitch = RATE * int(spectrum.argmax()) / len(self.heard)
             text = str(100 * round(pitch / 100))
             words = (TimedToken(text, self.begin, self.end, 0.9),)
-        result = StreamResult(text, Recognised(text, words), self.begin, self.end, None)
+        result = StreamResult(text, DecodedUtterance(text, words), self.begin, self.end, None)
         self.begin, self.heard = self.end, torch.zeros(0)
         return result
 
 
 @contextmanager
-def serving(model, told=None, **limits):
+def serving(model, told=None, endpoint=None, **limits):
     """A server on a free port, in a thread; yields the address of its page."""
     config = ServeConfig(port=0, limits=Limits(**{"ahead": 1e6, **limits}))
     told = [] if told is None else told
@@ -81,7 +81,7 @@ def serving(model, told=None, **limits):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     try:
-        listening = Server(model, "tones", config, told.append).listening()
+        listening = Server(model, endpoint, "tones", config, told.append).listening()
         address = wait_for(listening.__aenter__())
         try:
             yield address

@@ -18,7 +18,8 @@ from tests.decode.conftest import make_bundle
 from tests.serve.talking import Tones
 from toolkit.cli import main
 from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
-from toolkit.serve.client import ServeConfig
+from toolkit.decode.config import EndpointConfig
+from toolkit.serve.config import ServeConfig
 from toolkit.serve.server import Server, run
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,8 @@ def test_it_ends_cleanly_by_ctrl_c():
         if line.startswith("open "):
             signal.raise_signal(signal.SIGINT)
 
-    run(Server(Tones(), "tones", ServeConfig(port=0), report), report)
+    config = ServeConfig(port=0)
+    run(Server(Tones(), EndpointConfig(), "tones", config, report), report)
     assert told[-1] == "the server has ended"
 
 

@@ -22,7 +22,8 @@ from tests.decode.conftest import Recogniser as Words
 from tests.decode.conftest import make_bundle
 from tests.serve.talking import BEGIN, END, Tones, ToneStream, frames, serving, talk, tones
 from toolkit.cli import main
-from toolkit.decode.stream import EndpointConfig, EndpointedBundle, StreamingBundle
+from toolkit.decode.config import EndpointConfig
+from toolkit.decode.recogniser import load_recogniser
 from toolkit.processes.devices import one_thread
 
 
@@ -90,8 +91,12 @@ def test_ten_clients_at_once_get_the_words_of_transcribe_stream(bundle, babble, 
     assert len(expected) > 1
     assert any(line["words"] for line in expected)
     with one_thread():
-        model = EndpointedBundle(StreamingBundle(bundle), EndpointConfig(0.2))
-        with serving(model) as address, ThreadPoolExecutor(10) as clients:
+        model = load_recogniser(bundle)
+        model.warm_up()
+        with (
+            serving(model, endpoint=EndpointConfig(0.2)) as address,
+            ThreadPoolExecutor(10) as clients,
+        ):
             sizes = [400 * (n + 1) for n in range(10)]
             found = list(clients.map(lambda size: said(address, babble, size), sizes))
     for told in found:
@@ -230,7 +235,7 @@ def until_free(address):
 class Broken(Tones):
     """Fails on a loud sample."""
 
-    def stream(self):
+    def stream(self, endpoint, details):
         stream = ToneStream()
         push = stream.push
 
@@ -255,7 +260,7 @@ def test_a_fault_of_the_recogniser_ends_one_stream_alone():
 
 def test_too_little_audio_is_said():
     class Short(Tones):
-        def stream(self):
+        def stream(self, endpoint, details):
             from toolkit.features.frontend import FrontendError
 
             stream = ToneStream()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decode.decoded import Recognised
+from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.stream import StreamResult
 from toolkit.serve.client import ClientStream
 
@@ -20,11 +20,11 @@ class Recorder:
     def push(self, samples):
         self.pieces.append(samples)
         n = len(self.pieces)
-        final = Recognised(f"{n}") if n % 3 == 0 else None
+        final = DecodedUtterance(f"{n}") if n % 3 == 0 else None
         return StreamResult(f"{n}", final, 0.0, n / 10, None)
 
     def finish(self):
-        return StreamResult("end", Recognised("end"), 0.0, 9.0, None)
+        return StreamResult("end", DecodedUtterance("end"), 0.0, 9.0, None)
 
 
 @given(st.lists(st.integers(0, 900), max_size=12))

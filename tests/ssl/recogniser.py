@@ -1,8 +1,9 @@
 """A small recogniser of drawn speech."""
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
+from toolkit.decode.config import DecodeConfig
 from toolkit.decode.graph import make_decoding_graph
-from toolkit.decode.search import DecodeConfig, Decoder
+from toolkit.decode.search import DecoderFiles
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.beam import Beam
@@ -31,7 +32,7 @@ class System:
 
     def __init__(self, speech, folder) -> None:
         self.folder, self.speech = folder, speech
-        write_shard(folder / "ali.000000.safetensors", speech.states, [])
+        write_shard(folder / "ali.000000.tar", speech.states, [])
         self.senones = Senones.monophone(speech.topology.at_low_rate())
         self.normaliser = folder / "normaliser.json"
         estimate_normaliser(FeatureStore(speech.cepstra)).save(self.normaliser)
@@ -45,7 +46,7 @@ class System:
         graph = folder / "graph.safetensors"
         make_decoding_graph(speech.lang, folder / "lm.arpa", self.senones, graph)
         config = DecodeConfig(acoustic_scale=0.5, beam=Beam(20.0, 10.0))
-        self.decoder = Decoder(graph, speech.lang / "words.txt", config)
+        self.decoder = DecoderFiles(graph, speech.lang / "words.txt", config)
         (folder / "tuned.json").write_text('{"acoustic_scale": 0.5, "word_penalty": 0.0}')
 
     def train(self, out, stores=(), alignments=(), config=CE):

@@ -54,7 +54,7 @@ def train(unlabelled, labelled, normaliser, out):
 
 def test_processes_share_both_kinds_of_data(make_synthetic, normaliser, tmp_path):
     labelled, unlabelled = make_synthetic(12, seed=1, prefix="l"), make_synthetic(48, shards=6)
-    write_shard(labelled.folder / "ali.000000.safetensors", labelled.targets, [])
+    write_shard(labelled.folder / "ali.000000.tar", labelled.targets, [])
     unlabelled.label(LstmModel(LstmConfig(15, CLASSES, 8, 1, 1)), normaliser, k=3)
     normaliser.save(tmp_path / "normaliser.json")
     arguments = unlabelled.folder, labelled.folder, tmp_path / "normaliser.json", tmp_path / "out"

@@ -54,7 +54,7 @@ def test_what_training_takes(done, system, unlabelled, tmp_path):
     assert len(store.ids) == headline["kept"]
     texts = dict(line.split(" ", 1) for line in (out / "text").read_text().splitlines())
     assert {name: text_of(store.cut(name)) for name in store.ids} == texts
-    write_shard(tmp_path / "ali.000000.safetensors", unlabelled.states, [])
+    write_shard(tmp_path / "ali.000000.tar", unlabelled.states, [])
     truth = LowRateAlignments(AlignmentStore(tmp_path), unlabelled.topology, system.senones)
     agreed = total = 0
     for name in alignments.ids:

@@ -14,7 +14,8 @@ from tests.dummies import dummy_recording
 from toolkit.cli import main
 from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.config import WordsConfig
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters

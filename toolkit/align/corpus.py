@@ -62,7 +62,7 @@ def align_corpus(
       senones: the model's senones.
       lang: the folder of the lexicon.
       config: search and limits.
-      out: gets one `ali.NNNNNN.safetensors` per feature shard and `table.tsv`; shards that an
+      out: gets one `ali.NNNNNN.tar` per feature shard and `table.tsv`; shards that an
         earlier run finished are kept.
       jobs: worker processes; threads beside a network on a GPU.
       progress: called with (shards done, shards).
@@ -139,7 +139,7 @@ def align_at_offsets(
 
 
 def _shard(out: Path, number: int) -> Path:
-    return out / f"ali.{number:06d}.safetensors"
+    return out / f"ali.{number:06d}.tar"
 
 
 def _align_shard(

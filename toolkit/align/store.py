@@ -5,20 +5,19 @@ from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.align.times import TimedToken
 from toolkit.errors import ToolkitError
 from toolkit.features.augment import original_and_speed
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import FeatureStore, ShardStore, shard_writer
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology, phone_contexts
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import check_tensor, files_of_tensors, reading
+from toolkit.storage.reading import reading
 
 ADVICE = "align again"
 FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
@@ -49,50 +48,28 @@ class Outcome:
     """Why it failed."""
 
 
-class AlignmentStore:
-    """A folder of `ali.NNNNNN.safetensors`, each with int32 state ids [T] by utterance."""
+class AlignmentStore(ShardStore[Tensor]):
+    """State ids [T] int64 by utterance: a folder of `ali.NNNNNN.tar`, sorted within each."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Path(folder)
-
-    @cached_property
-    def _shard_of(self) -> dict[str, Path]:
-        paths = sorted(self._folder.glob("ali.*.safetensors"))
-        return files_of_tensors(paths, DamagedAlignmentsError, ADVICE)
-
-    @property
-    def ids(self) -> list[str]:
-        """The aligned utterances, sorted within their shards."""
-        return list(self._shard_of)
-
-    @cached_property
-    def _frames(self) -> dict[str, int]:
-        counts = {}
-        for path in dict.fromkeys(self._shard_of.values()):
-            with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
-                names = file.keys()
-                for name in names:
-                    (counts[name],) = file.get_slice(name).get_shape()
-        return counts
+        super().__init__(folder, "ali", _to_states, DamagedAlignmentsError, ADVICE)
 
     def num_frames(self, utterance: str) -> int:
-        """Count the frames of an utterance's alignment; only the headers of files are read."""
-        self._path(utterance)
-        return self._frames[utterance]
+        """Count the frames of an utterance's alignment."""
+        return len(self.load(utterance))
 
     def _path(self, utterance: str) -> Path:
-        if utterance not in self._shard_of:
+        if utterance not in self:
             raise MissingAlignmentError(
                 f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
             )
-        return self._shard_of[utterance]
+        return super()._path(utterance)
 
-    def load(self, utterance: str) -> Tensor:
-        """The state id of every frame, [T] int64."""
-        path = self._path(utterance)
-        with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
-            check_tensor(file, utterance, ("I32", 1))
-            return file.get_tensor(utterance).long()
+
+def _to_states(array: np.ndarray) -> Tensor:
+    if array.dtype != np.int32 or array.ndim != 1:
+        raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [T]")
+    return torch.from_numpy(array).long()
 
 
 class LowRateAlignments:
@@ -195,7 +172,9 @@ def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Ou
 
 def write_alignments(path: Path, alignments: dict[str, Tensor]) -> None:
     """Write the alignments of one shard alone, for a table that is not written in parts."""
-    write_atomically(path, save({u: pdfs.int().contiguous() for u, pdfs in alignments.items()}))
+    with shard_writer(path) as writer:
+        for utterance, states in sorted(alignments.items()):
+            writer.add_array(utterance, states.int().numpy())
 
 
 def write_table(path: Path, outcomes: Iterable[Outcome]) -> None:

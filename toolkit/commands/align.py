@@ -66,13 +66,13 @@ def align(
     from toolkit.align.aligner import GmmAlignerFiles
     from toolkit.align.folder import align_folder, summary
     from toolkit.align.times import read_ctm
-    from toolkit.decode.bundle import find_ctc, read_card
+    from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.ctc.align_folder import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries
 
     # Read first: report its faults before the alignment.
     true_times = None if reference is None else read_ctm(reference)
-    ctc = find_ctc(model)
+    ctc = Bundle(model).ctc_network()
     aligner = GmmAlignerFiles.find(model) if ctc is None else CtcAlignerFiles(ctc)
     if card := read_card(aligner.bundle):
         click.echo(card, err=True)

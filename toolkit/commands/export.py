@@ -38,10 +38,10 @@ def export(model: Path, form: str, out: Path) -> None:
     Example:
       toolkit export --model exp/demo/final --format onnx --out exported
     """
-    from toolkit.decode.bundle import find_network
+    from toolkit.decode.bundle import Bundle
     from toolkit.models.export import export_model, find_export_source
 
-    source = find_export_source(find_network(model))
+    source = find_export_source(Bundle(model).network())
     checked = export_model(source, form, out)
     if checked.largest_difference is None:
         outcome = "not compared with the original: `pip install onnxruntime` and export again"

@@ -56,11 +56,12 @@ def serve(
     Example:
       toolkit serve --port 8000 exp/demo/final
     """
-    from toolkit.decode.bundle import find_system, read_card
-    from toolkit.decode.stream import EndpointConfig, EndpointedBundle, StreamingBundle
+    from toolkit.decode.bundle import Bundle, read_card
+    from toolkit.decode.config import EndpointConfig
+    from toolkit.decode.recogniser import load_recogniser
     from toolkit.environment import usable_cpus
     from toolkit.processes.devices import one_thread
-    from toolkit.serve.client import Limits, ServeConfig
+    from toolkit.serve.config import Limits, ServeConfig
     from toolkit.serve.server import Server, is_loopback, run
 
     def report(line: str) -> None:
@@ -73,11 +74,13 @@ def serve(
             f" machine or by https; for your own use, `ssh -L {port}:localhost:{port} MACHINE`"
             " needs no --host"
         )
-    bundle = find_system(model, system, role="stream")
+    bundle = Bundle(model).choose("stream", system)
     card = read_card(bundle)
     if card:
         report(str(card))
     config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
     with one_thread():
-        shared = EndpointedBundle(StreamingBundle(bundle, fast), EndpointConfig(endpoint))
-        run(Server(shared, str(card or bundle.name), config, report), report)
+        recogniser, endpoint_config = load_recogniser(bundle, fast=fast), EndpointConfig(endpoint)
+        recogniser.warm_up(endpoint_config)
+        name = str(card or bundle.name)
+        run(Server(recogniser, endpoint_config, name, config, report), report)

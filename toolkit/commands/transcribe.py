@@ -151,38 +151,47 @@ def transcribe(
       arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
-    from toolkit.decode.bundle import find_system, read_card
+    from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys, role_of
-    from toolkit.decode.transcribe import transcribe as transcribe_sources
+    from toolkit.decode.transcribe import transcribe_in_processes
     from toolkit.processes.devices import check_device, choose_device, one_thread
 
-    apart = form in ("srt", "vtt") and out is None and not stream
-    _check_number(len(audio), form, apart)
-    if stream and (form not in ("text", "json") or out is not None):
-        raise click.UsageError(
-            "--stream prints text or json: it takes no other --format, and no --out"
-        )
-    if not stream and (piece is not None or endpoint is not None):
-        raise click.UsageError("--piece and --endpoint need --stream")
-    if stream and speakers is not None:
-        raise click.UsageError(
-            "--stream takes every recording for a new speaker: leave out --speakers"
-        )
-    if stream and device != "cpu":
-        raise click.UsageError("--stream recognises on the CPU: leave out --device")
-    if stream and int8:
-        raise click.UsageError("--int8 changes the words of streams: leave out --stream")
-    if stream and batch is not None:
-        raise click.UsageError("--stream recognises utterances as they are spoken: no --batch")
-    if stream and lower:
-        raise click.UsageError("--lower is for recordings: leave out --stream")
-    if int8 and (batch or 1) > 1:
-        raise click.UsageError("--int8 has one scale for all of a batch: leave out --batch")
-    if jobs > 1 and (stream or raw_rate is not None):
-        raise click.UsageError("--jobs shares out files: leave out --stream and --raw-rate")
-    if raw_rate is not None and "-" not in audio:
-        raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
+    one_file = form in ("srt", "vtt") and out is None and not stream
+    _check_number(len(audio), form, one_file)
+    refused = (
+        (
+            stream and (form not in ("text", "json") or out is not None),
+            "--stream prints text or json: it takes no other --format, and no --out",
+        ),
+        (
+            not stream and (piece is not None or endpoint is not None),
+            "--piece and --endpoint need --stream",
+        ),
+        (
+            stream and speakers is not None,
+            "--stream takes every recording for a new speaker: leave out --speakers",
+        ),
+        (stream and device != "cpu", "--stream recognises on the CPU: leave out --device"),
+        (stream and int8, "--int8 changes the words of streams: leave out --stream"),
+        (
+            stream and batch is not None,
+            "--stream recognises utterances as they are spoken: no --batch",
+        ),
+        (stream and lower, "--lower is for recordings: leave out --stream"),
+        (int8 and (batch or 1) > 1, "--int8 has one scale for all of a batch: leave out --batch"),
+        (
+            jobs > 1 and (stream or raw_rate is not None),
+            "--jobs shares out files: leave out --stream and --raw-rate",
+        ),
+        (
+            raw_rate is not None and "-" not in audio,
+            "--raw-rate is for raw samples on standard input: give - as AUDIO",
+        ),
+    )
+    for is_refused, message in refused:
+        if is_refused:
+            raise click.UsageError(message)
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
     check_device(device)
     # One thread, as worker processes have: on busy cores several wait for each other, four times as
@@ -190,52 +199,46 @@ def transcribe(
     with tempfile.TemporaryDirectory() as work, one_thread():
         stdin = None if sys.stdin is None else sys.stdin.buffer
         sources = inputs.sources(audio, stdin, Path(work))
-        _check_number(len(sources), form, apart)
+        _check_number(len(sources), form, one_file)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
-        bundle = find_system(model, system, "stream" if stream else role_of(sources))
+        bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)
         if card := read_card(bundle):
-            without = "rescoring, and so its error rates, left out: " if fast else ""
-            click.echo(f"{without}{card}", err=True)
+            prefix = "rescoring, and so its error rates, left out: " if fast else ""
+            click.echo(f"{prefix}{card}", err=True)
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
             if note := _speaker_note(model, bundle, sources):
                 click.echo(note, err=True)
-            words, place = form in WITH_WORDS, choose_device(device)
-            together = batch or (1 if place == "cpu" else ON_A_GPU)
-            if jobs > 1:
-                from toolkit.decode.transcribe import transcribe_in_processes
-
-                recognised = transcribe_in_processes(
-                    bundle, sources, jobs, words, place, fast, int8, together
-                )
-            else:
-                recognised = transcribe_sources(
-                    bundle,
-                    sources,
-                    words,
-                    device=place,
-                    fast=fast,
-                    int8=int8,
-                    batch=together,
-                )
+            chosen_device = choose_device(device)
+            transcripts = transcribe_in_processes(
+                bundle,
+                sources,
+                jobs,
+                details=form in WITH_WORDS,
+                device=chosen_device,
+                fast=fast,
+                int8=int8,
+                batch=batch or (1 if chosen_device == "cpu" else ON_A_GPU),
+            )
             if lower:
-                recognised = (transcript.in_lower_case() for transcript in recognised)
+                transcripts = (transcript.in_lower_case() for transcript in transcripts)
             channels = {source.key: source.channel for source in sources}
-            faults = _write(recognised, len(sources), form, out, channels)
+            faults = _write(transcripts, len(sources), form, out, channels)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)
 
 
-def _check_number(recordings: int, form: str, apart: bool) -> None:
-    if apart and recordings > 1:
+def _check_number(recordings: int, form: str, one_file: bool) -> None:
+    """Refuse to print several recordings in a format that holds one."""
+    if one_file and recordings > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
 
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
     """Say what follows for recordings whose speakers are not named; None if all are."""
-    from toolkit.decode.bundle import adapts_to_speakers, find_system, read_card
+    from toolkit.decode.bundle import Bundle, adapts_to_speakers, read_card
 
     unnamed = [source for source in sources if source.speaker is None]
     adapts = adapts_to_speakers(bundle)
@@ -253,7 +256,7 @@ def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str
             f"Warning: {note}, but {bundle.name} adapts to speakers and makes more errors without;"
             " --speakers names them"
         )
-    with_speakers = find_system(model, role="speaker_known").name
+    with_speakers = Bundle(model).choose("speaker_known").name
     better = f", and then {with_speakers} is the best system"
     return f"{note}; --speakers names them{better if with_speakers != bundle.name else ''}"
 
@@ -306,18 +309,20 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
-    from toolkit.decode.stream import EndpointConfig, Latency, StreamingBundle, recognise_stream
+    from toolkit.decode.config import EndpointConfig
+    from toolkit.decode.recogniser import load_recogniser
+    from toolkit.decode.stream import Latency, recognise_stream
     from toolkit.decode.transcribe import NO_SOUND
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
 
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
-    shared = StreamingBundle(bundle, fast)
-    details = form == "json"
+    recogniser = load_recogniser(bundle, fast=fast)
+    recogniser.warm_up(ends)
     for source in sources:
-        stream, latency = shared.stream(ends, details), Latency()
-        blocks = source.blocks(shared.sampling_rate, piece)
+        stream, latency = recogniser.stream(ends, details=form == "json"), Latency()
+        blocks = source.blocks(recogniser.sampling_rate, piece)
         try:
             for result in recognise_stream(blocks, stream, perf_counter, latency):
                 _show(source.name, result, form)

@@ -13,9 +13,8 @@ import numpy as np
 from toolkit.align.em import EmConfig
 from toolkit.config.fields import from_plain, read_plain
 from toolkit.config.settings import to_plain
-from toolkit.decode.ctc.search import WordsConfig
+from toolkit.decode.config import DecodeConfig, WordsConfig
 from toolkit.decode.rescore import WEIGHTS
-from toolkit.decode.search import DecodeConfig
 from toolkit.engines import engines
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
@@ -598,63 +597,76 @@ def read_systems(folder: Path) -> list[BundledSystem]:
         return systems
 
 
-def find_system(model: Path, system: str | None = None, role: Role = "speaker_unknown") -> Path:
-    """The folder of a system's bundle.
+class Bundle:
+    """The systems of a run: its `final`, or the folder of one of them.
 
     Args:
-      model: a run's `final`, or the bundle of one system.
-      system: the system's name; None: the best for `role`.
-      role: what is recognised; a system that is named must be able to do it.
+      folder: that folder.
 
     Raises:
-      BundleError: there is no such system.
-      UnsafePathError: its name leads out of the folder.
+      BundleError: its `systems.json` cannot be read.
     """
-    if not (model / SYSTEMS).exists():
-        if system is not None and ((model / SETTINGS).exists() or is_ctc(model)):
-            raise BundleError(f"{model} holds one system alone: leave out --system")
-        return model
-    systems = read_systems(model)
-    names = ", ".join(candidate.name for candidate in systems)
-    if system is not None and system not in [candidate.name for candidate in systems]:
-        raise BundleError(f"{model} has no system {system!r}, but {names}")
-    able = [candidate for candidate in systems if candidate.streams or role != "stream"]
-    if system is not None:
-        able = [candidate for candidate in able if candidate.name == system]
-    if not able:
-        raise BundleError(
-            f"no LSTM of one direction and no TDNN-F on log-mel features in {model}"
-            f" ({system or names}), which a stream needs: transcribe without --stream"
-        )
-    best = next((candidate for candidate in able if role in candidate.roles), able[0])
-    return path_below(model, best.name)
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._systems = read_systems(folder) if (folder / SYSTEMS).exists() else None
 
-def find_network(model: Path) -> Path:
-    """The bundle whose network `toolkit export` exports.
+    def choose(self, role: Role = "speaker_unknown", name: str | None = None) -> Path:
+        """Return the folder of a system.
 
-    Of several systems the best that can recognise a stream, or a CTC network.
+        Args:
+          role: what is recognised; a system that is named must be able to do it.
+          name: the system's name; None: the best for `role`.
 
-    Raises:
-      BundleError: there is no such system.
-    """
-    if (model / SYSTEMS).exists():
-        ctc = [path_below(model, candidate.name) for candidate in read_systems(model)]
-        ctc = [bundle for bundle in ctc if is_ctc(bundle)]
-        if ctc:
-            return ctc[0]
-    return find_system(model, role="stream")
+        Raises:
+          BundleError: there is no such system.
+          UnsafePathError: its name leads out of the folder.
+        """
+        if self._systems is None:
+            if name is not None and ((self._folder / SETTINGS).exists() or is_ctc(self._folder)):
+                raise BundleError(f"{self._folder} holds one system alone: leave out --system")
+            return self._folder
+        names = [system.name for system in self._systems]
+        if name is not None and name not in names:
+            raise BundleError(f"{self._folder} has no system {name!r}, but {', '.join(names)}")
+        able = [
+            system
+            for system in self._systems
+            if name in (None, system.name) and (system.streams or role != "stream")
+        ]
+        if not able:
+            raise BundleError(
+                f"no LSTM of one direction and no TDNN-F on log-mel features in {self._folder}"
+                f" ({name or ', '.join(names)}), which a stream needs: transcribe without --stream"
+            )
+        best = next((system for system in able if role in system.roles), able[0])
+        return path_below(self._folder, best.name)
 
+    def network(self) -> Path:
+        """Return the folder of the network that `toolkit export` exports.
 
-def find_ctc(model: Path) -> Path | None:
-    """The bundle of a CTC network that a folder is or holds; None if there is none."""
-    for folder in (model, model / "final"):
-        if is_ctc(folder):
-            return folder
-        if (folder / SYSTEMS).exists():
-            bundles = [path_below(folder, system.name) for system in read_systems(folder)]
-            return next(filter(is_ctc, bundles), None)
-    return None
+        Of several systems a CTC network, or the best that can recognise a stream.
+
+        Raises:
+          BundleError: there is no such system.
+        """
+        ctc = next(filter(is_ctc, self._folders()), None)
+        return ctc or self.choose("stream")
+
+    def ctc_network(self) -> Path | None:
+        """Return the folder of the CTC network that this, or the `final` in it, is or holds.
+
+        None if there is none.
+        """
+        for folder in (self._folder, self._folder / "final"):
+            network = next(filter(is_ctc, [folder, *Bundle(folder)._folders()]), None)
+            if network is not None:
+                return network
+        return None
+
+    def _folders(self) -> list[Path]:
+        """The folders of the systems, the best first; empty where this is the folder of one."""
+        return [path_below(self._folder, system.name) for system in self._systems or ()]
 
 
 def adapts_to_speakers(bundle: Path) -> bool:

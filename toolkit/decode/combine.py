@@ -87,35 +87,35 @@ def read_system(path: Path, words: WordTable) -> System:
     """
     source = path
     if path.is_dir():
-        found = [path / name for name in (LATTICES, CTM, TEXT) if (path / name).exists()]
-        if not found and any(path.glob("words.*.safetensors")):
-            found = [path]
-        if not found:
+        sources = [path / name for name in (LATTICES, CTM, TEXT) if (path / name).exists()]
+        if not sources and any(path.glob("words.*.safetensors")):
+            sources = [path]
+        if not sources:
             raise CombinationError(
                 f"{path}: neither word lattices nor words.ctm nor text there; give the folder of a"
                 " decoded split, such as exp/demo/decode/sat/dev, or a file"
             )
-        source = found[0]
+        source = sources[0]
     if source.is_dir():
         store = WordLatticeStore(source, words)
         lattices = {name: (store[name], store.scores(name)) for name in store}
         return System(path, lattices, [*lattices, *store.failed], lattice=True)
     if form_by_name(source) != "ctm":
-        plain = _untimed(read_transcripts(source, side="hyp").plain_texts())
-        chains = {name: _chain(found, words) for name, found in plain.items()}
-        return System(path, chains, list(plain), timed=False)
+        untimed = _untimed(read_transcripts(source, side="hyp").plain_texts())
+        chains = {name: _chain(tokens, words) for name, tokens in untimed.items()}
+        return System(path, chains, list(untimed), timed=False)
     entries = _by_utterance(source)
     # Words that could not be aligned are in `text` alone.
     texts = read_transcripts(path / TEXT).plain_texts() if (path / TEXT).exists() else {}
-    without = {name: text for name, text in texts.items() if text and name not in entries}
-    if without:
+    unaligned = {name: text for name, text in texts.items() if text and name not in entries}
+    if unaligned:
         logger.warning(
             "%s lacks %d texts that are in %s, such as that of %s: the combination has no times",
-            *(source, len(without), path / TEXT, next(iter(without))),
+            *(source, len(unaligned), path / TEXT, next(iter(unaligned))),
         )
-    entries |= _untimed(without)
-    chains = {name: _chain(found, words) for name, found in entries.items()}
-    return System(path, chains, list({**texts, **chains}), timed=not without)
+    entries |= _untimed(unaligned)
+    chains = {name: _chain(tokens, words) for name, tokens in entries.items()}
+    return System(path, chains, list({**texts, **chains}), timed=not unaligned)
 
 
 def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
@@ -210,10 +210,9 @@ class Combination:
     def __post_init__(self) -> None:
         # A sum of weights as they are printed, to six digits, may be 1e-6 off.
         if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
-            shown = ", ".join(f"{weight:g}" for weight in self.weights)
+            weights = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
-                f"weights {shown}: none may be below 0, and their sum must be 1, with one for each"
-                " system"
+                f"weights {weights}: one is needed for each system, none below 0, with the sum 1"
             )
 
 
@@ -267,17 +266,17 @@ def tune_combination(
       jobs: worker processes.
       rules: the rules to try.
     """
-    count = len(splits[0][0])
-    parts = PARTS.get(count, 2)
+    num_systems = len(splits[0][0])
+    parts = PARTS.get(num_systems, 2)
     lattices = all(system.lattice for systems, _ in splits for system in systems)
     grid = [
         Combination(tuple(part / parts for part in shares), rule)
         for rule in rules
         if lattices or len(rules) == 1 or rule != "best"
-        for shares in product(range(parts, -1, -1), repeat=count)
+        for shares in product(range(parts, -1, -1), repeat=num_systems)
         if sum(shares) == parts
     ]
-    tried = dict.fromkeys(grid, ErrorCount(0, 0, ()))
+    counts = dict.fromkeys(grid, ErrorCount(0, 0, ()))
     for systems, references in splits:
         sequences = _map(partial(_sequences, grid), systems, jobs)
         for i, combination in enumerate(grid):
@@ -285,11 +284,12 @@ def tune_combination(
                 utterance: " ".join(words.symbols[word] for word in by_combination[i])
                 for utterance, by_combination in sequences.items()
             }
-            counted, before = score(references, texts), tried[combination]
-            errors = [*before.by_utterance, *(u.errors for u in counted.utterances)]
-            tried[combination] = ErrorCount.of(errors, before.words + counted.ref_units)
-    best = choose(tried, lambda combination: sum(weight**2 for weight in combination.weights))
-    return CombinationTuning(best, tried)
+            split_score, count = score(references, texts), counts[combination]
+            errors = [*count.by_utterance, *(u.errors for u in split_score.utterances)]
+            counts[combination] = ErrorCount.of(errors, count.words + split_score.ref_units)
+    # Of equals the most even weights: their sum of squares is the smallest.
+    best = choose(counts, lambda combination: sum(weight**2 for weight in combination.weights))
+    return CombinationTuning(best, counts)
 
 
 def _map(
@@ -316,16 +316,21 @@ def _each(function: Callable[[Row], MapResult], rows: Sequence[Row]) -> list[Map
 
 
 def _decoded(combination: Combination, row: Row) -> list[Candidate]:
-    chosen = [
-        (*x, w) for x, w in zip(row, combination.weights, strict=True) if x is not None and w > 0
+    weighted = [
+        (lattice[0], lattice[1], weight)
+        for lattice, weight in zip(row, combination.weights, strict=True)
+        if lattice is not None and weight > 0
     ]
-    if not chosen:
+    if not weighted:
         return []
-    joined = union([normalise_to_weight(*one) for one in chosen])
+    # Each lattice is divided by its total probability and multiplied by its system's weight, so
+    # that the paths of the union have the weighted posteriors of all systems.
+    combined = union([normalise_to_weight(*lattice) for lattice in weighted])
     if combination.rule == "best":
-        return best_path_in_bins(joined, joined.graph)
-    starts = [spoken_words(lattice, scores) for lattice, scores, _ in chosen]
-    return minimum_risk(joined, joined.graph, starts).words
+        return best_path_in_bins(combined, combined.graph)
+    # Minimum Bayes risk improves a word sequence step by step: it begins with each system's best.
+    starts = [spoken_words(lattice, scores) for lattice, scores, _ in weighted]
+    return minimum_risk(combined, combined.graph, starts).words
 
 
 def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
@@ -420,9 +425,10 @@ def combine_decodes(
     results: list[Result] = []
     for name, split in splits.items():
         speakers = {cut.id: speaker_of(cut) for cut in split.cuts}
-        begin = time.perf_counter()
+        start = time.perf_counter()
         texts = write_combined(read[name], tuning.best, words, out / name, jobs)
-        spent = (time.perf_counter() - begin) * jobs / sum(cut.duration for cut in split.cuts)
+        audio_seconds = sum(cut.duration for cut in split.cuts)
+        combination_rtf = (time.perf_counter() - start) * jobs / audio_seconds
         row = score_split(
             references[name],
             # No features could be extracted of some: systems have no lattice of them.
@@ -432,18 +438,19 @@ def combine_decodes(
             system=NAME,
             split=name,
             lm="+".join(sorted({rows_by_split[name].lm for rows_by_split in rows_of})),
-            rtf=spent + sum(rows_by_split[name].rtf for rows_by_split in rows_of),
+            rtf=combination_rtf + sum(rows_by_split[name].rtf for rows_by_split in rows_of),
             command=command,
         )
         results.append(row)
         single = read_transcripts(split.systems[best] / "text", "text").texts
-        both = [score(references[name], x, speakers=speakers) for x in (single, texts)]
-        lines = comparison_lines(compare(*both), (best, NAME))
+        single_score = score(references[name], single, speakers=speakers)
+        combined_score = score(references[name], texts, speakers=speakers)
+        lines = comparison_lines(compare(single_score, combined_score), (best, NAME))
         write_atomically(out / name / "comparison.txt", "".join(f"{line}\n" for line in lines))
         progress(len(results), len(splits))
     record_results(out / "rows.json", results)
-    found = {f"wer {row.split}": row.wer for row in results}
-    return found | {f"weight {name}": weight for name, weight in weights.items()}
+    headline = {f"wer {row.split}": row.wer for row in results}
+    return headline | {f"weight {name}": weight for name, weight in weights.items()}
 
 
 def _tuned(

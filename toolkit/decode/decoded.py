@@ -1,46 +1,180 @@
-"""What recognition gives: words with times and confidences, utterances, transcripts."""
+"""What decoding gives: n-best lists, utterances with times of words, transcripts of recordings."""
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from toolkit.align.times import TimedToken
+from toolkit.config.fields import from_plain
+from toolkit.errors import ToolkitError
+from toolkit.fsa.lattice import Weights
+from toolkit.fsa.nbest import Hypothesis
+from toolkit.lang.tables import SymbolTable
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """The recognition result of one utterance."""
+class NbestList:
+    """The n-best list of an utterance; empty where no path survived the search."""
+
+    texts: tuple[str, ...]
+    """Words of each hypothesis, the best under the weights of the search first."""
+    acoustic: tuple[float, ...]
+    """Acoustic log-likelihood of each, unscaled."""
+    graph: tuple[float, ...]
+    """Log-probability of each one's pronunciations, silences and HMM transitions."""
+    lm: tuple[float, ...]
+    """Log-probability of each by the n-gram language model."""
+
+    @classmethod
+    def of(
+        cls, hypotheses: Sequence[Hypothesis], weights: Weights, words: SymbolTable
+    ) -> "NbestList":
+        """Take the scores of an n-best list apart.
+
+        Args:
+          hypotheses: from `toolkit.fsa.nbest.n_best`.
+          weights: those that it was called with.
+          words: the names of the words.
+        """
+        # score = scale * acoustic + graph + lm + penalty * words, solved for the graph's part.
+        scale, penalty = weights.acoustic_scale, weights.word_penalty
+        return cls(
+            tuple(" ".join(map(words.symbol, h.words)) for h in hypotheses),
+            tuple(h.acoustic for h in hypotheses),
+            tuple(h.score - scale * h.acoustic - h.lm - penalty * len(h.words) for h in hypotheses),
+            tuple(h.lm for h in hypotheses),
+        )
+
+    def first(self, count: int) -> "NbestList":
+        """Return the first hypotheses, `count` at most."""
+        return NbestList(
+            self.texts[:count], self.acoustic[:count], self.graph[:count], self.lm[:count]
+        )
+
+    def totals(self, weights: Weights) -> list[float]:
+        """Return the score of each hypothesis under weights, without a neural model."""
+        acoustic, graph, lm, num_words = self.scores
+        scale, penalty = weights.acoustic_scale, weights.word_penalty
+        return (scale * acoustic + graph + lm + penalty * num_words).tolist()
+
+    @property
+    def sentences(self) -> list[list[str]]:
+        """The words of each hypothesis."""
+        return [text.split() for text in self.texts]
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """[4, K] float64: `acoustic`, `graph`, `lm`, and numbers of words."""
+        lengths = [len(words) for words in self.sentences]
+        return np.array([self.acoustic, self.graph, self.lm, lengths], dtype=np.float64)
+
+
+class NbestListError(ToolkitError):
+    """N-best lists that cannot be read."""
+
+
+@dataclass(frozen=True)
+class ListedUtterance:
+    """An utterance and its n-best list, as stored between decoding and rescoring."""
+
+    utterance: str
+    """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    decode_seconds: float
+    """Processor time of network, search and list, see `toolkit.decode.search.DecodedPass`."""
+    nbest: NbestList
+    """The list."""
+    words: tuple[TimedToken, ...] = ()
+    """The best hypothesis, word by word; confidences are lattice posteriors, not calibrated. Empty
+    where they were not requested."""
+
+
+def nbest_path(folder: Path, number: int) -> Path:
+    """The file of the n-best lists of a feature shard."""
+    return folder / f"nbest.{number:06d}.jsonl"
+
+
+def write_nbest_shard(path: Path, utterances: Iterable[ListedUtterance]) -> None:
+    """Write the n-best lists of a feature shard, a line of JSON for each utterance."""
+    lines = [json.dumps(asdict(utterance)) + "\n" for utterance in utterances]
+    write_atomically(path, "".join(lines))
+
+
+def read_nbest_shard(path: Path) -> list[ListedUtterance]:
+    """Read what `write_nbest_shard` wrote.
+
+    Raises:
+      NbestListError: the file is damaged, or of an earlier version.
+    """
+    with reading(path, NbestListError, "remove it and decode again"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [_read_listed(json.loads(line)) for line in lines]
+
+
+def _read_listed(fields: dict[str, Any]) -> ListedUtterance:
+    words = tuple(TimedToken(*token) for token in fields.pop("words"))
+    return replace(from_plain(ListedUtterance, fields), words=words)
+
+
+def read_nbest_lists(folder: Path, count: int) -> list[ListedUtterance]:
+    """Read the n-best lists of a split.
+
+    Args:
+      folder: `nbest/` of the split.
+      count: most hypotheses to take of a list.
+
+    Raises:
+      NbestListError: a file is damaged, or of an earlier version.
+    """
+    return [
+        replace(utterance, nbest=utterance.nbest.first(count))
+        for path in sorted(folder.glob("nbest.*.jsonl"))
+        for utterance in read_nbest_shard(path)
+    ]
+
+
+@dataclass(frozen=True)
+class DecodedUtterance:
+    """One recognised utterance, or segment of a recording."""
 
     text: str
     """The words, separated by single spaces; empty when no path survives the wider beam either."""
     words: tuple[TimedToken, ...] | None = None
-    """The words with times in seconds from the start of the utterance; None when not requested."""
+    """The words with times in seconds from the start of the utterance, or after `placed` of the
+    recording; None when not requested."""
+    start_s: float = 0.0
+    """Start in the recording, seconds."""
+    end_s: float | None = None
+    """End in the recording, seconds; None before `placed`."""
 
-    def within(self, start: float, end: float) -> "Recognised":
-        """Return the result with word times in those of the recording, between start and end.
+    def placed(self, start_s: float, end_s: float) -> "DecodedUtterance":
+        """Return the utterance at its place in a recording or stream, rounded to 1 ms.
 
-        The last row of scores may stand for frames behind the utterance, so that words end with it.
+        Words are shifted to the recording's time. They end with the utterance at the latest: the
+        last row of scores may stand for frames behind it.
         """
-        if self.words is None:
-            return self
-        return replace(self, words=tuple(_clip(_shift(word, start), end) for word in self.words))
+        start_s, end_s = round(start_s, 3), round(end_s, 3)
+        words = self.words and tuple(
+            word._replace(
+                start_s=min(round(word.start_s + start_s, 3), end_s),
+                end_s=min(round(word.end_s + start_s, 3), end_s),
+            )
+            for word in self.words
+        )
+        return replace(self, words=words, start_s=start_s, end_s=end_s)
 
-    def utterance(self, start: float, end: float) -> "Utterance":
-        """Return the result as a segment of a recording, with word times `within` it."""
-        start, end = round(start, 3), round(end, 3)
-        return Utterance(start, end, self.text, self.within(start, end).words)
-
-
-@dataclass(frozen=True)
-class Utterance:
-    """A segment of a recording."""
-
-    start: float
-    """Seconds."""
-    end: float
-    """Seconds."""
-    text: str
-    """Its words, separated by single spaces."""
-    words: tuple[TimedToken, ...] | None
-    """The words with times in seconds of the recording; None when not requested."""
+    def in_lower_case(self) -> "DecodedUtterance":
+        """Return the utterance with all words in lower case."""
+        words = self.words and tuple(w._replace(token=w.token.lower()) for w in self.words)
+        return replace(self, text=self.text.lower(), words=words)
 
 
 @dataclass(frozen=True)
@@ -51,7 +185,7 @@ class Transcript:
     """Name of the recording, see `Source.name`."""
     key: str
     """Path of its result without suffix, see `Source.key`."""
-    utterances: tuple[Utterance, ...] = ()
+    utterances: tuple[DecodedUtterance, ...] = ()
     """In order of time."""
     fault: str = ""
     """Error message that names the recording; empty when it has been transcribed."""
@@ -63,20 +197,4 @@ class Transcript:
 
     def in_lower_case(self) -> "Transcript":
         """Return the transcript with all words in lower case, as for subtitles."""
-        return replace(self, utterances=tuple(map(_in_lower_case, self.utterances)))
-
-
-def _shift(word: TimedToken, seconds: float) -> TimedToken:
-    return word._replace(
-        start_s=round(word.start_s + seconds, 3), end_s=round(word.end_s + seconds, 3)
-    )
-
-
-def _clip(word: TimedToken, end: float) -> TimedToken:
-    end = round(end, 3)
-    return word._replace(start_s=min(word.start_s, end), end_s=min(word.end_s, end))
-
-
-def _in_lower_case(utterance: Utterance) -> Utterance:
-    words = utterance.words and tuple(w._replace(token=w.token.lower()) for w in utterance.words)
-    return replace(utterance, text=utterance.text.lower(), words=words)
+        return replace(self, utterances=tuple(u.in_lower_case() for u in self.utterances))

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.decode.config import LatticeConfig
 from toolkit.errors import ToolkitError
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, load_fst
@@ -27,33 +28,6 @@ from toolkit.storage.files import write_atomically
 
 class LatticeFailuresError(ToolkitError):
     """Too many utterances have no lattice."""
-
-
-@dataclass(frozen=True)
-class LatticeConfig:
-    """Search and density of denominator lattices."""
-
-    acoustic_scale: float = 0.3
-    """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
-    uses the lattices."""
-    density: float = 10.0
-    """Most arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
-    beam: Beam = Beam(search=13.0, output=8.0, max_active=3000)
-    """Pruning of the search. Its output beam also limits lattices that stay below the density."""
-    retries: tuple[float, ...] = (2.0, 4.0)
-    """Factors by which the beam is widened when no path survives."""
-    max_failed: float = 0.05
-    """Share of utterances without a lattice above which the corpus counts as unusable."""
-
-    def __post_init__(self) -> None:
-        if not self.acoustic_scale > 0:
-            raise ValueError("acoustic_scale must be positive")
-        if not self.density >= 1:
-            raise ValueError("density must be at least 1: the best path has an arc per frame")
-        if not all(factor > 1 for factor in self.retries):
-            raise ValueError("retries must be above 1")
-        if not 0 <= self.max_failed <= 1:
-            raise ValueError("max_failed must be from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -95,9 +69,10 @@ def make_lattices(
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
-    work = partial(_make_shard, graph, config, out)
-    shards = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
+    make_shard = partial(_make_shard, graph, config, out)
+    shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
     current = {shard_path(out, number) for number in range(len(shards))}
+    # Shards of an earlier run with more of them.
     for leftover in set(out.glob("lattices.*.safetensors")) - current:
         leftover.unlink()
     failed = [line for shard in shards for line in shard.facts.failed]
@@ -163,7 +138,7 @@ def _make_shard(
 
     def make(scored: ScoredUtterance) -> tuple[LatticeArcs | None, Beam, float]:
         start = scored.clock() - scored.seconds
-        scores = scored.log_likelihoods * config.acoustic_scale
+        scores = scored.log_likelihoods * config.acoustic_scale  # [T, P]
         lattice = search(scores, graph.fst, config)
         return *lattice, scored.clock() - start
 
@@ -197,6 +172,7 @@ def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeAr
     lattice, beam = search_with_retries(scores, graph, config.beam.with_retries(config.retries))
     if lattice is None:
         return None, beam
+    # Pruned by arc posteriors until at most `density` arcs per frame are left (C8: about 10).
     return prune_to_density(lattice, len(scores), config.density, beam.output), beam
 
 
@@ -208,5 +184,6 @@ def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None
         header = ShardHeader.read(path)
     except LatticeStoreError:
         return None
+    # Made with the same graph and for the same utterances, with a lattice or without.
     tried = {*header.ids, *(utterance for utterance, _ in header.failed)}
     return header if header.graph == digest and tried == set(ids) else None

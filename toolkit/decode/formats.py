@@ -61,8 +61,8 @@ def plain(transcript: Transcript) -> dict:
         "text": transcript.text,
         "segments": [
             {
-                "start": utterance.start,
-                "end": utterance.end,
+                "start": utterance.start_s,
+                "end": utterance.end_s,
                 "text": utterance.text,
                 "words": [plain_word(word) for word in utterance.words or ()],
             }
@@ -104,6 +104,7 @@ def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
     """Yield the subtitles: (start, end, text of one or two lines)."""
     cue: list[TimedToken] = []
     for word in [*_words(transcript), None]:
+        # A subtitle ends before a word that is too much, too late, or behind a pause.
         if cue and (word is None or _is_full(cue, word)):
             text = " ".join(cued.token for cued in cue)
             yield cue[0].start_s, cue[-1].end_s, _two_lines(text)

@@ -49,9 +49,10 @@ def make_lexicon(lang: Lang, unknown: bool = False) -> Fst:
       unknown: whether <UNK> is among its words; decoding never writes it.
     """
     entries, last_disambig = lang.disambiguated_entries()
+    # Entries with disambiguation symbols, each with its word and pronunciation.
     pairs = zip(entries, lang.lexicon.pairs(), strict=True)
-    known = [(entry, pair) for entry, pair in pairs if unknown or pair[0] != UNKNOWN]
-    spoken = [entry for entry, _ in known]
+    entries_and_words = [(entry, pair) for entry, pair in pairs if unknown or pair[0] != UNKNOWN]
+    spoken_entries = [entry for entry, _ in entries_and_words]
     symbols = {
         "silence": lang.phones[SILENCE],
         "word_disambig": lang.words["#0"],
@@ -60,6 +61,6 @@ def make_lexicon(lang: Lang, unknown: bool = False) -> Fst:
     }
     ends = lang.probabilities
     if ends is None:
-        return lexicon_transducer(spoken, **symbols)
-    weights = [ends.of(pair) for _, pair in known]
-    return weighted_lexicon_transducer(spoken, weights, ends, **symbols)
+        return lexicon_transducer(spoken_entries, **symbols)
+    weights = [ends.of(pair) for _, pair in entries_and_words]
+    return weighted_lexicon_transducer(spoken_entries, weights, ends, **symbols)

@@ -33,20 +33,27 @@ from toolkit.decode.bundle import (
     is_ctc,
     read_settings,
 )
+from toolkit.decode.config import EndpointConfig
 from toolkit.decode.ctc.recogniser import CtcRecogniser
-from toolkit.decode.decoded import Recognised
-from toolkit.decode.rescore import WEIGHTS, NbestList, Rescorer, RescoringWeights
+from toolkit.decode.decoded import DecodedUtterance
+from toolkit.decode.rescore import Rescorer
+from toolkit.decode.search import Decoder, NeuralPass
+from toolkit.decode.stream import (
+    NetworkScoreStream,
+    Recogniser,
+    RecogniserStream,
+    StreamParts,
+    Utterance,
+)
 from toolkit.decode.words import SilenceGate, SilencePosteriors, WordAligner, silence_pdfs
 from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.shards import SHARDS, CmnState, FeatureStore, write_manifest, write_shard
 from toolkit.features.silence import counted_frames
-from toolkit.fsa.beam import Beam
-from toolkit.fsa.fst import Fst, Lattice, load_fst
+from toolkit.fsa.fst import Fst, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.nbest import n_best
-from toolkit.fsa.rescore import Grammar, rescore_lattice
+from toolkit.fsa.rescore import Grammar, RescoreLimits
 from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.hmm.senones import Senones
@@ -57,134 +64,86 @@ from toolkit.models.scorer import NeuralModel, NeuralScorer
 from toolkit.processes.bars import hide_progress_bars
 from toolkit.processes.workers import map_in_processes
 
+ONSET_ROWS = 3
+"""Consecutive rows of scores that must be speech for an onset of speech."""
 
-class BundleSearch:
-    """Searches for the words of an utterance.
+
+def load_decoder(
+    folder: Path, settings: RecogniserSettings, fast: bool, num_pdfs: int
+) -> tuple[Decoder, Weights]:
+    """Load the search of a bundle, and the weights of its best path.
 
     Args:
       folder: the bundle of one system.
       settings: its settings.
       fast: leave out the passes that rescore.
       num_pdfs: P of the acoustic model.
+
+    Raises:
+      BundleError: graph or language models are not those of the acoustic model and the words.
+      GraphError: the graph cannot be read.
     """
-
-    def __init__(
-        self, folder: Path, settings: RecogniserSettings, fast: bool, num_pdfs: int
-    ) -> None:
-        self._folder, self._settings, self._num_pdfs = folder, settings, num_pdfs
-        self._rescoring = None if fast else settings.rescoring
-        self._neural = None if fast else settings.neural
-        self._words = SymbolTable.read(folder / "words.txt")
-        self.beams: list[Beam] = settings.beam.with_retries(settings.retries)
-        """The beams to try, in order."""
-        self.weights: Weights = settings.weights
-        """Acoustic scale and word penalty of the best path."""
-        self.scale: float = settings.search_scale
-        """Factor on the acoustic log-likelihoods that are searched."""
-        if self._rescoring is not None:
-            self.weights = self._rescoring.weights
-            self.scale = self.weights.acoustic_scale
-        if self._neural is not None:
-            self.scale = RescoringWeights.load(folder / NEURAL_LM / WEIGHTS).acoustic_scale
-            self.weights = Weights(self.scale, self._neural.word_penalty)
-
-    @cached_property
-    def graph(self) -> Fst:
-        """The decoding graph, loaded on first use.
-
-        Raises:
-          BundleError: it is not that of the acoustic model and the words.
-          GraphError: it cannot be read.
-        """
-        return self.load_graph(self._folder / GRAPH)
-
-    def load_graph(self, path: Path, num_pdfs: int | None = None) -> Fst:
-        """Read a graph that writes the bundle's words.
-
-        Args:
-          path: its file.
-          num_pdfs: of the acoustic model that it is for; None: of the last pass.
-
-        Raises:
-          BundleError: it is not that of the acoustic model and the words.
-          GraphError: it cannot be read.
-        """
-        graph = load_fst(path)
-        check_graph(path, graph, num_pdfs or self._num_pdfs, self._words)
-        return graph
-
-    @cached_property
-    def _grammar(self) -> Grammar:
-        model = read_binary(self._folder / RESCORER)
-        check_language_model(self._folder / RESCORER, model.vocabulary, self._words)
-        return Grammar(model, self._words)
-
-    @cached_property
-    def _neural_rescorer(self) -> Rescorer:
-        rescorer = Rescorer.load(self._folder / NEURAL_LM)
+    # The last pass decides on scale and weights: its search is made at the scale tuned for it.
+    words = SymbolTable.read(folder / "words.txt")
+    weights, acoustic_scale = settings.weights, settings.search_scale
+    grammar, neural, limits = None, None, RescoreLimits()
+    if settings.rescoring is not None and not fast:
+        ngrams = read_binary(folder / RESCORER)
+        check_language_model(folder / RESCORER, ngrams.vocabulary, words)
+        grammar, limits = Grammar(ngrams, words), settings.rescoring.limits
+        weights = settings.rescoring.weights
+        acoustic_scale = weights.acoustic_scale
+    if settings.neural is not None and not fast:
+        rescorer = Rescorer.load(folder / NEURAL_LM)
         shortlist = rescorer.lm.shortlist
         modelled = (*shortlist.words, *shortlist.shares)
-        check_language_model(self._folder / NEURAL_LM, modelled, self._words)
-        return rescorer
-
-    def load(self) -> None:
-        """Load what is loaded on first use."""
-        self.graph  # noqa: B018
-        if self._rescoring is not None:
-            self._grammar  # noqa: B018
-        if self._neural is not None:
-            self._neural_rescorer  # noqa: B018
-
-    def lattice(self, scores: Tensor) -> Lattice | None:
-        """Search scores [T, P], which are scaled; None if no path survives the widest beam."""
-        return search_with_retries(scores, self.graph, self.beams)[0]
-
-    def best(
-        self, lattice: Lattice | None, scores: Tensor, aligner: WordAligner | None = None
-    ) -> Recognised:
-        """Return the best words of an utterance's lattice, after the passes that rescore.
-
-        Args:
-          lattice: from the search; None if no path survived.
-          scores: [T, P] the scores that were searched.
-          aligner: finds word times and confidences; None: they are not wanted.
-        """
-        if lattice is None:
-            return Recognised("", None if aligner is None else ())
-        if self._rescoring is not None:
-            lattice = rescore_lattice(lattice, self._grammar, self._rescoring.limits).lattice
-        scored = ScoredLattice.of(lattice, scores, self.scale)
-        if self._neural is not None:
-            return self._chosen(scored, self._neural.count, scores, aligner)
-        if aligner is None:
-            return Recognised(self.text(scored.best_words(self.weights)))
-        words = aligner(scored, self.weights, scores, self.scale)
-        return Recognised(" ".join(word.token for word in words), tuple(words))
-
-    def _chosen(
-        self, lattice: ScoredLattice, count: int, scores: Tensor, aligner: WordAligner | None
-    ) -> Recognised:
-        """Choose from the n-best list with the neural language model."""
-        hypotheses = n_best(lattice, self.weights, count)
-        candidates = NbestList.of(hypotheses, self.weights, self._words)
-        if aligner is None:
-            return Recognised(self._neural_rescorer.best(candidates))
-        names, posteriors = self._neural_rescorer.words(candidates)
-        words = aligner.timed(names, posteriors, scores, self.scale)
-        return Recognised(" ".join(names), tuple(words))
-
-    def text(self, words: list[int]) -> str:
-        """Return the words with these ids, separated by spaces."""
-        return " ".join(map(self._words.symbol, words))
+        check_language_model(folder / NEURAL_LM, modelled, words)
+        acoustic_scale = rescorer.weights.acoustic_scale
+        weights = Weights(acoustic_scale, settings.neural.word_penalty)
+        neural = NeuralPass(rescorer, settings.neural.count)
+    graph = load_graph(folder / GRAPH, num_pdfs, words)
+    beams = settings.beam.with_retries(settings.retries)
+    return Decoder(graph, words, acoustic_scale, beams, grammar, limits, neural), weights
 
 
-class NetworkRecogniser:
-    """Recognises speech with a bundle from `write_network_bundle`.
+def load_graph(path: Path, num_pdfs: int, words: SymbolTable) -> Fst:
+    """Read a graph that writes a bundle's words.
 
     Args:
-      bundle: the folder of the system; `find_system` finds one in a run's `final/`.
+      path: its file.
+      num_pdfs: of the acoustic model that it is for.
+      words: the bundle's words.
+
+    Raises:
+      BundleError: it is not that of the acoustic model and the words.
+      GraphError: it cannot be read.
+    """
+    graph = load_fst(path)
+    check_graph(path, graph, num_pdfs, words)
+    return graph
+
+
+def load_word_aligner(
+    bundle: Path, senones: Senones, frame_shift_s: float, decoder: Decoder
+) -> WordAligner:
+    """Load what finds the times and confidences of a bundle's words."""
+    calibration = bundle / CALIBRATION
+    return WordAligner(
+        bundle,
+        senones,
+        calibration if calibration.exists() else None,
+        frame_shift_s,
+        decoder.beams[0].search,
+    )
+
+
+class NetworkRecogniser(Recogniser):
+    """Recognises speech, utterance by utterance, with a bundle from `write_network_bundle`.
+
+    Args:
+      bundle: the folder of the system; `Bundle.choose` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
-      fast: leave out the second pass.
+      fast: leave out the passes that rescore.
 
     Raises:
       BundleError: the folder is not such a bundle, or its files come from different ones.
@@ -204,7 +163,8 @@ class NetworkRecogniser:
         self.model = NeuralModel(self._bundle / MODEL, normaliser, device)
         inputs = len(self.model.normaliser.prior_mean)
         check_frontend(self._bundle / SETTINGS, self.frontend_config, inputs, normaliser)
-        self.search = BundleSearch(self._bundle, settings, fast, len(self.model.log_priors))
+        num_pdfs = len(self.model.log_priors)
+        self.decoder, self.weights = load_decoder(self._bundle, settings, fast, num_pdfs)
 
     @property
     def frame_shift(self) -> float:
@@ -214,25 +174,24 @@ class NetworkRecogniser:
     @cached_property
     def word_aligner(self) -> WordAligner:
         """Finds word times and confidences."""
-        calibration = self._bundle / CALIBRATION
-        return WordAligner(
-            self._bundle,
-            self._senones,
-            calibration if calibration.exists() else None,
-            self.frame_shift,
-            self.search.beams[0].search,
-        )
+        return load_word_aligner(self._bundle, self._senones, self.frame_shift, self.decoder)
 
     @cached_property
     def silence(self) -> SilencePosteriors:
         """Computes posteriors of silence."""
         return SilencePosteriors(self._senones, self.model.log_priors)
 
+    def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor:
+        """See `Recogniser.silence_posteriors`."""
+        # The block is scored as an utterance of its own; a row stands for LOW_RATE_FACTOR frames.
+        posteriors = self.silence(self.model.log_likelihoods(features, state))
+        return posteriors.repeat_interleave(LOW_RATE_FACTOR)[: len(features)]
+
     @cached_property
     def _silence_pdfs(self) -> Tensor:
         return silence_pdfs(self._senones)
 
-    def silence_gate(self) -> SilenceGate:
+    def _silence_gate(self) -> SilenceGate:
         """Return what keeps words out of an utterance's digital silence."""
         middle = LOW_RATE_FACTOR // 2
         return SilenceGate(self.frontend_config.kind, self._silence_pdfs, LOW_RATE_FACTOR, middle)
@@ -243,71 +202,50 @@ class NetworkRecogniser:
         check_senones(self._bundle / SENONES, senones, len(self.model.log_priors))
         return senones
 
-    def scores(self, features: Tensor, state: CmnState | None = None) -> Tensor:
-        """Score the features of an utterance.
-
-        Args:
-          features: [T, F] before normalisation.
-          state: the normaliser's state after the speaker's earlier utterances; None for a new
-            speaker.
+    def log_likelihoods(self, features: Tensor, state: CmnState | None = None) -> Tensor:
+        """Score the features of an utterance, see `Utterance`; without words in digital silence.
 
         Returns:
-          [ceil(T / 3), P] log-likelihoods times the acoustic scale of the search.
+          [ceil(T / 3), P].
         """
-        log_likelihoods = self.model.log_likelihoods(features, state)
-        return self.silence_gate().gate_utterance(features, log_likelihoods) * self.search.scale
-
-    def recognise(self, samples: Tensor) -> str:
-        """Return the words in samples [S], mono, at the front end's sampling rate, in [-1, 1].
-
-        The text is empty if no path survives the widest beam.
-        """
-        return self.recognise_features(self.frontend(samples)).text
-
-    def recognise_features(
-        self, features: Tensor, state: CmnState | None = None, details: bool = False
-    ) -> Recognised:
-        """Recognise an utterance.
-
-        Args:
-          features, state: see `scores`.
-          details: find word times and confidences too.
-        """
-        (result,) = self.recognise_batch([(features, state)], details)
-        return result
+        scores = self.model.log_likelihoods(features, state)
+        return self._silence_gate().gate_utterance(features, scores)
 
     def recognise_batch(
-        self, utterances: Sequence[tuple[Tensor, CmnState | None]], details: bool = False
-    ) -> list[Recognised]:
-        """As `recognise_features`, for several utterances that the network scores in one batch.
-
-        Args:
-          utterances: features [T_n, F] and state of each; see `scores`.
-          details: see `recognise_features`.
-        """
+        self, utterances: Sequence[Utterance], details: bool = False
+    ) -> list[DecodedUtterance]:
+        """See `Recogniser.recognise_batch`."""
         kind = self.frontend_config.kind
         has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
+        # Utterances of digital silence alone have no words and are not scored.
         sounding = list(compress(utterances, has_sound))
         scored = iter(self.model.batch_log_likelihoods(sounding) if sounding else ())
+        aligner = self.word_aligner if details else None
         results = []
         for (features, _), sound in zip(utterances, has_sound, strict=True):
             if sound:
-                gated = self.silence_gate().gate_utterance(features, next(scored))
-                scores = gated * self.search.scale
-                results.append(self.best(self.search.lattice(scores), scores, details))
+                scores = self._silence_gate().gate_utterance(features, next(scored))
+                result = self.decoder.search(scores)
+                results.append(self.decoder.best(result, self.weights, aligner))
             else:
-                results.append(Recognised("", () if details else None))
+                results.append(DecodedUtterance("", () if details else None))
         return results
 
-    def best(self, lattice: Lattice | None, scores: Tensor, details: bool) -> Recognised:
-        """Return the best path of an utterance's lattice.
-
-        Args:
-          lattice: from the search; None if no path survived.
-          scores: [T, P] the scores that were searched.
-          details: see `recognise_features`.
-        """
-        return self.search.best(lattice, scores, self.word_aligner if details else None)
+    def stream(
+        self, endpoint: EndpointConfig | None = None, details: bool = False
+    ) -> RecogniserStream:
+        """See `Recogniser.stream`."""
+        aligner = self.word_aligner if details else None
+        parts = StreamParts(
+            self.frontend,
+            NetworkScoreStream(self.model),
+            lambda: self.decoder.start(self.weights, aligner),
+            lambda scores: self.silence(scores) > 0.5,
+            self._silence_gate(),
+            self.frame_shift,
+            ONSET_ROWS,
+        )
+        return RecogniserStream(parts, endpoint)
 
 
 SPEAKER = "speaker"
@@ -315,7 +253,7 @@ CEPSTRA = "cepstra"
 FEATURES = "features"
 
 
-class SpeakerRecogniser:
+class SpeakerRecogniser(Recogniser):
     """Recognises all utterances of a speaker with a bundle from `write_speaker_bundle`.
 
     They go through the functions that decode the splits of a recipe, in a temporary folder: mean
@@ -331,6 +269,8 @@ class SpeakerRecogniser:
       BundleError: the folder is not such a bundle, or its files come from different ones.
     """
 
+    by_speaker = True
+
     def __init__(self, bundle: Path, device: str = "cpu", fast: bool = False) -> None:
         self._bundle = Path(bundle)
         self._settings = read_settings(self._bundle)
@@ -344,8 +284,9 @@ class SpeakerRecogniser:
         )
         self._network = self._load_network(device) if (self._bundle / MODEL).is_dir() else None
         self._num_pdfs = len(self._network.log_priors) if self._network else self._gmm.gmm.num_pdfs
-        self.search = BundleSearch(self._bundle, self._settings, fast, self._num_pdfs)
-        """The search of its last pass."""
+        self.decoder, self.weights = load_decoder(
+            self._bundle, self._settings, fast, self._num_pdfs
+        )
 
     def _load_gmm(self, folder: Path) -> GmmSystem:
         """Read a system, over no cepstra yet."""
@@ -367,15 +308,8 @@ class SpeakerRecogniser:
     @cached_property
     def word_aligner(self) -> WordAligner:
         """Finds word times and confidences."""
-        calibration = self._bundle / CALIBRATION
         scorer = NeuralScorer if self._network else GmmScorer
-        return WordAligner(
-            self._bundle,
-            self._senones,
-            calibration if calibration.exists() else None,
-            scorer.frame_shift,
-            self.search.beams[0].search,
-        )
+        return load_word_aligner(self._bundle, self._senones, scorer.frame_shift, self.decoder)
 
     @cached_property
     def _senones(self) -> Senones:
@@ -388,33 +322,37 @@ class SpeakerRecogniser:
     @cached_property
     def _first_graph(self) -> Fst:
         path = self._bundle / FIRST_PASS / GRAPH
-        return self.search.load_graph(path, self._first_gmm.gmm.num_pdfs)
+        return load_graph(path, self._first_gmm.gmm.num_pdfs, self.decoder.words)
 
-    def recognise(self, utterances: Sequence[Tensor], details: bool = False) -> list[Recognised]:
-        """Recognise the utterances of one speaker.
-
-        Args:
-          utterances: for each its cepstra [T, F], in order of time, not normalised.
-          details: find word times and confidences too.
-
-        Returns:
-          The result of each utterance.
-        """
-        results = [Recognised("", () if details else None)] * len(utterances)
+    def recognise_batch(
+        self, utterances: Sequence[Utterance], details: bool = False
+    ) -> list[DecodedUtterance]:
+        """Recognise the utterances of one speaker, in order of time; see `Recogniser`."""
+        results = [DecodedUtterance("", () if details else None)] * len(utterances)
         aligner = self.word_aligner if details else None
-        for number, scores in self.scores(utterances):
-            results[number] = self.search.best(self.search.lattice(scores), scores, aligner)
+        for number, scores in self.log_likelihoods([cepstra for cepstra, _ in utterances]):
+            result = self.decoder.search(scores)
+            results[number] = self.decoder.best(result, self.weights, aligner)
         return results
 
-    def scores(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    def stream(
+        self, endpoint: EndpointConfig | None = None, details: bool = False
+    ) -> RecogniserStream:
+        """Raise BundleError: there are no streams by speaker."""
+        raise BundleError(
+            f"{self._bundle} recognises by speaker, whole recordings at a time; a stream needs a"
+            " network on log-mel features"
+        )
+
+    def log_likelihoods(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
         """Score the utterances of one speaker with the system adapted to it.
 
         Args:
-          utterances: see `recognise`.
+          utterances: for each its cepstra [T, F], in order of time, not normalised.
 
         Yields:
-          The position of each utterance that is more than digital silence, and its scores [T, P]:
-          log-likelihoods times the acoustic scale of the search.
+          The position of each utterance that is more than digital silence, and its log-likelihoods
+          [T, P], without words in digital silence.
         """
         kind = self.frontend_config.kind
         sounding = {
@@ -424,50 +362,53 @@ class SpeakerRecogniser:
             return
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
-            work = Path(name)
+            folder = Path(name)
+            # A feature store in a temporary folder: the functions of the recipes read stores, whose
+            # float16 values and means the words of recipe and bundle have in common.
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
-            written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
-            write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
-            system = self._gmm.on(work / CEPSTRA)
+            written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
+            write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
+            system = self._gmm.on(folder / CEPSTRA)
             # Of fewer frames every estimate is the identity, whatever the first pass recognises.
             if sum(map(len, utterances)) >= MIN_FRAMES:
                 with hide_progress_bars():
-                    system = self._adapted(system, work)
-            scored = self._network_scores(system, work) if self._network else _gmm_scores(system)
+                    system = self._adapted(system, folder)
+            scored = self._network_scores(system, folder) if self._network else _gmm_scores(system)
             factor = LOW_RATE_FACTOR if self._network else 1
             silent = silence_pdfs(self._senones)
             for name, scores in scored:
                 gate = SilenceGate(kind, silent, factor, factor // 2)
-                gated = gate.gate_utterance(sounding[name], scores)
-                yield int(name), gated * self.search.scale
+                yield int(name), gate.gate_utterance(sounding[name], scores)
 
-    def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
+    def _adapted(self, system: GmmSystem, folder: Path) -> GmmSystem:
         """Estimate the speaker's transform from the words of a first pass."""
         first = self._settings.first_pass
         if first is None:
             return system
-        independent = self._first_gmm.on(work / CEPSTRA)
+        independent = self._first_gmm.on(folder / CEPSTRA)
         scale = first.weights.acoustic_scale
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
         kind, silent = self.frontend_config.kind, silence_pdfs(independent.senones)
+        # First pass: words of the speaker-independent system, whose alignment gives statistics.
         for name, scores in _gmm_scores(independent):
             cepstra = independent.features.store.load(name)
             scores = SilenceGate(kind, silent, 1).gate_utterance(cepstra, scores) * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
-            hypotheses[name] = self.search.text(best or []).split()
-        out = work / "fmllr" / "transforms.safetensors"
+            hypotheses[name] = self.decoder.text(best or []).split()
+        out = folder / "fmllr" / "transforms.safetensors"
+        # fMLLR from these words (C4), then once more from lattices of the adapted system.
         adapt_speakers(system, independent, hypotheses, self._bundle, first.adaptation, out, jobs=1)
         graph = self._bundle / GMM / GRAPH if self._network else self._bundle / GRAPH
         search = LatticeSearch(graph, first.lattice_scale, beams)
         refine_on_lattices(system.adapted(load_transforms(out)), search, out, jobs=1)
         return system.adapted(load_transforms(out))
 
-    def _network_scores(self, system: GmmSystem, work: Path) -> Iterator[tuple[str, Tensor]]:
+    def _network_scores(self, system: GmmSystem, folder: Path) -> Iterator[tuple[str, Tensor]]:
         """The network's scores of each utterance."""
-        write_gmm_features(system, work / FEATURES)
-        store = FeatureStore(work / FEATURES)
+        write_gmm_features(system, folder / FEATURES)
+        store = FeatureStore(folder / FEATURES)
         for name in store.ids:
             yield name, self._network.log_likelihoods(store.load(name), store.state(name))
 
@@ -484,7 +425,7 @@ def _cut(name: str, seconds: float) -> MonoCut:
 
 def load_recogniser(
     bundle: Path, device: str = "cpu", fast: bool = False, int8: bool = False
-) -> NetworkRecogniser | SpeakerRecogniser | CtcRecogniser:
+) -> Recogniser:
     """The recogniser of one system's bundle.
 
     Args:
@@ -522,6 +463,7 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
     """
     store = FeatureStore(features)
     ids = store.ids
+    # Interleaved, so that all processes get long and short utterances.
     shares = [share for share in (ids[n::jobs] for n in range(jobs)) if share]
     texts: dict[str, str] = {}
     for part in map_in_processes(partial(_recognise, bundle, features), shares, jobs):
@@ -532,6 +474,4 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
 
 def _recognise(bundle: Path, features: Path, ids: Sequence[str]) -> dict[str, str]:
     recogniser, store = load_recogniser(bundle), FeatureStore(features)
-    if isinstance(recogniser, SpeakerRecogniser):
-        return {name: recogniser.recognise([store.load(name)])[0].text for name in ids}
     return {name: recogniser.recognise_features(store.load(name)).text for name in ids}

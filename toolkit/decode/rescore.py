@@ -10,23 +10,33 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
-from toolkit.config.fields import from_plain, read_plain
-from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
+from toolkit.config.fields import read_plain
+from toolkit.decode.config import NeuralRescoringConfig, WordsConfig
+from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
+from toolkit.decode.decoded import (
+    ListedUtterance,
+    NbestList,
+    nbest_path,
+    read_nbest_lists,
+    read_nbest_shard,
+    write_nbest_shard,
+)
 from toolkit.decode.search import (
     WEIGHTS as WEIGHT_NAMES,
 )
 from toolkit.decode.search import (
     Decoder,
-    last_lattice,
-    load_once,
+    DecoderFiles,
+    first_axes,
+    open_decoder,
     smallest_change,
     weight_axes,
 )
@@ -34,7 +44,6 @@ from toolkit.decode.system import (
     Progress,
     Scorers,
     correct_words,
-    read_summaries,
     references_of,
     speakers_of,
     words_of,
@@ -51,122 +60,18 @@ from toolkit.decode.tune import (
     write_grid,
 )
 from toolkit.decode.words import Calibration, word_confidences
-from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights, WeightsError
-from toolkit.fsa.nbest import Hypothesis, n_best
+from toolkit.fsa.nbest import n_best
 from toolkit.lang.ngram import BackoffModel
-from toolkit.lang.tables import SymbolTable
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.processes.workers import processor_seconds
 from toolkit.score.alignment import align
 from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import reading
-
-
-class NbestListError(ToolkitError):
-    """N-best lists that cannot be read."""
-
-
-@dataclass(frozen=True)
-class NbestList:
-    """The n-best list of an utterance; empty where no path survived the search."""
-
-    texts: tuple[str, ...]
-    """Words of each hypothesis, the best under the weights of the search first."""
-    acoustic: tuple[float, ...]
-    """Acoustic log-likelihood of each, unscaled."""
-    graph: tuple[float, ...]
-    """Log-probability of each one's pronunciations, silences and HMM transitions."""
-    lm: tuple[float, ...]
-    """Log-probability of each by the n-gram language model."""
-
-    @classmethod
-    def of(
-        cls, hypotheses: Sequence[Hypothesis], weights: Weights, words: SymbolTable
-    ) -> "NbestList":
-        """Take the scores of an n-best list apart.
-
-        Args:
-          hypotheses: from `toolkit.fsa.nbest.n_best`.
-          weights: those that it was called with.
-          words: the names of the words.
-        """
-        rows = [
-            (h.score, h.acoustic, h.lm, " ".join(map(words.symbol, h.words))) for h in hypotheses
-        ]
-        return cls.of_rows(rows, weights)
-
-    @classmethod
-    def of_rows(
-        cls, rows: Sequence[tuple[float, float, float, str]], weights: Weights
-    ) -> "NbestList":
-        """The same from total score, acoustic and LM log-probability, and words."""
-        scale, penalty = weights.acoustic_scale, weights.word_penalty
-        return cls(
-            tuple(text for *_, text in rows),
-            tuple(acoustic for _, acoustic, _, _ in rows),
-            tuple(
-                score - scale * acoustic - lm - penalty * len(text.split())
-                for score, acoustic, lm, text in rows
-            ),
-            tuple(lm for _, _, lm, _ in rows),
-        )
-
-    @property
-    def sentences(self) -> list[list[str]]:
-        """The words of each hypothesis."""
-        return [text.split() for text in self.texts]
-
-    @cached_property
-    def scores(self) -> np.ndarray:
-        """[4, K] float64: `acoustic`, `graph`, `lm`, and numbers of words."""
-        lengths = [len(words) for words in self.sentences]
-        return np.array([self.acoustic, self.graph, self.lm, lengths], dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class ListedUtterance:
-    """An utterance and its n-best list."""
-
-    utterance: str
-    """Utterance id."""
-    audio_seconds: float
-    """Length of the utterance."""
-    decode_seconds: float
-    """Processor time of network and search, see `toolkit.decode.search.DecodedPass`."""
-    nbest: NbestList
-    """The list."""
-
-
-def read_nbest_lists(folder: Path, weights: Weights, count: int) -> list[ListedUtterance]:
-    """The n-best lists that `toolkit.decode.system.write_nbest_and_ctm` has made of a split.
-
-    Args:
-      folder: `nbest/` of the split.
-      weights: those of its decode.
-      count: most hypotheses to take of a list.
-
-    Raises:
-      NbestListError: a file is damaged, or of an earlier version.
-    """
-    listed = []
-    for path in sorted(folder.glob("nbest.*.jsonl")):
-        with reading(path, NbestListError, "decode again"):
-            listed += [
-                ListedUtterance(
-                    summary.utterance,
-                    summary.audio_seconds,
-                    summary.seconds,
-                    NbestList.of_rows(summary.nbest[:count], weights),
-                )
-                for summary in read_summaries(path)
-            ]
-    return listed
 
 
 def make_nbest_lists(
-    scorer: Scorer, decoder: Decoder, penalty: float, count: int, out: Path, jobs: int
+    scorer: Scorer, decoder: DecoderFiles, penalty: float, count: int, out: Path, jobs: int
 ) -> list[ListedUtterance]:
     """Decode every utterance of the scorer's feature store into an n-best list.
 
@@ -181,17 +86,13 @@ def make_nbest_lists(
     Raises:
       NbestListError: a file of an earlier run is damaged.
     """
-    work = partial(_list_shard, decoder, penalty, count, out)
-    listed = []
-    for path in map_scored_shards(work, scorer, jobs, "n-best"):
-        with reading(path, NbestListError, "remove it to make it again"):
-            lines = path.read_text(encoding="utf-8").splitlines()
-            listed += [from_plain(ListedUtterance, json.loads(line)) for line in lines]
-    return listed
+    list_shard = partial(_list_shard, decoder, penalty, count, out)
+    paths = map_scored_shards(list_shard, scorer, jobs, "n-best")
+    return [utterance for path in paths for utterance in read_nbest_shard(path)]
 
 
 def _list_shard(
-    decoder: Decoder,
+    decoder: DecoderFiles,
     penalty: float,
     count: int,
     out: Path,
@@ -200,33 +101,25 @@ def _list_shard(
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
-    path = out / f"nbest.{number:06d}.jsonl"
-    if path.exists():
-        return path
-    load_once(decoder)
-    list_utterance = _lister(decoder, penalty, count, scorer)
-    lines = [
-        json.dumps(asdict(x)) + "\n" for x in map_utterances(list_utterance, scorer, ids, threads)
-    ]
-    write_atomically(path, "".join(lines))
+    path = nbest_path(out, number)
+    if not path.exists():
+        list_utterance = _lister(open_decoder(decoder), penalty, count, scorer)
+        write_nbest_shard(path, map_utterances(list_utterance, scorer, ids, threads))
     return path
 
 
 def _lister(
     decoder: Decoder, penalty: float, count: int, scorer: Scorer
 ) -> Callable[[ScoredUtterance], ListedUtterance]:
-    table = SymbolTable.read(decoder.words)
-    weights = Weights(decoder.config.acoustic_scale, penalty)
+    weights = Weights(decoder.acoustic_scale, penalty)
 
     def list_utterance(scored: ScoredUtterance) -> ListedUtterance:
         start = scored.clock() - scored.seconds
-        lattice = last_lattice(scored, decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         hypotheses = [] if lattice is None else n_best(lattice, weights, count)
-        candidates = NbestList.of(hypotheses, weights, table)
+        nbest = NbestList.of(hypotheses, weights, decoder.words)
         seconds = round(scorer.store.cut(scored.utterance).duration, 4)
-        return ListedUtterance(
-            scored.utterance, seconds, round(scored.clock() - start, 6), candidates
-        )
+        return ListedUtterance(scored.utterance, seconds, round(scored.clock() - start, 6), nbest)
 
     return list_utterance
 
@@ -283,7 +176,8 @@ class RescoringWeights:
         Returns:
           [K] total scores.
         """
-        acoustic, graph, lm, words = nbest.scores
+        # scale * acoustic + graph + penalty * words, and the language models' log-probabilities.
+        acoustic, graph, lm, words = nbest.scores  # [K] each
         language = self.neural * neural + (1 - self.neural) * lm
         return self.acoustic_scale * acoustic + graph + language + self.word_penalty * words
 
@@ -305,6 +199,8 @@ class RescoringWeights:
         best = self.best(nbest, neural).split()
         if not best:
             return [], []
+        # Systematic samples of the list: SAMPLES points, equally far apart on the cumulative sum of
+        # exp(total), of which the largest is subtracted first.
         total = self.total(nbest, neural)
         mass = np.cumsum(np.exp(total - total.max()))
         places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
@@ -341,26 +237,10 @@ class Rescorer:
 
 def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
     """Compute the neural model's log-probability of every hypothesis: [K] for each list."""
+    # All hypotheses are scored in one call, and divided among the lists afterwards.
     sentences = [words for nbest in lists for words in nbest.sentences]
     sums = np.array([scores.sum() for scores in lm.score(sentences)])
     return np.split(sums, np.cumsum([len(nbest.texts) for nbest in lists])[:-1])
-
-
-@dataclass(frozen=True)
-class NeuralRescoringConfig:
-    """The n-best lists and the weights tried on the development set."""
-
-    count: int = 100
-    """Length of the n-best lists."""
-    weights: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    """Weights of the neural model's log-probability tried; the n-gram's has the rest. With 0 the
-    neural model is not used where it does not help."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}, needs to be at least 1")
-        if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
-            raise ValueError(f"weights is {self.weights}, needs values in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -394,8 +274,8 @@ class RescoredLists:
         """
         start = time.process_time()
         neural = neural_scores(model, list(lists.values()))
-        spent = search_seconds + time.process_time() - start
-        return cls(lists, neural, spent / audio_seconds if audio_seconds else float("nan"))
+        seconds = search_seconds + time.process_time() - start
+        return cls(lists, neural, seconds / audio_seconds if audio_seconds else float("nan"))
 
     def best(self, weights: RescoringWeights) -> dict[str, str]:
         """The best hypothesis of each utterance."""
@@ -430,7 +310,7 @@ def rescore_lists(
     references: Texts,
     speakers: Texts,
     tune_on: Sequence[str],
-    before: Weights,
+    first_weights: Weights,
     axes: tuple[Axis, Axis],
     keep: float | None,
     config: NeuralRescoringConfig,
@@ -445,10 +325,10 @@ def rescore_lists(
       references: transcripts of the splits.
       speakers: speaker of each utterance.
       tune_on: the splits whose word errors decide on the weights.
-      before: the weights without the neural model.
+      first_weights: the weights without the neural model.
       axes: scales and penalties to begin with.
-      keep: `before` is kept unless others make fewer errors by more than so many standard errors of
-        the difference; None: the fewest errors decide.
+      keep: `first_weights` are kept unless others make fewer errors by more than so many standard
+        errors of the difference; None: the fewest errors decide.
       config: weights of the neural model.
       out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
         and reports.
@@ -472,7 +352,7 @@ def rescore_lists(
         return totals
 
     best, tried = tune_rescoring(
-        count_errors, words_of(references, tune_on), before, axes, keep, config.weights
+        count_errors, words_of(references, tune_on), first_weights, axes, keep, config.weights
     )
     rows = (
         ((neural, *point), count, scale)
@@ -487,7 +367,7 @@ def rescore_lists(
 def tune_rescoring(
     count_errors: Callable[[float, float, Sequence[Point]], Sequence[ErrorCount]],
     words: int,
-    before: Weights,
+    first_weights: Weights,
     axes: tuple[Axis, Axis],
     keep: float | None,
     neural_weights: Sequence[float],
@@ -500,15 +380,15 @@ def tune_rescoring(
     Args:
       count_errors: takes the neural model's weight, the scale of a search and points; rescores the
         lists of that search and counts errors.
-      words: of the references; with too few the lowest weight is taken, with `before`.
-      before: the weights without the neural model.
+      words: of the references; with too few the lowest weight is taken, with `first_weights`.
+      first_weights: the weights without the neural model.
       axes, keep: see `rescore_lists`.
       neural_weights: to try, 0 to 1.
 
     Returns:
       The weights, and what was tried by weight of the neural model.
     """
-    point = before.acoustic_scale, before.word_penalty
+    point = first_weights.acoustic_scale, first_weights.word_penalty
     keep_before = None if keep is None else Keep(point, keep)
     if keep_before is not None:
         axes = axes[0].including(point[0]), axes[1].including(point[1])
@@ -521,7 +401,7 @@ def tune_rescoring(
             axes,
             partial(count_errors, weight),
             smallest_change,
-            first_search=before.acoustic_scale,
+            first_search=first_weights.acoustic_scale,
             keep=keep_before,
         )
         for weight in sorted(set(neural_weights))
@@ -560,7 +440,7 @@ def rescore_system(
     lm: str,
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     model: NeuralLm,
     config: NeuralRescoringConfig,
@@ -593,19 +473,20 @@ def rescore_system(
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
-    before, nbest = Weights.load(tuned), nbest or {}
+    first_weights, nbest = Weights.load(tuned), nbest or {}
 
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
-        if split in nbest and scale == before.acoustic_scale:
-            listed = read_nbest_lists(nbest[split], before, config.count)
+        if split in nbest and scale == first_weights.acoustic_scale:
+            listed = read_nbest_lists(nbest[split], config.count)
         else:
             folder = out / split / "nbest" / f"{scale:g}"
             folder.mkdir(parents=True, exist_ok=True)
-            searched, penalty = decoder.at(scale), before.word_penalty
+            searched, penalty = decoder.at(scale), first_weights.word_penalty
             listed = make_nbest_lists(scorers[split], searched, penalty, config.count, folder, jobs)
         without_features = scorers[split].store.failed_cuts
         lists_of = {x.utterance: x.nbest for x in listed}
+        # Utterances without features have empty lists, so that their words count as deleted.
         lists_of |= {cut.id: NbestList((), (), (), ()) for cut in without_features}
         audio = sum(x.audio_seconds for x in listed) + sum(cut.duration for cut in without_features)
         return RescoredLists.of(lists_of, model, audio, sum(x.decode_seconds for x in listed))
@@ -617,8 +498,8 @@ def rescore_system(
         references,
         speakers,
         tune_on,
-        before,
-        decoder.config.axes,
+        first_weights,
+        first_axes(decoder.config),
         decoder.config.untuned_within,
         config,
         out,
@@ -650,6 +531,8 @@ def to_weights(config: WordsConfig) -> Weights:
 
 def nbest_search_config(config: WordsConfig, weights: Weights, count: int) -> WordsConfig:
     """Return the settings of a search for lists of `count` texts with these weights."""
+    # With lm_weight = 1 / scale and word_bonus = penalty / scale the search ranks texts as
+    # rescoring with these weights does; its beam must hold the whole list.
     scale, penalty = weights.acoustic_scale, weights.word_penalty
     width = max(config.width, count)
     weighted = replace(config, lm_weight=1 / scale, word_bonus=penalty / scale)
@@ -667,6 +550,8 @@ def to_nbest_list(
       config: the search.
       missing: `missing_words` of its dictionary, which share the probability of <UNK>.
     """
+    # score = log P(text | posteriors) + lm_weight log P(text) + word_bonus * words: solved for the
+    # first term, the acoustic score. Words that the n-grams lack share the probability of <UNK>.
     texts = tuple(hypothesis.text for hypothesis in hypotheses)
     sentences = [text.split() for text in texts]
     unknown = np.array([missing_words(lm, words) for words in sentences])
@@ -742,11 +627,11 @@ def rescore_ctc(
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
-    before, missing = to_weights(decoder.config), missing_words(lm, decoder.dictionary.words)
+    first_weights, missing = to_weights(decoder.config), missing_words(lm, decoder.dictionary.words)
 
     @cache
     def lists(split: str, scale: float) -> RescoredLists:
-        data, weights = splits[split], Weights(scale, before.word_penalty)
+        data, weights = splits[split], Weights(scale, first_weights.word_penalty)
         searched = decoder.configured(nbest_search_config(decoder.config, weights, config.count))
         start = processor_seconds()
         decoded = searched.decode_many(list(data.posteriors.values()), jobs)
@@ -754,18 +639,28 @@ def rescore_ctc(
             utterance: to_nbest_list(hypotheses, lm, searched.config, missing)
             for utterance, hypotheses in zip(data.posteriors, decoded, strict=True)
         }
-        without = [utterance for utterance in data.references if utterance not in lists]
-        lists |= {utterance: NbestList((), (), (), ()) for utterance in without}
-        spent = processor_seconds() - start
-        return RescoredLists.of(lists, model, data.seconds, spent)
+        without_posteriors = [utterance for utterance in data.references if utterance not in lists]
+        lists |= {utterance: NbestList((), (), (), ()) for utterance in without_posteriors}
+        seconds = processor_seconds() - start
+        return RescoredLists.of(lists, model, data.seconds, seconds)
 
     axes = weight_axes(
-        [factor * before.acoustic_scale for factor in SCALES],
-        [before.word_penalty + offset for offset in PENALTIES],
+        [factor * first_weights.acoustic_scale for factor in SCALES],
+        [first_weights.word_penalty + offset for offset in PENALTIES],
     )
     references = {split: data.references for split, data in splits.items()}
     speakers = {split: data.speakers for split, data in splits.items()}
     _, headline = rescore_lists(
-        lists, references, speakers, tune_on, before, axes, None, config, out, named, progress
+        lists,
+        references,
+        speakers,
+        tune_on,
+        first_weights,
+        axes,
+        None,
+        config,
+        out,
+        named,
+        progress,
     )
     return headline

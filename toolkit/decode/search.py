@@ -4,91 +4,56 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import product
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
+from toolkit.decode.config import DecodeConfig
+from toolkit.decode.decoded import DecodedUtterance, NbestList
 from toolkit.decode.tune import Axis, Keep, Point, difference_axis, ratio_axis
+from toolkit.decode.words import WordAligner
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_store import read_scored, write_scored
+from toolkit.fsa.nbest import n_best
+from toolkit.fsa.online_search import OnlineSearch
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable
-from toolkit.storage.digests import digest_bytes
-from toolkit.storage.files import write_atomically
-
-
-@dataclass(frozen=True)
-class DecodeConfig:
-    """The search, and the grid of weights tried on the development set (C2)."""
-
-    acoustic_scale: float = 0.08
-    """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
-    scales: tuple[float, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
-    """Acoustic scales tried on the development set."""
-    penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
-    """Word penalties tried on the development set, added per word; negative means fewer words."""
-    untuned_within: float | None = None
-    """Keep `acoustic_scale`, and the penalty nearest to none, unless others make fewer errors by
-    more than so many standard errors of the difference. For networks whose criterion has a scale of
-    its own; None: the fewest errors decide."""
-    # LDA + MLLT on the demo, dev and test: 122 errors with 15 and 7,000, 96 with these, 90 with 19
-    # and 24,000 in twice the time; SAT 72 and 68.
-    beam: Beam = Beam(search=17.0, output=4.0, max_active=12_000)
-    """Pruning of the search."""
-    retries: tuple[float, ...] = (2.0, 4.0)
-    """Factors by which the beam is widened when no path survives."""
-    rescoring: RescoreLimits = RescoreLimits()
-    """Pruning when a larger language model rescores the lattices."""
-
-    def __post_init__(self) -> None:
-        if not self.scales or not self.penalties:
-            raise ValueError("scales and penalties need a value each")
-        if min(self.acoustic_scale, *self.scales) <= 0:
-            raise ValueError("acoustic scales must be positive")
-        if self.untuned_within is not None and not self.untuned_within >= 0:
-            raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
-        self.beams()
-        for point in product(self.scales, self.penalties):
-            Weights(*point)  # checks that they are finite
-
-    def beams(self) -> list[Beam]:
-        """Return the beams to try, in order."""
-        return self.beam.with_retries(self.retries)
-
-    @property
-    def first_weights(self) -> Weights:
-        """Those of the first search, and of what cannot be tuned."""
-        return Weights(self.acoustic_scale, min(self.penalties, key=abs))
-
-    @property
-    def keep(self) -> Keep | None:
-        """What tuning keeps, see `untuned_within`; a single scale is the user's choice."""
-        if self.untuned_within is None:
-            return None
-        first = self.first_weights
-        scale = self.scales[0] if len(self.scales) == 1 else first.acoustic_scale
-        return Keep((scale, first.word_penalty), self.untuned_within)
-
-    @property
-    def axes(self) -> tuple[Axis, Axis]:
-        """Scales and penalties to begin with."""
-        scales, penalties = weight_axes(self.scales, self.penalties)
-        if self.keep is None:
-            return scales, penalties
-        scale, penalty = self.keep.point
-        return scales.including(scale), penalties.including(penalty)
-
 
 WEIGHTS = ("acoustic_scale", "word_penalty")
 """The fields of `Weights`, in the order of the axes of a grid."""
+
+
+def first_weights(config: DecodeConfig) -> Weights:
+    """The weights of the first search, and of what cannot be tuned."""
+    return Weights(config.acoustic_scale, min(config.penalties, key=abs))
+
+
+def weights_to_keep(config: DecodeConfig) -> Keep | None:
+    """What tuning keeps, see `DecodeConfig.untuned_within`; a single scale is the user's choice."""
+    if config.untuned_within is None:
+        return None
+    first = first_weights(config)
+    scale = config.scales[0] if len(config.scales) == 1 else first.acoustic_scale
+    return Keep((scale, first.word_penalty), config.untuned_within)
+
+
+def first_axes(config: DecodeConfig) -> tuple[Axis, Axis]:
+    """Scales and penalties to begin with."""
+    scales, penalties = weight_axes(config.scales, config.penalties)
+    keep = weights_to_keep(config)
+    if keep is None:
+        return scales, penalties
+    scale, penalty = keep.point
+    return scales.including(scale), penalties.including(penalty)
 
 
 def weight_axes(scales: Sequence[float], penalties: Sequence[float]) -> tuple[Axis, Axis]:
@@ -103,10 +68,10 @@ def smallest_change(point: Point, search_scale: float | None) -> tuple[float, ..
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """Graph, language model and search: all but the acoustic model.
+class DecoderFiles:
+    """Paths and settings of a search: all but the acoustic model.
 
-    It is passed to worker processes and therefore holds paths.
+    Worker processes get this and open it, see `open_decoder`.
     """
 
     graph: Path
@@ -119,7 +84,7 @@ class Decoder:
     """The language model that rescores the lattices in a second pass, as written by
     `toolkit.lang.arpa`; None for a single pass."""
 
-    def at(self, acoustic_scale: float) -> "Decoder":
+    def at(self, acoustic_scale: float) -> "DecoderFiles":
         """The same, searching at another acoustic scale."""
         return replace(self, config=replace(self.config, acoustic_scale=acoustic_scale))
 
@@ -153,59 +118,228 @@ class SearchResult:
     """The lattices of one utterance."""
 
     scores: Tensor
-    """[T, P] log-likelihoods times `DecodeConfig.acoustic_scale`."""
+    """[T, P] log-likelihoods times `acoustic_scale`."""
+    acoustic_scale: float
+    """The acoustic scale of the search."""
     beam: float
     """See `DecodedPass.beam`."""
     lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
-    """Time of the scores and processor time up to the end of each pass."""
+    """Processor time up to the end of each pass."""
     cut: bool
     """See `DecodedPass.cut`."""
 
+    def scored_lattice(self, number: int) -> ScoredLattice:
+        """The lattice of a pass, its acoustic and graph scores apart."""
+        return ScoredLattice.of(self.lattices[number], self.scores, self.acoustic_scale)
 
-def search(scored: ScoredUtterance, decoder: Decoder) -> SearchResult:
-    """Make the lattices of one utterance, one for each pass."""
-    graph, config = decoding_graph(decoder.graph), decoder.config
-    grammar = decoder.rescorer and _grammar(decoder.rescorer, decoder.words)
-    start = scored.clock() - scored.seconds
-    scores = scored.log_likelihoods * config.acoustic_scale
-    lattice, beam = search_with_retries(scores, graph, config.beams())
-    seconds = [scored.clock() - start] * decoder.passes
-    if lattice is None:
-        return SearchResult(scores, 0.0, (), tuple(seconds), False)
-    lattices, cut = [lattice], False
-    if grammar is not None:
-        rescored = rescore_lattice(lattice, grammar, config.rescoring)
-        lattices, cut = [lattice, rescored.lattice], rescored.cut
-        seconds[1] = scored.clock() - start
-    return SearchResult(scores, beam.search, tuple(lattices), tuple(seconds), cut)
+    @property
+    def last_lattice(self) -> ScoredLattice | None:
+        """The lattice of the last pass; None when no path survived."""
+        return self.scored_lattice(-1) if self.lattices else None
 
 
-def last_lattice(scored: ScoredUtterance, decoder: Decoder) -> ScoredLattice | None:
-    """Make the lattice of one utterance after all passes; None if no path survives."""
-    result = search(scored, decoder)
-    if not result.lattices:
-        return None
-    return ScoredLattice.of(result.lattices[-1], result.scores, decoder.config.acoustic_scale)
+class NbestRescorer(Protocol):
+    """Chooses from n-best lists, such as `toolkit.decode.rescore.Rescorer`."""
+
+    def best(self, nbest: NbestList) -> str:
+        """Return the words of the best hypothesis."""
+
+    def words(self, nbest: NbestList) -> tuple[list[str], list[float]]:
+        """Return these words and the posterior of each."""
 
 
+@dataclass(frozen=True)
+class NeuralPass:
+    """The pass after the n-grams: a neural language model chooses from n-best lists."""
+
+    rescorer: NbestRescorer
+    """The model and its weights."""
+    count: int
+    """Length of the lists."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A search whose files are loaded, of a recipe's decode or of a bundle.
+
+    It may be used by several threads at a time.
+    """
+
+    graph: Fst
+    """The decoding graph."""
+    words: SymbolTable
+    """The names of its words."""
+    acoustic_scale: float
+    """Factor on the log-likelihoods in the search."""
+    beams: Sequence[Beam]
+    """Pruning: each is tried where no path survives the one before."""
+    grammar: Grammar | None = None
+    """The n-grams that rescore the lattices in a second pass; None: there is no such pass."""
+    limits: RescoreLimits = RescoreLimits()
+    """Pruning of the second pass."""
+    neural: NeuralPass | None = None
+    """The pass after that, see `best`; None: there is none."""
+
+    def search(
+        self, log_likelihoods: Tensor, clock: Callable[[], float] = time.process_time
+    ) -> SearchResult:
+        """Make the lattices of one utterance, one for each pass.
+
+        Args:
+          log_likelihoods: [T, P] float32.
+          clock: measures the time of each pass.
+        """
+        start = clock()
+        scores = log_likelihoods * self.acoustic_scale  # [T, P] float32
+        lattice, beam = search_with_retries(scores, self.graph, self.beams)
+        return self._rescored(scores, lattice, beam, clock() - start, clock)
+
+    def _rescored(
+        self,
+        scores: Tensor,
+        lattice: Lattice | None,
+        beam: Beam,
+        seconds: float,
+        clock: Callable[[], float] = time.process_time,
+    ) -> SearchResult:
+        """Add the lattice of the second pass to that of the first, which took `seconds`."""
+        num_passes = 1 if self.grammar is None else 2
+        if lattice is None:
+            return SearchResult(
+                scores, self.acoustic_scale, 0.0, (), (seconds,) * num_passes, False
+            )
+        if self.grammar is None:
+            return SearchResult(
+                scores, self.acoustic_scale, beam.search, (lattice,), (seconds,), False
+            )
+        start = clock()
+        rescored = rescore_lattice(lattice, self.grammar, self.limits)
+        return SearchResult(
+            scores,
+            self.acoustic_scale,
+            beam.search,
+            (lattice, rescored.lattice),
+            (seconds, seconds + clock() - start),
+            rescored.cut,
+        )
+
+    def best(
+        self, result: SearchResult, weights: Weights, aligner: WordAligner | None = None
+    ) -> DecodedUtterance:
+        """Return the best words of an utterance after all passes, the neural one included.
+
+        Args:
+          result: of the search.
+          weights: acoustic scale and word penalty of the best path, or of the n-best list.
+          aligner: finds word times and confidences; None: leave them out.
+        """
+        lattice = result.last_lattice
+        if lattice is None:
+            return DecodedUtterance("", None if aligner is None else ())
+        scores, scale = result.scores, result.acoustic_scale
+        if self.neural is not None:
+            # The neural model chooses from the list that the n-grams' weights have ordered.
+            hypotheses = n_best(lattice, weights, self.neural.count)
+            nbest = NbestList.of(hypotheses, weights, self.words)
+            if aligner is None:
+                return DecodedUtterance(self.neural.rescorer.best(nbest))
+            names, posteriors = self.neural.rescorer.words(nbest)
+            tokens = aligner.timed(names, posteriors, scores, scale)
+            return DecodedUtterance(" ".join(names), tuple(tokens))
+        if aligner is None:
+            return DecodedUtterance(self.text(lattice.best_words(weights)))
+        tokens = aligner(lattice, weights, scores, scale)
+        return DecodedUtterance(" ".join(token.token for token in tokens), tuple(tokens))
+
+    def text(self, words: Sequence[int]) -> str:
+        """Return the words with these ids, separated by spaces."""
+        return " ".join(map(self.words.symbol, words))
+
+    def start(self, weights: Weights, aligner: WordAligner | None = None) -> "SearchStream":
+        """Begin to search an utterance whose scores come block by block.
+
+        Args:
+          weights, aligner: see `best`.
+        """
+        return SearchStream(self, weights, aligner)
+
+
+class SearchStream:
+    """The search of one utterance whose scores come block by block; its lattice is that of a search
+    of all scores at once.
+
+    Args:
+      decoder: the search.
+      weights, aligner: see `Decoder.best`.
+    """
+
+    def __init__(self, decoder: Decoder, weights: Weights, aligner: WordAligner | None) -> None:
+        self._decoder, self._weights, self._aligner = decoder, weights, aligner
+        self._search = OnlineSearch(decoder.graph, decoder.beams[0])
+        self._scores: list[Tensor] = []
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of scores searched so far."""
+        return self._search.num_frames
+
+    def advance(self, log_likelihoods: Tensor) -> None:
+        """Search the next rows [t, P]."""
+        scores = log_likelihoods * self._decoder.acoustic_scale
+        self._scores.append(scores)
+        self._search.advance(scores)
+
+    def partial_text(self, speech: bool) -> str:
+        """Return the words so far, which may still change.
+
+        Args:
+          speech: speech has begun: where no word is finished, show those that may be under way.
+        """
+        words = self._search.best_words()
+        if not words and speech:
+            words = self._search.next_words()
+        return self._decoder.text(words)
+
+    def finish(self) -> DecodedUtterance:
+        """End the utterance; return its best words after all passes."""
+        # Where no path has survived, all scores are searched once more with the wider beams.
+        scores, beams = torch.cat(self._scores), self._decoder.beams
+        lattice, beam = self._search.finish(), beams[0]
+        if lattice is None and len(scores):
+            lattice, beam = search_with_retries(scores, self._decoder.graph, beams[1:])
+        result = self._decoder._rescored(scores, lattice, beam, seconds=0.0)
+        return self._decoder.best(result, self._weights, self._aligner)
+
+
+def open_decoder(files: DecoderFiles) -> Decoder:
+    """Load what a search reads. Graph and language model are loaded once per process.
+
+    Call it before several threads of this process search.
+    """
+    grammar = None
+    if files.rescorer is not None:
+        grammar = _grammar(files.rescorer, files.words)
+    config = files.config
+    return Decoder(
+        _decoding_graph(files.graph),
+        SymbolTable.read(files.words),
+        config.acoustic_scale,
+        config.beams(),
+        grammar,
+        config.rescoring,
+    )
+
+
+# One entry each: shared workers would otherwise keep the graphs of earlier systems.
 @lru_cache(maxsize=1)
-def decoding_graph(path: Path) -> Fst:
-    """Load a graph, once per process."""
+def _decoding_graph(path: Path) -> Fst:
     return load_fst(path)
-
-
-def load_once(decoder: Decoder) -> None:
-    """Load what searches read, before several threads of this process do so."""
-    decoding_graph(decoder.graph)
-    if decoder.rescorer is not None:
-        _grammar(decoder.rescorer, decoder.words)
 
 
 @lru_cache(maxsize=1)
 def _grammar(path: Path, words: Path) -> Grammar:
-    """Load the language model of the second pass, once per process."""
     return Grammar(read_binary(path), SymbolTable.read(words))
 
 
@@ -246,7 +380,7 @@ def search_folder(out: Path, split: str, scale: float) -> Path:
 
 def decode_store(
     scorer: Scorer,
-    decoder: Decoder,
+    files: DecoderFiles,
     weights: Sequence[Sequence[Weights]],
     out: Path,
     jobs: int,
@@ -260,7 +394,7 @@ def decode_store(
 
     Args:
       scorer: the acoustic model with its features.
-      decoder: graph and search.
+      files: graph and search.
       weights: for each pass the pairs of scale and penalty to decode with.
       out: the folder that gets files per feature shard; those of an earlier call, with the same
         scorer and decoder, are kept.
@@ -270,14 +404,13 @@ def decode_store(
     Returns:
       For each pass the utterances in the order of the store, then those without features.
     """
-    work = partial(_decode_shard, decoder, weights, out)
-    decoded: list[list[DecodedPass]] = [[] for _ in range(decoder.passes)]
-    for path in map_scored_shards(work, scorer, jobs, "decode", progress):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            for utterances, fields in zip(decoded, json.loads(line), strict=True):
-                utterances.append(
-                    DecodedPass(**{**fields, "hypotheses": tuple(fields["hypotheses"])})
-                )
+    decode_shard = partial(_decode_shard, files, weights, out)
+    decoded: list[list[DecodedPass]] = [[] for _ in range(files.passes)]
+    for shard in map_scored_shards(decode_shard, scorer, jobs, "decode", progress):
+        for by_pass in shard:
+            for utterances, utterance in zip(decoded, by_pass, strict=True):
+                utterances.append(utterance)
+    # Every utterance gets a line: those without features have no words.
     for utterances, pairs in zip(decoded, weights, strict=True):
         no_hypotheses = ("",) * len(pairs)
         utterances += [
@@ -294,46 +427,44 @@ def remove_lattices(folder: Path) -> None:
 
 
 def _decode_shard(
-    decoder: Decoder,
+    files: DecoderFiles,
     weights: Sequence[Sequence[Weights]],
     out: Path,
     scorer: Scorer,
     threads: int,
     shard: tuple[int, Sequence[str]],
-) -> Path:
-    number = shard[0]
-    tried = [[asdict(pair) for pair in pairs] for pairs in weights]
-    name = digest_bytes(json.dumps(tried).encode())[:8]
-    path = out / f"passes-{name}.{number:06d}.jsonl"
-    if not path.exists():
-        table = SymbolTable.read(decoder.words)
-        searched = searched_shard(decoder, out, scorer, threads, shard)
-        lines = [
-            json.dumps(_best_paths(utterance, weights, table)) + "\n" for utterance in searched
-        ]
-        write_atomically(path, "".join(lines))
-    return path
+) -> list[list[DecodedPass]]:
+    """Return for each utterance of a shard its passes."""
+    table = SymbolTable.read(files.words)
+    searched = searched_shard(files, out, scorer, threads, shard)
+    return [_best_paths(utterance, weights, table) for utterance in searched]
 
 
 def searched_shard(
-    decoder: Decoder, folder: Path, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
+    files: DecoderFiles,
+    folder: Path,
+    scorer: Scorer,
+    threads: int,
+    shard: tuple[int, Sequence[str]],
 ) -> list[SearchedUtterance]:
     """The lattices of a shard: those in a folder, or of a search that leaves them there.
 
     Args:
-      decoder: graph and search.
+      files: graph and search.
       folder: of lattices made with the same scorer and decoder, see `search_folder`.
       scorer, threads, shard: see `toolkit.align.scorer.Work`.
     """
     number, ids = shard
     path = folder / LATTICES.replace("*", f"{number:06d}")
     if not path.exists():
-        _search_shard(decoder, path, scorer, threads, ids)
+        _search_shard(files, path, scorer, threads, ids)
+    # The file has all lattices one after the other, and a description of each utterance: one that
+    # has a beam has as many lattices as there are passes.
     stored, descriptions = read_scored(path)
     lattices = iter(stored)
     utterances = []
     for fields in json.loads(descriptions):
-        of_utterance = tuple(next(lattices) for _ in range(decoder.passes if fields["beam"] else 0))
+        of_utterance = tuple(next(lattices) for _ in range(files.passes if fields["beam"] else 0))
         utterances.append(
             SearchedUtterance(
                 **fields | {"seconds": tuple(fields["seconds"])}, lattices=of_utterance
@@ -343,21 +474,21 @@ def searched_shard(
 
 
 def _search_shard(
-    decoder: Decoder, path: Path, scorer: Scorer, threads: int, ids: Sequence[str]
+    files: DecoderFiles, path: Path, scorer: Scorer, threads: int, ids: Sequence[str]
 ) -> None:
     """Write the lattices of a shard, and what else is known of its utterances."""
-    load_once(decoder)
-    scale = decoder.config.acoustic_scale
+    decoder = open_decoder(files)
 
     def searched(scored: ScoredUtterance) -> SearchedUtterance:
-        result = search(scored, decoder)
+        result = decoder.search(scored.log_likelihoods, scored.clock)
         return SearchedUtterance(
             scored.utterance,
             round(scorer.store.cut(scored.utterance).duration, 4),
-            result.seconds,
+            # The time of the network counts for every pass.
+            tuple(scored.seconds + seconds for seconds in result.seconds),
             result.beam,
             result.cut,
-            tuple(ScoredLattice.of(x, result.scores, scale) for x in result.lattices),
+            tuple(map(result.scored_lattice, range(len(result.lattices)))),
         )
 
     descriptions, lattices = [], []
@@ -369,24 +500,24 @@ def _search_shard(
 
 def _best_paths(
     searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
-) -> list[dict]:
-    """The fields of `DecodedPass` for each pass."""
+) -> list[DecodedPass]:
+    """Return the best paths of each pass."""
     passes = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()
-        hypotheses = [""] * len(pairs)
+        hypotheses = ("",) * len(pairs)
         if searched.lattices:
             paths = [searched.lattices[pass_number].best_words(pair) for pair in pairs]
-            hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
-        spent = (time.process_time() - start) / len(pairs)
+            hypotheses = tuple(" ".join(map(table.symbol, path)) for path in paths)
+        seconds_per_pair = (time.process_time() - start) / len(pairs)
         passes.append(
-            {
-                "utterance": searched.utterance,
-                "audio_seconds": searched.audio_seconds,
-                "decode_seconds": round(searched.seconds[pass_number] + spent, 6),
-                "beam": searched.beam,
-                "hypotheses": hypotheses,
-                "cut": searched.cut and pass_number > 0,
-            }
+            DecodedPass(
+                searched.utterance,
+                searched.audio_seconds,
+                round(searched.seconds[pass_number] + seconds_per_pair, 6),
+                searched.beam,
+                hypotheses,
+                searched.cut and pass_number > 0,
+            )
         )
     return passes

@@ -111,44 +111,46 @@ class Inputs:
     ids: Ids = "stem"
     """The ids of files; those of wav.scp and of cuts are their own."""
 
-    def sources(self, arguments: Sequence[str], stdin: BinaryIO | None, work: Path) -> list[Source]:
+    def sources(
+        self, arguments: Sequence[str], stdin: BinaryIO | None, folder: Path
+    ) -> list[Source]:
         """List the recordings that the arguments name, in their order.
 
         Args:
           arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
             (*.scp); lhotse's cuts (*.jsonl, *.json, gzipped too); `-` for standard input.
           stdin: standard input; None: it is closed.
-          work: a folder for the audio from commands and standard input; it must exist until all
+          folder: a folder for the audio from commands and standard input; it must exist until all
             recordings have been read.
 
         Raises:
           SourceError: an input without recordings, or speakers of none of them.
           InputError: a file of speakers that cannot be read.
         """
-        found = [source for name in arguments for source in self._sources(name, stdin, work)]
+        sources = [source for name in arguments for source in self._sources(name, stdin, folder)]
         if self.speakers is None:
-            return found
-        known = read_speakers(self.speakers)
+            return sources
+        speaker_of = read_speakers(self.speakers)
         named = [
-            next((known[name] for name in _names(source) if name in known), None)
-            for source in found
+            next((speaker_of[name] for name in _names(source) if name in speaker_of), None)
+            for source in sources
         ]
         if not any(named):
             raise SourceError(
-                f"{self.speakers}: names none of the recordings, such as {found[0].called}"
+                f"{self.speakers}: names none of the recordings, such as {sources[0].called}"
             )
-        return [replace(s, speaker=n or s.speaker) for s, n in zip(found, named, strict=True)]
+        return [replace(s, speaker=n or s.speaker) for s, n in zip(sources, named, strict=True)]
 
-    def _sources(self, name: str, stdin: BinaryIO | None, work: Path) -> list[Source]:
+    def _sources(self, name: str, stdin: BinaryIO | None, folder: Path) -> list[Source]:
         path = Path(name)
         if name == "-":
             if stdin is None:
                 raise SourceError("standard input is closed")
-            return self._stdin(stdin, work)
+            return self._stdin(stdin, folder)
         if path.is_dir():
             return self._folder(path)
         if path.suffix == ".scp":
-            return self._scp(path, work)
+            return self._scp(path, folder)
         if path.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz")):
             return self._cuts(path)
         if path.suffix.lower() in TABLES:
@@ -167,32 +169,32 @@ class Inputs:
         return Source(name, safe_name(key), blocks, channel=channel)
 
     def _folder(self, folder: Path) -> list[Source]:
-        paths, others = audio_files(folder)
+        paths, other_files = audio_files(folder)
         if not paths and (folder / "wav.scp").is_file():
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
-        if others := [path for path in others if _may_be_audio(path)]:
+        if other_files := [path for path in other_files if _may_be_audio(path)]:
             logger.warning(
                 "%s: files are left out that may be audio, %d, first %s: give those that can be"
                 " read by name, and convert the others, for example to WAV",
-                *(folder, len(others), others[0]),
+                *(folder, len(other_files), other_files[0]),
             )
         if not paths:
             raise SourceError(f"{folder}: no audio file in this folder or below it")
         return [self._file(path, str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
-    def _scp(self, path: Path, work: Path) -> list[Source]:
+    def _scp(self, path: Path, folder: Path) -> list[Source]:
         from toolkit.corpus.pairing import named_channels
         from toolkit.corpus.wav_scp import PipeRunner, read_scp
 
         sources = []
-        recordings = read_scp(path, PipeRunner(work) if self.allow_pipes else None)
+        recordings = read_scp(path, PipeRunner(folder) if self.allow_pipes else None)
         named = named_channels(audio for _, audio in recordings)
         for id, audio in recordings:
             if audio.fault is None:
                 source = self._file(Path(audio.path), id, id)
                 if channel := audio.side or audio.channel:
-                    others = frozenset(named[audio.path])
-                    blocks = partial(_channel_blocks, id, audio, others, self.channel)
+                    file_channels = frozenset(named[audio.path])
+                    blocks = partial(_channel_blocks, id, audio, file_channels, self.channel)
                     source = replace(source, blocks=blocks, channel=channel)
                 sources.append(source)
                 continue
@@ -217,30 +219,30 @@ class Inputs:
         from toolkit.storage.reading import reading
 
         sources, places = [], places_of(path)
-        for place, plain in _manifest_items(path):
+        for place, fields in _manifest_items(path):
             with reading(place, SourceError, "write the cuts again", "no cut"):
                 channel = str((self.channel or 0) + 1)
                 try:
-                    cut = parse_cut(plain, place, places)
+                    cut = parse_cut(fields, place, places)
                     blocks = partial(_cut_blocks, cut, self)
                     if self.channel is None and isinstance(cut, MonoCut):
                         channel = channel_name(cut)
                 except UnsafeCutError as error:
                     blocks = partial(_broken, str(error))
-                if fault := _without_channel(plain):
+                if fault := _without_channel(fields):
                     blocks = partial(_broken, fault)
-                id, speaker = plain["id"], _speaker(plain)
+                id, speaker = fields["id"], _speaker(fields)
                 sources.append(Source(id, safe_name(id), blocks, speaker, channel=channel))
         if not sources:
             raise SourceError(f"{path}: holds no cut")
         return sources
 
-    def _stdin(self, stdin: BinaryIO, work: Path) -> list[Source]:
+    def _stdin(self, stdin: BinaryIO, folder: Path) -> list[Source]:
         if self.raw_rate is not None:
             return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
         head = stdin.read(12)
         if begins_as_audio(head):
-            with tempfile.NamedTemporaryFile(dir=work, delete=False) as file:
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                 file.write(head)
                 shutil.copyfileobj(stdin, file)
             blocks = partial(
@@ -271,19 +273,19 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
     """
     first: dict[str, Source] = {}
     for source in sources:
-        other = first.setdefault(source.name, source)
-        if other is not source:
+        earlier = first.setdefault(source.name, source)
+        if earlier is not source:
             raise SourceError(
-                f"{other.called} and {source.called} would both have the id {source.name}: "
-                + _way_out(other, source, ids)
+                f"{earlier.called} and {source.called} would both have the id {source.name}: "
+                + _way_out(earlier, source, ids)
             )
 
 
-def _way_out(one: Source, other: Source, ids: Ids) -> str:
+def _way_out(first: Source, second: Source, ids: Ids) -> str:
     """What gives two recordings of the same id different ones."""
-    if one.origin and os.path.abspath(one.origin) == os.path.abspath(other.origin):
+    if first.origin and os.path.abspath(first.origin) == os.path.abspath(second.origin):
         return "they are the same file: give each once"
-    if ids in _WAYS_OUT and other.origin and _as_id(one.called) != _as_id(other.origin):
+    if ids in _WAYS_OUT and second.origin and _as_id(first.called) != _as_id(second.origin):
         return _WAYS_OUT[ids]
     return "rename one, or transcribe them apart"
 
@@ -304,10 +306,10 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
       SourceError: two recordings have the same key, or a file would be the folder of another.
     """
     if clash := first_clash(f"{source.key}{suffix}" for source in sources):
-        one, other = (sources[position] for position in clash)
+        first, second = (sources[position] for position in clash)
         raise SourceError(
-            f"the results of {one.called} and {other.called} would both be at {one.key}{suffix}:"
-            " transcribe them in separate calls"
+            f"the results of {first.called} and {second.called} would both be at"
+            f" {first.key}{suffix}: transcribe them in separate calls"
         )
 
 
@@ -395,8 +397,8 @@ def _without_channel(cut: Any) -> str:
 
 def _speaker(cut: Any) -> str | None:
     """The speaker of a cut's supervisions, if they name exactly one."""
-    plain = validated(cut, {str: Any}).get("supervisions") or []
-    speakers = {one.get("speaker") for one in validated(plain, [{str: Any}])}
+    supervisions = validated(cut, {str: Any}).get("supervisions") or []
+    speakers = {supervision.get("speaker") for supervision in validated(supervisions, [{str: Any}])}
     (speaker,) = speakers if len(speakers) == 1 else (None,)
     return speaker if isinstance(speaker, str) else None
 

@@ -1,31 +1,40 @@
 """Decoding of a system: weights tuned on the development splits, all splits scored, words timed."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lhotse import MonoCut
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.times import TimedToken, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.decode.config import NbestConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import LogProbs
+from toolkit.decode.decoded import (
+    ListedUtterance,
+    NbestList,
+    nbest_path,
+    read_nbest_shard,
+    write_nbest_shard,
+)
 from toolkit.decode.search import (
     WEIGHTS,
     DecodedPass,
-    Decoder,
+    DecoderFiles,
     SearchedUtterance,
     decode_store,
+    first_axes,
+    first_weights,
     real_time_factor,
     remove_lattices,
     search_folder,
     searched_shard,
     smallest_change,
     weight_axes,
+    weights_to_keep,
 )
 from toolkit.decode.tune import (
     ErrorCount,
@@ -46,6 +55,7 @@ from toolkit.fsa.lattice_store import WeightsUsed, word_lattice_path, write_word
 from toolkit.fsa.nbest import n_best
 from toolkit.fsa.word_lattice import WordLattice, word_lattice
 from toolkit.hmm.senones import Senones
+from toolkit.lang.tables import SymbolTable
 from toolkit.lang.units import UnitsError
 from toolkit.score.alignment import align
 from toolkit.score.results import Result, can_be_scored, record_results, score_split, write_texts
@@ -71,11 +81,11 @@ def decode_system(
     system: str,
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     passes: Sequence[Pass],
-    lang: Path,
+    lang: Path | None,
     senones: Senones,
-    nbest: "NbestConfig | None",
+    nbest: NbestConfig | None,
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
@@ -84,7 +94,7 @@ def decode_system(
 
     Args:
       system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
-      lang: the folder of the lexicon.
+      lang: the folder of the lexicon; None: no times of words.
       senones: those of the acoustic model, to align the words.
       nbest: write n-best lists, calibrated confidences and word lattices too, see
         `write_nbest_and_ctm`; None: the times alone, see `write_word_times`.
@@ -92,17 +102,19 @@ def decode_system(
     Returns:
       What `decode_passes` and `write_nbest_and_ctm` return.
     """
-    out, listed = passes[-1].out, nbest is not None
+    out = passes[-1].out
     headline = decode_passes(
-        system, scorers, tune_on, decoder, passes, out, jobs, command, progress, listed
+        system, scorers, tune_on, decoder, passes, out, jobs, command, progress
     )
-    tuned = out / "tuned.json"
+    weights = Weights.load(out / "tuned.json")
+    decoder = decoder.at(weights.acoustic_scale)
     if nbest is not None:
-        return headline | write_nbest_and_ctm(
-            scorers, tune_on, decoder, tuned, lang, senones, nbest, out, jobs
+        headline |= write_nbest_and_ctm(
+            scorers, tune_on, decoder, weights, lang, senones, nbest, out, jobs
         )
-    decoder = decoder.at(Weights.load(tuned).acoustic_scale)
-    write_word_times(scorers, decoder, lang, senones, out, jobs)
+    elif lang is not None:
+        write_word_times(scorers, decoder, lang, senones, out, jobs)
+    remove_lattices(out)
     return headline
 
 
@@ -110,13 +122,12 @@ def decode_passes(
     system: str,
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
+    decoder: DecoderFiles,
     passes: Sequence[Pass],
     out: Path,
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
-    keep_lattices: bool = False,
 ) -> dict[str, float]:
     """Tune acoustic scale and word penalty of each pass, decode every split with them, and score.
 
@@ -127,11 +138,11 @@ def decode_passes(
         are decoded with that choice.
       decoder: graph and search.
       passes: one for each pass of `decoder`.
-      out: the folder that gets `rows.json` and, by split, the hypotheses of all weights.
+      out: the folder that gets `rows.json` and, by split, lattices in `decoded/`, which
+        `remove_lattices` removes.
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits decoded, splits).
-      keep_lattices: for `toolkit.decode.system.write_nbest_and_ctm`, which removes them.
 
     Returns:
       WER of the last pass in percent by split, and the numbers of utterances without a path
@@ -141,12 +152,15 @@ def decode_passes(
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {split: speakers_of(scorer) for split, scorer in scorers.items()}
     searches = _Searches(decoder, scorers, out, jobs)
-    axes, keep, first = config.axes, config.keep, config.first_weights
+    axes, keep = first_axes(config), weights_to_keep(config)
+    first = first_weights(config)
     consequence = (
         f"acoustic scale {first.acoustic_scale:g} and word penalty {first.word_penalty:g} stay"
     )
     if not enough_words_to_tune(words_of(references, tune_on), consequence):
         axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
+    # Each pass has weights of its own, which count only where its lattices are searched at their
+    # scale.
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
@@ -173,8 +187,6 @@ def decode_passes(
                 write_texts(texts, decoding_pass.out / split)
         progress(len(decoded), len(scorers))
     record_results(out / "rows.json", [row for of_pass in rows.values() for row in of_pass])
-    if not keep_lattices:
-        remove_lattices(out)
     last = [utterance for by_pass in decoded.values() for utterance in by_pass[-1]]
     counts = {
         "no path": sum(not utterance.beam for utterance in last),
@@ -225,7 +237,7 @@ def _result(
 class _Searches:
     """Decoded splits by acoustic scale and weights, each searched once."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     scorers: Scorers
     out: Path
     jobs: int
@@ -255,6 +267,7 @@ class _Searches:
         """
         chosen = weights[number]
         scale = chosen.acoustic_scale
+        # Passes with the same scale share a search, and its lattices give the words of each.
         shared = list(dict.fromkeys(w for w in weights if w.acoustic_scale == scale))
         decoded = self.decoded(split, scale, shared)[number]
         i = shared.index(chosen)
@@ -271,6 +284,7 @@ def _errors(
     """Word errors of a pass on all splits of `references`, for each point of a grid."""
     pairs = [Weights(*point) for point in points]
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
+    # Ids are unique within a split only.
     pooled = {
         f"{s}/{u}": text for s, of_split in references.items() for u, text in of_split.items()
     }
@@ -289,36 +303,8 @@ def _errors(
     return counts
 
 
-@dataclass(frozen=True)
-class LatticeSummary:
-    """N-best list and word posteriors of one utterance."""
-
-    utterance: str
-    """Utterance id."""
-    audio_seconds: float
-    """Length of the utterance."""
-    seconds: float
-    """Processor time of network, search and n-best list."""
-    nbest: tuple[tuple[float, float, float, str], ...]
-    """(total score, acoustic and LM log-probability, words) of each hypothesis, best first."""
-    words: tuple[TimedToken, ...]
-    """The best hypothesis, word by word; confidences are lattice posteriors, not calibrated."""
-
-
-def read_summaries(path: Path) -> list[LatticeSummary]:
-    """Read the file that a worker wrote for one feature shard."""
-    summaries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        summary = json.loads(line)
-        nbest = tuple((s, a, lm, words) for s, a, lm, words in summary["nbest"])
-        words = tuple(TimedToken(*fields) for fields in summary["words"])
-        times = summary["audio_seconds"], summary["seconds"]
-        summaries.append(LatticeSummary(summary["utterance"], *times, nbest, words))
-    return summaries
-
-
 def write_confidences(
-    summaries: Mapping[str, Sequence[LatticeSummary]],
+    listed: Mapping[str, Sequence[ListedUtterance]],
     references: Mapping[str, Mapping[str, str]],
     tune_on: Sequence[str],
     out: Path,
@@ -326,7 +312,7 @@ def write_confidences(
     """Calibrate the posteriors on some splits; write CTM files and a table of calibration errors.
 
     Args:
-      summaries: the utterances of each split.
+      listed: the utterances of each split.
       references: transcripts by split and utterance.
       tune_on: the splits on which the calibration is fitted.
       out: the folder to write, see `write_nbest_and_ctm`.
@@ -334,9 +320,10 @@ def write_confidences(
     Returns:
       The expected calibration error by split.
     """
-    scored = {split: _correctness(summaries[split], references[split]) for split in summaries}
+    scored = {split: _correctness(listed[split], references[split]) for split in listed}
     posteriors = [p for split in tune_on for p in scored[split][0]]
     correct = [correct_of_split for split in tune_on for correct_of_split in scored[split][1]]
+    # One line for all splits, fitted on the words of the development splits.
     calibration = Calibration.fit(posteriors, correct)
     calibration.save(out / "calibration.json")
     lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
@@ -354,7 +341,7 @@ def write_confidences(
         lines.append("\t".join([*columns, "+".join(tune_on)]))
         rows = (
             (utterance.utterance, "1", _calibrated(utterance.words, calibration))
-            for utterance in summaries[split]
+            for utterance in listed[split]
         )
         write_ctm(rows, out / split / "words.ctm")
     write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
@@ -370,11 +357,11 @@ def _calibrated(words: Sequence[TimedToken], calibration: Calibration) -> list[T
 
 
 def _correctness(
-    summaries: Sequence[LatticeSummary], references: Mapping[str, str]
+    listed: Sequence[ListedUtterance], references: Mapping[str, str]
 ) -> tuple[list[float], list[bool]]:
     """Return the posterior of every recognised word, and whether each word is right."""
     posteriors, correct = [], []
-    for utterance in summaries:
+    for utterance in listed:
         posteriors += [word.confidence for word in utterance.words]
         correct += correct_words(
             references[utterance.utterance], [word.token for word in utterance.words]
@@ -388,23 +375,11 @@ def correct_words(reference: str, words: Sequence[str]) -> list[bool]:
     return [ref == hyp for ref, hyp in pairs if hyp is not None]
 
 
-@dataclass(frozen=True)
-class NbestConfig:
-    """What is extracted from each lattice."""
-
-    count: int = 10
-    """Length of the n-best lists."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}, needs to be at least 1")
-
-
 def write_nbest_and_ctm(
     scorers: Scorers,
     tune_on: Sequence[str],
-    decoder: Decoder,
-    tuned: Path,
+    decoder: DecoderFiles,
+    weights: Weights,
     lang: Path,
     senones: Senones,
     config: NbestConfig,
@@ -414,14 +389,13 @@ def write_nbest_and_ctm(
 ) -> dict[str, float]:
     """Write n-best lists, word times, confidences and word lattices of every split.
 
-    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale;
-    lattices that it has left in `out` are removed.
+    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale.
 
     Args:
       scorers: the acoustic model on each split.
       tune_on: the splits on which the confidences are calibrated.
       decoder: graph and search; the lattices of its last pass are used.
-      tuned: `tuned.json` of that pass.
+      weights: of that pass, at whose acoustic scale the decoder searches.
       lang: the folder of the lexicon.
       senones: those of the acoustic model, to align the words.
       config: what is extracted.
@@ -433,42 +407,30 @@ def write_nbest_and_ctm(
     Returns:
       The expected calibration error of each split's confidences.
     """
-    weights = Weights.load(tuned)
-    decoder = decoder.at(weights.acoustic_scale)
-    summaries: dict[str, list[LatticeSummary]] = {}
+    listed: dict[str, list[ListedUtterance]] = {}
     for split, scorer in scorers.items():
         folder = out / split / "nbest"
         folder.mkdir(parents=True, exist_ok=True)
         searched = search_folder(out, split, weights.acoustic_scale)
         extract = _Extractor(decoder, weights, lang, senones, config, searched, folder)
         paths = map_scored_shards(extract, scorer, jobs, "n-best")
-        summaries[split] = [summary for path in paths for summary in read_summaries(path)]
-        write_atomically(out / split / "nbest.tsv", _nbest_table(summaries[split]))
-        progress(len(summaries), len(scorers))
+        listed[split] = [utterance for path in paths for utterance in read_nbest_shard(path)]
+        write_atomically(out / split / "nbest.tsv", _nbest_table(listed[split], weights))
+        progress(len(listed), len(scorers))
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
-    errors = write_confidences(summaries, references, tune_on, out)
-    remove_lattices(out)
-    return errors
+    return write_confidences(listed, references, tune_on, out)
 
 
-def _nbest_table(summaries: Sequence[LatticeSummary]) -> str:
+def _nbest_table(listed: Sequence[ListedUtterance], weights: Weights) -> str:
     lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
-    for utterance in summaries:
+    for utterance in listed:
+        nbest = utterance.nbest
+        columns = zip(nbest.totals(weights), nbest.acoustic, nbest.lm, nbest.texts, strict=True)
         lines += [
             f"{utterance.utterance}\t{rank}\t{score:.3f}\t{acoustic:.3f}\t{lm:.3f}\t{words}\n"
-            for rank, (score, acoustic, lm, words) in enumerate(utterance.nbest, 1)
+            for rank, (score, acoustic, lm, words) in enumerate(columns, 1)
         ]
     return "".join(lines)
-
-
-@dataclass(frozen=True)
-class _ListedLattice:
-    """What is extracted from the lattice of an utterance."""
-
-    summary: dict[str, Any]
-    """The fields of `LatticeSummary`, but for the utterance."""
-    words: WordLattice | None
-    """None where no path survived."""
 
 
 @dataclass(frozen=True)
@@ -478,7 +440,7 @@ class _Extractor:
     It is passed to worker processes.
     """
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     lang: Path
     senones: Senones
@@ -490,9 +452,9 @@ class _Extractor:
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
-        path = self.out / f"nbest.{number:06d}.jsonl"
-        words = word_lattice_path(self.out.parent / "word_lattices", number)
-        if path.exists() and words.exists():
+        path = nbest_path(self.out, number)
+        lattices_path = word_lattice_path(self.out.parent / "word_lattices", number)
+        if path.exists() and lattices_path.exists():
             return path
         aligner = WordAligner(
             self.lang,
@@ -501,41 +463,51 @@ class _Extractor:
             frame_shift=scorer.frame_shift,
             beam=self.decoder.config.beam.search,
         )
-        shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
-        searched = {utterance.utterance: utterance for utterance in shard_found}
-        list_lattice = partial(self._list, searched, aligner, scorer.frame_shift)
-        listed = dict(zip(ids, map_utterances(list_lattice, scorer, ids, threads), strict=True))
-        words.parent.mkdir(exist_ok=True)
-        lattices = {u: x.words for u, x in listed.items()}
+        searched = searched_shard(self.decoder, self.searched, scorer, threads, shard)
+        by_id = {utterance.utterance: utterance for utterance in searched}
+        words = SymbolTable.read(self.decoder.words)
+
+        def extract(scored: ScoredUtterance) -> tuple[ListedUtterance, WordLattice | None]:
+            return self._extract(by_id[scored.utterance], scored, aligner, words)
+
+        extracted = list(map_utterances(extract, scorer, ids, threads))
+        lattices_path.parent.mkdir(exist_ok=True)
         weights = self.weights
         decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
-        write_word_lattices(words, lattices, aligner.symbol, decoding)
-        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in listed.items()]
-        write_atomically(path, "".join(lines))
+        lattices = {listed.utterance: word_lattice for listed, word_lattice in extracted}
+        write_word_lattices(lattices_path, lattices, words.symbol, decoding)
+        write_nbest_shard(path, (listed for listed, _ in extracted))
         return path
 
-    def _list(
+    def _extract(
         self,
-        searched: Mapping[str, SearchedUtterance],
-        aligner: WordAligner,
-        frame_shift: float,
+        searched: SearchedUtterance,
         scored: ScoredUtterance,
-    ) -> _ListedLattice:
-        utterance = searched[scored.utterance]
-        lattices, start = utterance.lattices, scored.clock()
-        nbest = lattices and n_best(lattices[-1], self.weights, self.config.count)
-        summary = {
-            "audio_seconds": utterance.audio_seconds,
-            "seconds": round(utterance.seconds[-1] + scored.clock() - start, 6),
-            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
-            "words": [],
-        }
-        if not lattices:
-            return _ListedLattice(summary, None)
-        scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
-        words = aligner(lattices[-1], self.weights, scored.log_likelihoods * scale, scale)
-        return _ListedLattice(
-            summary | {"words": words}, word_lattice(lattices[-1], scale, beam, frame_shift)
+        aligner: WordAligner,
+        words: SymbolTable,
+    ) -> tuple[ListedUtterance, WordLattice | None]:
+        """Return the n-best list and words of an utterance, and its word lattice; without a path
+        through its lattice an empty list and None."""
+        start = scored.clock()
+        hypotheses = (
+            n_best(searched.lattices[-1], self.weights, self.config.count)
+            if searched.lattices
+            else []
+        )
+        listed = ListedUtterance(
+            searched.utterance,
+            searched.audio_seconds,
+            round(searched.seconds[-1] + scored.clock() - start, 6),
+            NbestList.of(hypotheses, self.weights, words),
+        )
+        if not searched.lattices:
+            return listed, None
+        lattice, scale = searched.lattices[-1], self.weights.acoustic_scale
+        tokens = aligner(lattice, self.weights, scored.log_likelihoods * scale, scale)
+        output_beam = self.decoder.config.beam.output
+        return (
+            replace(listed, words=tuple(tokens)),
+            word_lattice(lattice, scale, output_beam, aligner.frame_shift),
         )
 
 
@@ -543,7 +515,7 @@ TEXT, WORDS = "text", "words.ctm"
 
 
 def write_word_times(
-    scorers: Scorers, decoder: Decoder, lang: Path, senones: Senones, out: Path, jobs: int
+    scorers: Scorers, decoder: DecoderFiles, lang: Path, senones: Senones, out: Path, jobs: int
 ) -> None:
     """Write `words.ctm`, without confidences, beside the `text` of every split.
 
@@ -560,8 +532,8 @@ def write_word_times(
     scale, beam = decoder.config.acoustic_scale, decoder.config.beam.search
     for split, scorer in scorers.items():
         texts = read_transcripts(out / split / TEXT, "text").texts
-        work = _Shard(texts, lang, senones, scale, beam)
-        shards = map_scored_shards(work, scorer, jobs, "word times")
+        align_shard = _Shard(texts, lang, senones, scale, beam)
+        shards = map_scored_shards(align_shard, scorer, jobs, "word times")
         write_ctm((row for shard in shards for row in shard), out / split / WORDS)
 
 

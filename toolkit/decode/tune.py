@@ -104,14 +104,15 @@ class ErrorCount(NamedTuple):
         """The word error rate, NaN without words."""
         return 100 * self.errors / self.words if self.words else math.nan
 
-    def significantly_below(self, other: "ErrorCount", standard_errors: float) -> bool:
+    def significantly_below(self, reference: "ErrorCount", standard_errors: float) -> bool:
         """Whether the errors are fewer than those of other weights by more than chance.
 
         Args:
-          other: the count of the same utterances.
+          reference: the count of the same utterances.
           standard_errors: of the sum of the utterances' differences; 0: any fewer errors will do.
         """
-        saved = np.subtract(other.by_utterance, self.by_utterance)
+        saved = np.subtract(reference.by_utterance, self.by_utterance)
+        # The sum of N differences has the standard error sqrt(N var), with var's unbiased estimate.
         if len(saved) < 2:
             return saved.sum() > 0 and standard_errors == 0
         return bool(saved.sum() > standard_errors * math.sqrt(len(saved) * saved.var(ddof=1)))
@@ -218,11 +219,13 @@ def tune(
     extensions: Counter[str] = Counter()
     scale = first_search
     for _ in range(max_searches):
+        # Points that were counted in an earlier search at this scale are not counted again.
         points = list(product(*(axis.values for axis in grid)))
         new = [point for point in points if (scale, point) not in counts]
         for point, count in zip(new, count_errors(scale, new), strict=True):
             counts[scale, point] = count
         grid_of[scale] = grid
+        # The best in this search's lattices, which is a guess where it has another scale.
         counted = {point: counts[scale, point] for point in points}
         best = _best(counted, tie_break, scale, keep)
         if scale is not None:
@@ -231,15 +234,18 @@ def tune(
                 *(scale, counted[best].percent),
                 ", ".join(f"{axis.name} {x:g}" for axis, x in zip(grid, best, strict=True)),
             )
+        # Extend the grid on each side where the best point lies.
         for number, (axis, value) in enumerate(zip(grid, best, strict=True)):
             side = axis.edge(value)
             if side is not None and extensions[side] < max_extensions:
                 extensions[side] += 1
                 grid = (*grid[:number], axis.extended(value), *grid[number + 1 :])
+        # Search next at the best point's scale, until that search has been made with this grid.
         scale = None if first_search is None else best[0]
         if grid_of.get(scale) == grid:
             break
     tried = {point: (at, count) for (at, point), count in counts.items()}
+    # In the end only points count that were searched at their own scale.
     exact = {(at, p): count for (at, p), count in counts.items() if at is None or at == p[0]}
     best = _best({p: count for (_, p), count in exact.items()}, tie_break, first_search, keep)
     tried |= {point: (at, count) for (at, point), count in exact.items()}
@@ -268,8 +274,8 @@ def write_grid(
     """
     lines, has_scale = [], False
     for weights, count, scale in rows:
-        shown = [weight if isinstance(weight, str) else f"{weight:g}" for weight in weights]
-        fields = [*shown, f"{count.errors}", f"{count.words}", f"{count.percent:.2f}"]
+        columns_of_weights = [w if isinstance(w, str) else f"{w:g}" for w in weights]
+        fields = [*columns_of_weights, f"{count.errors}", f"{count.words}", f"{count.percent:.2f}"]
         has_scale = scale is not None
         lines.append("\t".join([*fields, f"{scale:g}"] if has_scale else fields))
     names = [*columns, "errors", "words", "wer", *(["search_scale"] if has_scale else [])]

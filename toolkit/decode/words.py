@@ -59,10 +59,12 @@ def word_confidences(
       samples: such as those from `toolkit.fsa.nbest.sampled_words`.
     """
     agreeing = np.full(len(words), 0.5)
+    # Of equal samples one alignment is enough.
     counts: dict[tuple[Hashable, ...], int] = {}
     for sample in samples:
         counts[sample] = counts.get(sample, 0) + 1
     for sample, count in counts.items():
+        # Pairs (word, sampled word), None for an insertion or a deletion.
         pairs = align(list(words), list(sample))
         agreeing += [
             count * (word == sampled_word) for word, sampled_word in pairs if word is not None
@@ -94,15 +96,18 @@ class Calibration:
         """
         odds = _log_odds(np.asarray(confidences, dtype=float))
         targets = np.asarray(correct, dtype=float)
-        inputs = np.stack([np.ones_like(odds), odds])
+        inputs = np.stack([np.ones_like(odds), odds])  # [2, N]
 
         def log_posterior(line: np.ndarray) -> float:
+            # sum_n y_n z_n - log(1 + exp z_n) with z = offset + slope * odds; minus the prior's
+            # |line - PRIOR|^2 / 2.
             logits = line @ inputs
             prior = 0.5 * float(((line - PRIOR) ** 2).sum())
             return float((targets * logits - np.logaddexp(0, logits)).sum()) - prior
 
         line = PRIOR
         for _ in range(100):  # Newton steps, halved until they improve the fit
+            # Gradient X (y - p) and negative Hessian X diag(p (1 - p)) X^T, both with the prior's.
             probability = _sigmoid(line @ inputs)
             slope = inputs @ (targets - probability) - (line - PRIOR)
             curvature = (inputs * (probability * (1 - probability))) @ inputs.T + np.eye(2)
@@ -200,7 +205,8 @@ class WordAligner:
         self._compiler = TranscriptGraphs(Lang.load(lang), senones)
         check_phones(lang, self._compiler.lang, senones)
         self._calibration = Calibration.load(calibration) if calibration else Calibration()
-        self._shift, self._beam = frame_shift, beam
+        self.frame_shift = frame_shift
+        self._beam = beam
 
     def __call__(
         self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
@@ -213,6 +219,7 @@ class WordAligner:
           scores: [T, P] log-likelihoods times `scale`.
           scale: the acoustic scale of the search.
         """
+        # The words of the best path, and for the confidence of each its share in sampled paths.
         best = lattice.best_path(weights)
         names = [self.symbol(word) for word in best.words]
         samples = sampled_words(lattice, weights, SAMPLES)
@@ -243,11 +250,17 @@ class WordAligner:
         spans = self.spans(words, scores, scale)
         if spans is None:
             if bounds is None:
+                # Words of equal length.
                 bounds = [n * len(scores) // len(words) for n in range(len(words) + 1)]
             spans = list(pairwise(bounds))
         confidences = self._calibration(posteriors)
         return [
-            TimedToken(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
+            TimedToken(
+                name,
+                round(start * self.frame_shift, 3),
+                round(end * self.frame_shift, 3),
+                confidence,
+            )
             for name, (start, end), confidence in zip(words, spans, confidences, strict=True)
         ]
 
@@ -273,6 +286,7 @@ class WordAligner:
           scores: [T, P] log-likelihoods times `scale`.
           scale: the acoustic scale of the search.
         """
+        # A linear graph of the words needs few of the P columns, unscaled.
         graph = self._compiler.compile(words)
         columns = scores[:, graph.pdfs] / scale
         config = AlignConfig(scale, beam=self._beam)
@@ -281,6 +295,8 @@ class WordAligner:
 
     def _ends(self, aligned: UtteranceAlignment) -> list[tuple[int, int]]:
         """Return the words' spans: a word ends where the next one, or a silence, begins."""
+        # Phones follow each other without gaps: each ends where the next begins. The last phone of
+        # a word is the one before the next word's first, or before the silence between them.
         starts, silence = aligned.phone_frames, self._compiler.senones.topology.silence
         ends = [*starts[1:], len(aligned.pdfs)]
         next_words = [*aligned.word_phones[1:], len(starts)]
@@ -311,6 +327,7 @@ class SilencePosteriors:
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:
         """Map [T, P] log p(x | s), up to a constant per frame, to [T] p(silence | x)."""
+        # p(s | x) is proportional to p(x | s) p(s).
         posteriors = (log_likelihoods + self._log_priors).softmax(dim=1)
         return posteriors[:, self._silent].sum(dim=1)
 
@@ -366,10 +383,12 @@ class SilenceGate:
         self._row += len(scores)
         if not self._silent.any():
             return scores
+        # The frame in the middle of what each row stands for decides.
         middle = (rows * self._factor + self._offset).clamp(max=len(self._silent) - 1)
         silent = self._silent[middle]
         gated = scores.clone()
         best = scores[silent][:, self._silence].amax(dim=1, keepdim=True)
+        # All but silence at least PENALTY below the best of silence.
         lowered = torch.minimum(scores[silent], best) - PENALTY
         gated[silent] = torch.where(self._silence, scores[silent], lowered)
         return gated
@@ -405,12 +424,14 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     """
     frames, states = len(log_probs), 2 * len(labels) + 1
     marks = np.asarray(labels, dtype=np.int64)
+    # A blank must lie between equal labels.
     needed = len(labels) + int((marks[1:] == marks[:-1]).sum())
     if frames < needed:
         raise CtcDecodeError(
             f"{frames} frames are too few for a text of {needed} symbols: do audio and text belong"
             " together?"
         )
+    # Blocks of sqrt(T) frames: forward once, keeping the scores at each block's begin.
     size = max(1, math.isqrt(frames))
     blocks = [log_probs[begin : begin + size] for begin in range(0, frames, size)]
     scores = np.full(states, -math.inf)
@@ -420,10 +441,12 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     for block in blocks:
         checkpoints.append(scores.copy())
         advance_alignment(block, marks, blank, scores, no_steps)
+    # The path ends in the last blank or in the last label.
     state = states - 1 if scores[-1] >= scores[-2] else states - 2
     score = float(scores[state])
     if score == -math.inf:
         raise CtcDecodeError("the text has no path through the posteriors")
+    # Backward, block by block: the steps of a block are computed again from its checkpoint.
     path = np.zeros(frames, np.int64)
     for number in range(len(blocks) - 1, -1, -1):
         block, begin = blocks[number], number * size
@@ -432,6 +455,7 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
         for t in range(len(block) - 1, -1, -1):
             path[begin + t] = state
             state -= int(steps[t, state])
+    # Odd states are labels: their first and last frames, and log-posteriors summed by label.
     rows = np.flatnonzero(path % 2)
     label = path[rows] // 2
     starts = rows[np.searchsorted(label, np.arange(len(marks)))]

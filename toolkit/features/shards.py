@@ -19,11 +19,12 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.paths import PathAliases, places_of
-from toolkit.storage.reading import NATURAL, parse_array, quoted, read_json, reading, validated
+from toolkit.storage.reading import NATURAL, parse_array, read_json, reading, validated
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -50,6 +51,15 @@ DIGITAL_SILENCE = "digital_silence"
 FAILED_CUTS = "failed.jsonl"
 """Cuts whose features could not be extracted, written by `toolkit.corpus.manifest.write_cuts`."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+ADVICE = "extract the features again"
+Result = TypeVar("Result")
+Value = TypeVar("Value")
+
+
+class StoreError(ToolkitError):
+    """A feature folder that is incomplete, damaged or lacks an utterance."""
 
 
 @dataclass(frozen=True)
@@ -145,17 +155,18 @@ class TarWriter:
         self._buffer: list[bytes] = []
         self._buffer_size = 0
 
-    def add_array(self, id: str, array: np.ndarray, manifest: Mapping) -> None:
-        """Add an utterance's array, `<id>.npy`, and its lhotse manifest, `<id>.json`."""
-        text = json.dumps(manifest).encode()
-        shape = npy_header(array.dtype.str, array.shape)
-        size = len(shape) + array.nbytes
-        parts = (
-            member_header(f"{id}.npy", size), shape, array.tobytes(), bytes(-size % BLOCK),
-            member_header(f"{id}.json", len(text)), text, bytes(-len(text) % BLOCK),
-        )  # fmt: skip
-        for part in parts:
-            self.write(part)
+    def add_array(
+        self, id: str, array: np.ndarray, manifest: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add an utterance's array, `<id>.npy`, and its lhotse manifest, if any, `<id>.json`."""
+        header = npy_header(array.dtype.str, array.shape)
+        self._add_member(f"{id}.npy", header, array.tobytes())
+        if manifest is not None:
+            self._add_member(f"{id}.json", json.dumps(manifest).encode())
+
+    def _add_member(self, name: str, *content: bytes) -> None:
+        size = sum(map(len, content))
+        self.write(b"".join([member_header(name, size), *content, bytes(-size % BLOCK)]))
 
     def write(self, members: bytes) -> None:
         """Add bytes that are, together, whole members with their headers and padding."""
@@ -269,9 +280,10 @@ class FeatureFormat(Protocol):
         """F, the number of values per frame."""
 
 
-def field_file(field: str, index: int) -> str:
-    """Return the file name of a shard's field: `cuts`, `features` or `targets`."""
-    return f"{field}.{index:06d}.{'jsonl' if field == CUTS else 'tar'}"
+def field_file(field: str, index: int | None) -> str:
+    """Return the file name of a shard's field: `cuts`, `features`, ...; None: a pattern of all."""
+    number = "*" if index is None else f"{index:06d}"
+    return f"{field}.{number}.{'jsonl' if field == CUTS else 'tar'}"
 
 
 def cuts_path(folder: Path, index: int) -> Path:
@@ -383,42 +395,130 @@ def manifest_text(
     return json.dumps(manifest, indent=1) + "\n"
 
 
-def index_features(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Scan a shard's tar: (utterance id, offset, size) of each array, in bytes of the file."""
-    with open(path, "rb") as file:
-        yield from index_arrays(file)
-
-
 def index_arrays(file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
-    """Scan an open tar, as `index_features` does."""
+    """Scan an open tar: (utterance id, offset, size) of each array, in bytes of the file."""
     for name, _, offset, size in read_members(file):
         if name.endswith(".npy"):
             yield name.removesuffix(".npy"), offset, size
 
 
-def read_array(path: Path, offset: int, size: int) -> Tensor:
-    """Read one array found by `index_features`: [T, F] float32."""
-    with open(path, "rb") as file:
-        return read_array_of(file, offset, size)
+def read_array(file: IO[bytes], offset: int, size: int) -> np.ndarray:
+    """Read one array of an open tar, found by `index_arrays`.
+
+    Raises:
+      ValueError: the file is cut short or holds something else there.
+    """
+    file.seek(offset)
+    content = bytearray(size)  # torch wants writable memory
+    if file.readinto(content) < size:
+        raise ValueError("the file is cut short")
+    return parse_array(content)
+
+
+def to_features(array: np.ndarray) -> Tensor:
+    """Return stored features as a tensor: [T, F] float32.
+
+    Raises:
+      ValueError: an array of another shape.
+    """
+    if array.ndim != 2:
+        raise ValueError(f"an array of shape {array.shape}, not [frames, dimensions]")
+    return torch.from_numpy(array).float()  # numpy takes ten times as long
 
 
 def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield (utterance id, features [T, F] float32) of a shard's tar, in its order."""
     with open(path, "rb") as file:
-        for name, offset, size in index_features(path):
-            yield name, read_array_of(file, offset, size)
+        for name, offset, size in list(index_arrays(file)):
+            yield name, to_features(read_array(file, offset, size))
 
 
-def read_array_of(file: IO[bytes], offset: int, size: int) -> Tensor:
-    """Read one array of an open tar, as `read_array` does."""
-    file.seek(offset)
-    content = bytearray(size)  # torch wants writable memory
-    if file.readinto(content) < size:
-        raise ValueError("the file is cut short")
-    array = parse_array(content)
-    if array.ndim != 2:
-        raise ValueError(f"an array of shape {array.shape}, not [frames, dimensions]")
-    return torch.from_numpy(array).float()  # numpy takes ten times as long
+@contextmanager
+def shard_writer(path: Path) -> Iterator[TarWriter]:
+    """Write the tar of one field of a shard, see `field_file`.
+
+    It gets its name when the block ends without error.
+    """
+    with open_atomically(path, "wb") as file:
+        writer = TarWriter(file)
+        yield writer
+        writer.close()
+
+
+class ShardStore(Generic[Value]):
+    """Values of one field by utterance: the files `<field>.NNNNNN.tar` of a folder.
+
+    A file is scanned at the first access to it. Files are opened for each read, so that a store may
+    be used from many processes and pickled.
+
+    Args:
+      folder: holds the files.
+      field: begins their names, such as `features`, `targets` or `ali`.
+      decode: makes a value of an array as it is stored; raises a ValueError if it is none.
+      error: class of the errors about damaged files.
+      advice: what to do about them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        field: str,
+        decode: Callable[[np.ndarray], Value],
+        error: type[ToolkitError] = StoreError,
+        advice: str = ADVICE,
+    ) -> None:
+        self._folder = Path(folder)
+        self._field = field
+        self._decode = decode
+        self._error = error
+        self._advice = advice
+        self._indices: dict[Path, dict[str, tuple[int, int]]] = {}
+
+    @cached_property
+    def _paths(self) -> dict[str, Path]:
+        """The file of each utterance."""
+        paths = sorted(self._folder.glob(field_file(self._field, None)))
+        return {name: path for path in paths for name in self._index(path)}
+
+    def _index(self, path: Path) -> dict[str, tuple[int, int]]:
+        """Return offset and size, in bytes, of the array of each utterance in a file."""
+        if path not in self._indices:
+            with reading(path, self._error, self._advice), open(path, "rb") as file:
+                arrays = index_arrays(file)
+                self._indices[path] = {name: (offset, size) for name, offset, size in arrays}
+        return self._indices[path]
+
+    @property
+    def ids(self) -> list[str]:
+        """All utterances, in stored order."""
+        return list(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __contains__(self, utterance: object) -> bool:
+        return utterance in self._paths
+
+    def _path(self, utterance: str) -> Path:
+        """Return the file that should have an utterance; raise an error if none should."""
+        if utterance not in self._paths:
+            raise self._error(f"{utterance}: not among the {self._field} in {self._folder}")
+        return self._paths[utterance]
+
+    def load(self, utterance: str) -> Value:
+        """Read the value of an utterance."""
+        path = self._path(utterance)
+        damage = f"{utterance} cannot be read"
+        with reading(path, self._error, self._advice, damage), open(path, "rb") as file:
+            place = self._index(path).get(utterance)
+            if place is None:
+                raise ValueError("it is not in the file")
+            return self._decode(read_array(file, *place))
+
+    def iter(self) -> Iterator[tuple[str, Value]]:
+        """Yield (utterance, value) of every utterance in stored order."""
+        for utterance in self.ids:
+            yield utterance, self.load(utterance)
 
 
 def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) -> dict[str, Any]:
@@ -440,8 +540,6 @@ def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) ->
     return {key: value for key, value in manifest.items() if value is not None}
 
 
-Result = TypeVar("Result")
-ADVICE = "extract the features again"
 _MANIFEST_FORM = {
     "frontend": {"kind": str},
     "dimension": NATURAL,
@@ -457,10 +555,6 @@ _CUT_FORM = {
 }
 
 
-class StoreError(ToolkitError):
-    """A feature folder that is incomplete, damaged or lacks an utterance."""
-
-
 @dataclass(frozen=True)
 class _Entry:
     shard: int
@@ -471,7 +565,7 @@ class _Entry:
     digital_silence: list[list[int]]  # first frame and end of each span
 
 
-class FeatureStore:
+class FeatureStore(ShardStore[Tensor]):
     """The features of one split as `extract` wrote them.
 
     Opening reads the shards' cuts; a shard's tar is scanned at the first `load` from it. Files
@@ -480,6 +574,7 @@ class FeatureStore:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        super().__init__(self.path / SHARDS, "features", to_features)
         with reading(self.path, StoreError, ADVICE, "not a folder of finished features"):
             self.manifest = read_json(self.path / MANIFEST, _MANIFEST_FORM)
         self.dimension: int = self.manifest["dimension"]
@@ -489,7 +584,6 @@ class FeatureStore:
         self._entries: dict[str, _Entry] = {}
         self._sums: list[Tensor] = []  # per shard [N, F] float64
         self._frames: list[list[int]] = []
-        self._offsets: dict[int, list[tuple[str, int, int]]] = {}
         self.shards: list[list[str]] = [
             self._read_cuts(i) for i in range(len(self.manifest["shards"]))
         ]
@@ -509,7 +603,7 @@ class FeatureStore:
 
     def _read_cuts(self, shard: int) -> list[str]:
         names, sums, frames, line_start = [], [], [], 0
-        path = cuts_path(self.path / SHARDS, shard)
+        path = cuts_path(self._folder, shard)
         with reading(path, StoreError, ADVICE, "damaged"), open(path, "rb") as file:
             for line in file:
                 cut = validated(json.loads(line), _CUT_FORM, f"line {len(names) + 1}")
@@ -585,30 +679,22 @@ class FeatureStore:
         from toolkit.corpus.cuts import parse_cut
 
         entry = self._entry(name)
-        path = cuts_path(self.path / SHARDS, entry.shard)
+        path = cuts_path(self._folder, entry.shard)
         with reading(path, StoreError, ADVICE, f"{name} is damaged"), open(path, "rb") as file:
             file.seek(entry.line)
             return parse_cut(json.loads(file.readline()), str(path), self._places)
 
-    def load(self, name: str) -> Tensor:
+    def load(self, utterance: str) -> Tensor:
         """Read the raw features of an utterance: [T, F] float32."""
-        entry = self._entry(name)
-        path = features_path(self.path / SHARDS, entry.shard)
-        with reading(path, StoreError, ADVICE, f"{name} cannot be read"):
-            found, offset, size = self._index(entry.shard)[entry.row]
-            if found != name:
-                raise ValueError(f"{quoted(found)} is in its place")
-            features = read_array(path, offset, size)
-            if features.shape != (entry.num_frames, self.dimension):
-                raise ValueError(
-                    f"{list(features.shape)} values, not {[entry.num_frames, self.dimension]}"
-                )
+        features = super().load(utterance)
+        shape, expected = list(features.shape), [self.num_frames(utterance), self.dimension]
+        with reading(self._path(utterance), StoreError, ADVICE, f"{utterance} cannot be read"):
+            if shape != expected:
+                raise ValueError(f"{shape} values, not {expected}")
         return features
 
-    def iter(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (id, raw features [T, F] float32) of every utterance in shard order."""
-        for name in self.ids:
-            yield name, self.load(name)
+    def _path(self, utterance: str) -> Path:
+        return features_path(self._folder, self._entry(utterance).shard)
 
     def state(self, name: str) -> CmnState:
         """Return the state of mean normalisation before an utterance."""
@@ -644,12 +730,6 @@ class FeatureStore:
             if end >= last.get(entry.speaker, (0, ""))[0]:
                 last[entry.speaker] = (end, name)
         return {speaker: name for speaker, (_, name) in last.items()}
-
-    def _index(self, shard: int) -> list[tuple[str, int, int]]:
-        if shard not in self._offsets:
-            path = features_path(self.path / SHARDS, shard)
-            self._offsets[shard] = list(index_features(path))
-        return self._offsets[shard]
 
     def _entry(self, name: str) -> _Entry:
         try:

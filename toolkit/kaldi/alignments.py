@@ -234,12 +234,12 @@ def _state_lines(topology: Topology) -> Iterator[str]:
 def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, str]) -> int:
     """Write shards and the table in place of all that the folder holds of other alignments."""
     (out / "table.tsv").unlink(missing_ok=True)
-    for path in [*out.glob("ali.*.safetensors"), *out.glob("ali.*.tsv")]:
+    for path in [*out.glob("ali.*.tar"), *out.glob("ali.*.tsv")]:
         path.unlink()
     names = sorted(alignments)
     for number, begin in enumerate(range(0, max(len(names), 1), PER_SHARD)):
         own = {name: alignments[name] for name in names[begin : begin + PER_SHARD]}
-        write_alignments(out / f"ali.{number:06d}.safetensors", own)
+        write_alignments(out / f"ali.{number:06d}.tar", own)
     outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in names]
     outcomes += [Outcome(u, "failed", math.nan, 0.0, failed[u]) for u in sorted(failed)]
     write_table(out / "table.tsv", outcomes)

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
-from toolkit.decode.stream import Streaming, StreamResult
+from toolkit.decode.stream import RecogniserStream, StreamResult
 from toolkit.features.frontend import FrontendError
 from toolkit.serve import protocol
+from toolkit.serve.config import Limits
 from toolkit.serve.protocol import AudioFormat, RefusedError
 
 if TYPE_CHECKING:
@@ -24,61 +24,18 @@ PIECE = 0.1
 """Seconds of audio that are recognised at a time, as by `toolkit transcribe --stream`."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a client may do before it is refused; times in seconds."""
-
-    clients: int = 10
-    """Clients at once."""
-    longest: float = 3600.0
-    """Length of a stream, of its audio and of its time on the clock."""
-    frame_bytes: int = 65536
-    """Size of a message; 2 s of audio at 16 kHz."""
-    ahead: float = 5.0
-    """Audio ahead of real time, counted from the connection on. A client that is late, as after a
-    pause of the network, may catch up at any speed."""
-    idle: float = 30.0
-    """Time without a message, and longest time in which a client may leave results unread."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not value > 0:
-                raise ValueError(f"{name} is {value}, needs to be positive")
-
-
-@dataclass(frozen=True)
-class ServeConfig:
-    """Settings of the server."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on. There is no authentication: an address that others can reach lets them
-    all in."""
-    port: int = 8000
-    """TCP port; 0: any that is free."""
-    threads: int = 2
-    """Threads that recognise; streams wait in line for them."""
-    limits: Limits = field(default_factory=Limits)
-    """What a client may do."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}, needs to be 0 to 65535")
-        if self.threads < 1:
-            raise ValueError(f"threads is {self.threads}, needs to be 1 or more")
-
-
 class ClientStream:
     """Recognises what a client sends; used in one thread at a time.
 
     The pieces, and so the words, do not depend on how the audio is cut into messages.
 
     Args:
-      recogniser: one that has not read any audio yet.
+      stream: has not read any audio yet.
       rate: sampling rate in Hz.
     """
 
-    def __init__(self, recogniser: Streaming, rate: int) -> None:
-        self._recogniser = recogniser
+    def __init__(self, stream: RecogniserStream, rate: int) -> None:
+        self._stream = stream
         self._size = 2 * max(1, round(PIECE * rate))  # bytes of a piece
         self._rest = b""
 
@@ -92,7 +49,7 @@ class ClientStream:
         self._rest = content[whole:]
         results: list[StreamResult] = []
         for begin in range(0, whole, self._size):
-            result = self._recogniser.push(_samples(content[begin : begin + self._size]))
+            result = self._stream.push(_samples(content[begin : begin + self._size]))
             if results and results[-1].final is None:
                 results.pop()
             results.append(result)
@@ -106,9 +63,9 @@ class ClientStream:
         """
         results = []
         if self._rest:
-            results.append(self._recogniser.push(_samples(self._rest)))
+            results.append(self._stream.push(_samples(self._rest)))
             self._rest = b""
-        results.append(self._recogniser.finish())
+        results.append(self._stream.finish())
         return [result for result in results if result.final is not None]
 
 
@@ -129,7 +86,7 @@ class Client:
     Args:
       connection: the open WebSocket.
       audio: the format of its samples.
-      recogniser: the state of its stream.
+      stream: recognises its audio.
       pool: the threads that recognise; a client has one task at most in their queue, so that they
         serve the clients in turn.
       limits: what it may do.
@@ -139,12 +96,12 @@ class Client:
         self,
         connection: "ServerConnection",
         audio: AudioFormat,
-        recogniser: Streaming,
+        stream: RecogniserStream,
         pool: Executor,
         limits: Limits,
     ) -> None:
         self._connection, self._audio = connection, audio
-        self._stream = ClientStream(recogniser, audio.rate)
+        self._stream = ClientStream(stream, audio.rate)
         self._pool, self._limits = pool, limits
         self._since, self._samples = monotonic(), 0
 

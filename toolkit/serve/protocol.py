@@ -54,9 +54,9 @@ class AudioFormat:
           RefusedError: it does not.
         """
         declared = _of_type(message, "begin", {"rate": int, "format": str, "channels": int})
-        found = AudioFormat(*(declared[name] for name in ("rate", "format", "channels")))
-        if found != self:
-            raise RefusedError(f"audio must be {self}; not {quoted(str(found))}")
+        client_format = AudioFormat(*(declared[name] for name in ("rate", "format", "channels")))
+        if client_format != self:
+            raise RefusedError(f"audio must be {self}; not {quoted(str(client_format))}")
 
 
 def check_end(message: str | bytes) -> None:
@@ -117,9 +117,9 @@ def _of_type(message: str | bytes, kind: str, schema: dict[str, Any]) -> dict[st
     if isinstance(message, bytes):
         raise RefusedError(f'samples came before the message of type "{kind}"')
     try:
-        plain = validated(json.loads(message), {"type": str, **schema}, "the message")
+        content = validated(json.loads(message), {"type": str, **schema}, "the message")
     except DAMAGE_ERRORS as cause:
         raise RefusedError(f'no message of type "{kind}": {reason(cause)}') from cause
-    if plain["type"] != kind:
-        raise RefusedError(f'expected a message of type "{kind}", not {quoted(plain["type"])}')
-    return plain
+    if content["type"] != kind:
+        raise RefusedError(f'expected a message of type "{kind}", not {quoted(content["type"])}')
+    return content

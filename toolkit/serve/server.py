@@ -16,13 +16,14 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
-from toolkit.decode.stream import Streaming
+from toolkit.decode.config import EndpointConfig
+from toolkit.decode.stream import Recogniser
 from toolkit.errors import ToolkitError
 from toolkit.serve import protocol
-from toolkit.serve.client import Client, ServeConfig
+from toolkit.serve.client import Client
+from toolkit.serve.config import ServeConfig
 from toolkit.serve.protocol import AudioFormat, RefusedError
 
 LOCAL = "localhost"
@@ -98,10 +99,10 @@ def read_page_file(path: str) -> tuple[bytes, str] | None:
 
     Files are read anew each time: they are small, and nothing but `TYPES` is looked up.
     """
-    found = TYPES.get(path.partition("?")[0])
-    if found is None:
+    file_and_type = TYPES.get(path.partition("?")[0])
+    if file_and_type is None:
         return None
-    name, kind = found
+    name, kind = file_and_type
     return (FOLDER / name).read_bytes(), f"{kind}; charset=utf-8"
 
 
@@ -126,30 +127,28 @@ Report = Callable[[str], None]
 """Takes a line for the person who runs the server."""
 
 
-class Model(Protocol):
-    """What recognises, shared by all clients; see `toolkit.decode.stream`."""
-
-    @property
-    def sampling_rate(self) -> int:
-        """Hz."""
-
-    def stream(self) -> Streaming:
-        """Begin a stream; the streams are then recognised in several threads."""
-
-
 class Server:
     """Takes requests and connections.
 
     Args:
-      model: what recognises.
-      system: its name, as the page shows it.
+      recogniser: what recognises, shared by all clients.
+      endpoint: when utterances end.
+      system: the recogniser's name, as the page shows it.
       config: the settings.
       report: is told about clients.
     """
 
-    def __init__(self, model: Model, system: str, config: ServeConfig, report: Report) -> None:
-        self._model, self._system, self._config, self._report = model, system, config, report
-        self._audio = AudioFormat(model.sampling_rate)
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        endpoint: EndpointConfig,
+        system: str,
+        config: ServeConfig,
+        report: Report,
+    ) -> None:
+        self._recogniser, self._endpoint = recogniser, endpoint
+        self._system, self._config, self._report = system, config, report
+        self._audio = AudioFormat(recogniser.sampling_rate)
         self._clients, self._numbers = 0, count(1)
         self._pool = ThreadPoolExecutor(config.threads, "recognise")
 
@@ -205,9 +204,9 @@ class Server:
             return None
         if getattr(request, "method", "GET") != "GET":
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n")
-        if (found := read_page_file(request.path)) is None:
+        if (content_and_type := read_page_file(request.path)) is None:
             return _response(HTTPStatus.NOT_FOUND, b"no such page\n")
-        return _response(HTTPStatus.OK, *found)
+        return _response(HTTPStatus.OK, *content_and_type)
 
     async def _converse(self, connection: websockets.ServerConnection) -> None:
         """Serve one client; its faults are its own."""
@@ -220,9 +219,8 @@ class Server:
         self._clients += 1
         outcome = "left"
         try:
-            client = Client(
-                connection, self._audio, self._model.stream(), self._pool, self._config.limits
-            )
+            stream = self._recogniser.stream(self._endpoint, details=True)
+            client = Client(connection, self._audio, stream, self._pool, self._config.limits)
             try:
                 await client.converse(self._system)
                 outcome = "done"

@@ -10,29 +10,25 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save
+import numpy as np
 from torch import Tensor
 
 from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
 from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
-from toolkit.decode.search import Decoder, last_lattice, load_once
+from toolkit.decode.search import Decoder, DecoderFiles, open_decoder
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import FeatureStore, ShardStore, shard_writer
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import check_tensor, files_of_tensors, reading
 from toolkit.train.errors import TrainingDataError
 
 if TYPE_CHECKING:
@@ -135,7 +131,7 @@ def recognise_and_align(
     model: Path,
     normaliser: Path,
     features: Path,
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -254,7 +250,7 @@ def most_confident(
 class _WordRecogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     samples: int
     calibration: Path | None
@@ -266,18 +262,17 @@ class _WordRecogniser:
         path = self.out / f"recognised.{number:06d}.jsonl"
         if path.exists():
             return path
-        table = SymbolTable.read(self.decoder.words)
         calibrated = Calibration() if self.calibration is None else None
         calibrated = calibrated or Calibration.load(self.calibration)
-        load_once(self.decoder)
+        decoder = open_decoder(self.decoder)
 
         def recognise(scored: ScoredUtterance) -> str:
-            words, posteriors = self._words(scored)
+            words, posteriors = self._words(decoder, scored)
             confidences = calibrated(posteriors)
             plain = {
                 "utterance": scored.utterance,
                 "frames": scorer.store.num_frames(scored.utterance),
-                "text": " ".join(map(table.symbol, words)),
+                "text": decoder.text(words),
                 "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
             }
             return json.dumps(plain) + "\n"
@@ -285,9 +280,11 @@ class _WordRecogniser:
         write_atomically(path, "".join(map_utterances(recognise, scorer, ids, threads)))
         return path
 
-    def _words(self, scored: ScoredUtterance) -> tuple[Sequence[int], list[float]]:
+    def _words(
+        self, decoder: Decoder, scored: ScoredUtterance
+    ) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
-        lattice = last_lattice(scored, self.decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return (), []
         words = lattice.best_words(self.weights)
@@ -321,7 +318,7 @@ class DamagedPhonesError(ToolkitError):
 
 
 class RecognisedPhones:
-    """A folder of `phones.NNNNNN.safetensors`, in which `recognise_phones` has written.
+    """A folder of `phones.NNNNNN.tar`, in which `recognise_phones` has written.
 
     Each holds an int32 matrix [K, 3] by utterance: the phones of its alternatives, one after the
     other, each with how often the alternative was drawn, its id, and the 10 ms frame in which it
@@ -336,41 +333,41 @@ class RecognisedPhones:
     transcribed = False
 
     def __init__(self, folder: Path, features: FeatureStore, samples: int) -> None:
-        self._folder = Path(folder)
+        self._rows = ShardStore(folder, "phones", _to_rows, DamagedPhonesError, ADVICE)
         self._features = features
         self._samples = samples
-
-    @cached_property
-    def _shard_of(self) -> dict[str, Path]:
-        paths = sorted(self._folder.glob("phones.*.safetensors"))
-        return files_of_tensors(paths, DamagedPhonesError, ADVICE)
 
     @property
     def ids(self) -> list[str]:
         """The utterances in which something was recognised."""
-        return list(self._shard_of)
+        return self._rows.ids
 
-    def load(self, name: str) -> PhoneAlternatives:
+    def load(self, utterance: str) -> PhoneAlternatives:
         """Read what may have been said in an utterance."""
-        path = self._shard_of[name]
-        with reading(path, DamagedPhonesError, ADVICE), safe_open(path, "pt") as file:
-            check_tensor(file, name, ("I32", 2))
-            rows = file.get_tensor(name).numpy()
-            starts = (rows[:, 2] == 0).nonzero()[0]
-            least = rows.min(axis=0, initial=2**31 - 1)
-            if rows.shape[1] != 3 or not len(starts) or starts[0] or (least < (1, 1, 0)).any():
-                raise ValueError(f"the phones of {name} are not those of alternatives")
-        frames, ends = self._features.num_frames(name), [*starts[1:], len(rows)]
+        rows = self._rows.load(utterance)
+        starts = (rows[:, 2] == 0).nonzero()[0]
+        frames, ends = self._features.num_frames(utterance), [*starts[1:], len(rows)]
         parts = [rows[start:end] for start, end in zip(starts, ends, strict=True)]
         times = tuple(PhoneTimes(part[:, 1], part[:, 2], frames) for part in parts)
         return PhoneAlternatives(times, rows[starts, 0] / self._samples)
+
+
+def _to_rows(array: np.ndarray) -> np.ndarray:
+    """Return the rows (times drawn, phone, first frame) of alternatives as they are stored."""
+    if array.dtype != np.int32 or array.ndim != 2 or array.shape[1] != 3:
+        raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [K, 3]")
+    starts = (array[:, 2] == 0).nonzero()[0]
+    least = array.min(axis=0, initial=2**31 - 1)
+    if not len(starts) or starts[0] or (least < (1, 1, 0)).any():
+        raise ValueError("the phones are not those of alternatives")
+    return array
 
 
 def recognise_phones(
     model: Path,
     normaliser: Path,
     features: Path,
-    decoder: Decoder,
+    decoder: DecoderFiles,
     tuned: Path,
     lang: Path,
     senones: Senones,
@@ -433,7 +430,7 @@ def recognise_phones(
 class _PhoneRecogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    decoder: Decoder
+    decoder: DecoderFiles
     weights: Weights
     lang: Path
     senones: Senones
@@ -443,25 +440,27 @@ class _PhoneRecogniser:
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write the phones of each utterance in which some were found."""
         number, ids = shard
-        path = self.out / f"phones.{number:06d}.safetensors"
+        path = self.out / f"phones.{number:06d}.tar"
         if path.exists():
             return path
         compiler = TranscriptGraphs(Lang.load(self.lang), self.senones)
-        load_once(self.decoder)
+        decoder = open_decoder(self.decoder)
 
         def recognise(scored: ScoredUtterance) -> list[tuple[int, int, int]]:
-            return list(self._phones(scored, compiler))
+            return list(self._phones(decoder, scored, compiler))
 
         found = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
-        rows = {name: torch.tensor(own, dtype=torch.int32) for name, own in found if own}
-        write_atomically(path, save(rows))
+        with shard_writer(path) as writer:
+            for name, rows in sorted(found):
+                if rows:
+                    writer.add_array(name, np.array(rows, dtype=np.int32))
         return path
 
     def _phones(
-        self, scored: ScoredUtterance, compiler: TranscriptGraphs
+        self, decoder: Decoder, scored: ScoredUtterance, compiler: TranscriptGraphs
     ) -> Iterator[tuple[int, int, int]]:
         """The rows of an utterance's matrix; none if the search or all alignments find no path."""
-        lattice = last_lattice(scored, self.decoder)
+        lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))

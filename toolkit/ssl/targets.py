@@ -7,9 +7,8 @@ logits are stored as log posteriors: float16 is finest where the probabilities a
 stored values sum to one with the tail.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.shards import SHARDS, index_features
-from toolkit.storage.reading import NATURAL, parse_array, read_json, reading
+from toolkit.features.shards import SHARDS, ShardStore
+from toolkit.storage.reading import NATURAL, read_json, reading
 
 MISSING = -1e4
 """Logit of a senone that was not stored: "large negative" (C11), zero after a softmax."""
@@ -137,55 +136,15 @@ def k_best(logits: Tensor, k: int) -> KBest:
     )
 
 
-class TargetStore:
-    """The targets of a set of shards: `targets.json`, and `shards/targets.NNNNNN.tar`.
-
-    Tar files are indexed at first use. Files are opened for each read, so that a store may be used
-    from many processes and pickled.
-    """
+class TargetStore(ShardStore[KBest]):
+    """The targets of a set of shards: `targets.json`, and `shards/targets.NNNNNN.tar`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        super().__init__(self.path / SHARDS, "targets", KBest.unpack, TargetError, ADVICE)
         with reading(path, TargetError, ADVICE, "not a folder of targets"):
             self.manifest = read_json(self.path / MANIFEST, FIELDS)
         self.num_senones: int = self.manifest["senones"]
         """C, number of senones."""
         self.offset: int = self.manifest["offset"]
         """Raw frame at which the first low-rate frame begins."""
-        self._files = sorted((self.path / SHARDS).glob("targets.*.tar"))
-
-    @cached_property
-    def _index(self) -> dict[str, tuple[Path, int, int]]:
-        index = {}
-        for path in self._files:
-            with reading(path, TargetError, ADVICE):
-                index |= {name: (path, start, size) for name, start, size in index_features(path)}
-        return index
-
-    @cached_property
-    def ids(self) -> list[str]:
-        """All utterance ids, in shard order."""
-        return list(self._index)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._index
-
-    def load(self, name: str) -> KBest:
-        """Read the targets of an utterance, at the low frame rate."""
-        if name not in self._index:
-            raise TargetError(f"{name}: no targets in {self.path}")
-        path, offset, size = self._index[name]
-        with (
-            reading(path, TargetError, ADVICE, f"{name} cannot be read"),
-            open(path, "rb") as file,
-        ):
-            file.seek(offset)
-            try:
-                return KBest.unpack(parse_array(file.read(size)))
-            except TargetError as error:
-                raise TargetError(f"{name}: {error} in {path}; {ADVICE}") from error
-
-    def iter(self) -> Iterator[tuple[str, KBest]]:
-        """Yield (id, targets) of every utterance in shard order."""
-        for name in self.ids:
-            yield name, self.load(name)

@@ -10,7 +10,6 @@ from the lengths of the utterances; of a million hours only the shards' totals a
 determine the number of batches of some shards, among which their utterances are divided equally.
 """
 
-import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,8 @@ from toolkit.features.shards import (
     CmnState,
     field_file,
     index_arrays,
-    read_array_of,
+    read_array,
+    to_features,
 )
 from toolkit.ssl.targets import ADVICE, FIELDS, KBest, TargetError
 from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST
@@ -170,8 +170,8 @@ class TeacherShards:
                         cut["custom"]["cmn_frames"],
                         torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64),
                     )
-                    array = read_array_of(features, *where)
-                    example = Example(name, array, state, _read(targets, *place))
+                    array = to_features(read_array(features, *where))
+                    example = Example(name, array, state, KBest.unpack(read_array(targets, *place)))
                     self._check(example)
                     yield example
         except (*DAMAGE_ERRORS, TargetError) as error:
@@ -189,11 +189,6 @@ class TeacherShards:
         highest = int(example.targets.ids.max(initial=0))
         if highest >= self.num_senones:
             raise ValueError(f"{example.name}: senone {highest} of {self.num_senones}")
-
-
-def _read(file: BinaryIO, offset: int, size: int) -> KBest:
-    file.seek(offset)
-    return KBest.unpack(np.load(io.BytesIO(file.read(size)), allow_pickle=False))
 
 
 @dataclass(frozen=True)

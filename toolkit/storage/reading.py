@@ -20,7 +20,7 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -229,22 +229,6 @@ def _is_finite(tensor: Any) -> bool:
     `torch.isfinite`, which allocates masks, takes 200 ms.
     """
     return 0 in tensor.shape or all(map(math.isfinite, (tensor.min(), tensor.max())))
-
-
-def files_of_tensors(
-    paths: Iterable[Path], error: type[ToolkitError], advice: str
-) -> dict[str, Path]:
-    """Return the file of each tensor in several safetensors files; only headers are read.
-
-    Args:
-      paths: of the files; of equal names the last counts.
-      error, advice: see `reading`.
-    """
-    index: dict[str, Path] = {}
-    for path in paths:
-        with reading(path, error, advice), safe_open(path, "pt") as file:
-            index |= dict.fromkeys(file.keys(), path)
-    return index
 
 
 def check_tensor(file: Any, name: str, shape: tuple[str, int] | None) -> None:

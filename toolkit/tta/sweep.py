@@ -12,7 +12,8 @@ from torch import Tensor
 
 from toolkit.config.fields import from_plain
 from toolkit.corpus.manifest import read_cuts, text_of
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.config import WordsConfig
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.decode.ctc.system import Posteriors
 from toolkit.environment import machine, versions
 from toolkit.lang.arpa import read_arpa
@@ -57,7 +58,7 @@ def sweep(
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
       widths: beam widths.
-      jobs: see `Decoder.decode_many`.
+      jobs: see `CtcDecoder.decode_many`.
     """
     utterances = list(log_probs.values())
     frames = sum(map(len, utterances))

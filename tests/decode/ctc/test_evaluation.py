@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.decode.config import EvaluationConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
-from toolkit.decode.ctc.evaluation import EvaluationConfig, SearchFiles, make_recognition
+from toolkit.decode.ctc.evaluation import SearchFiles, make_recognition
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters

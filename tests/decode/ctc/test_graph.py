@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.decode.ctc.graph import GraphConfig, GraphDecoder, make_ctc_graph
+from toolkit.decode.config import GraphConfig
+from toolkit.decode.ctc.graph import GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import collapse
 from toolkit.fsa.beam import Beam
 from toolkit.lang.arpa import write_arpa

@@ -58,7 +58,7 @@ def test_a_killed_run_keeps_what_is_there(system):
     (system / "posteriors" / "posteriors.json").unlink()
     with pytest.raises(CtcDecodeError, match="decode again"):
         Posteriors(system / "posteriors")
-    file = system / "posteriors" / "posteriors.000000.safetensors"
+    file = system / "posteriors" / "posteriors.000000.tar"
     before = file.stat().st_mtime_ns
     assert len(write(system)) == 3
     assert file.stat().st_mtime_ns == before

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.decode.ctc.search import GreedyDecoder, PrefixConfig, PrefixDecoder, collapse
+from toolkit.decode.config import PrefixConfig
+from toolkit.decode.ctc.search import GreedyDecoder, PrefixDecoder, collapse
 from toolkit.lang.units import Characters
 
 UNITS = Characters()

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.synthetic import Emissions
-from toolkit.decode.ctc.search import CtcHypothesis, WordsConfig, WordsDecoder
+from toolkit.decode.config import NeuralRescoringConfig, WordsConfig
+from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
 from toolkit.decode.rescore import (
     CtcRescorer,
-    NeuralRescoringConfig,
     Rescorer,
     RescoringWeights,
     missing_words,

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.synthetic import Emissions
 from recipes.steps import ctc as steps
-from toolkit.decode.ctc.search import PrefixConfig, WordsConfig
-from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, TuneConfig, decode_ctc
+from toolkit.decode.config import CtcDecodeConfig, PrefixConfig, TuneConfig, WordsConfig
+from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters

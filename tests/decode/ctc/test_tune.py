@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from toolkit.decode.config import TuneConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
-from toolkit.decode.ctc.search import WordsConfig
-from toolkit.decode.ctc.system import TuneConfig, Tuned, tune_words
+from toolkit.decode.ctc.system import TunedWeights, tune_words
 
 REFERENCES = {"u1": "A B", "u2": "C"}
 
@@ -67,7 +67,7 @@ def test_what_was_tuned_before_is_taken(tmp_path):
     stored = '{"lm_weight": 3.0, "word_bonus": -1.0, "errors": 5, "words": 9}'
     (tmp_path / "tuned.json").write_text(stored)
     found = tune_words(Told({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path)
-    assert found == Tuned(3.0, -1.0, 5, 9)
+    assert found == TunedWeights(3.0, -1.0, 5, 9)
     (tmp_path / "tuned.json").write_text(stored[:20])
     with pytest.raises(CtcDecodeError, match="remove it to tune again"):
         tune_words(Told({}), {}, REFERENCES, TuneConfig(), tmp_path)
@@ -92,7 +92,7 @@ def test_too_few_words_tune_nothing(text, tmp_path, caplog):
 
     best = tune_words(Own(), {"u1": None}, {"u1": text}, TuneConfig(), tmp_path)
     words = len(text.split())
-    assert best == Tuned(0.8, -0.5, min(words, 1), words)
+    assert best == TunedWeights(0.8, -0.5, min(words, 1), words)
     assert f"NOT TUNED: the development splits have {words} words" in caplog.text
     assert tune_words(Own(), {}, {}, TuneConfig(), tmp_path) == best
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from benchmarks.synthetic import Emissions
+from toolkit.decode.config import BeamTuneConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
-from toolkit.decode.ctc.system import BeamTuneConfig, TunedBeam, tune_beam, widen
+from toolkit.decode.ctc.search import WordsDecoder
+from toolkit.decode.ctc.system import TunedBeam, tune_beam, widen
 from toolkit.lang.units import Characters
 from toolkit.score.wer import score
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decode.ctc.toy_units import Toy
+from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
-from toolkit.decode.ctc.search import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.search import WordsDecoder
 from toolkit.lang.ngram import BackoffModel, Level
 from toolkit.lang.units import Characters
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.train.conftest import Spelling
-from toolkit.decode.ctc.evaluation import EvaluationConfig, SearchFiles, make_recognition
+from toolkit.decode.config import EvaluationConfig
+from toolkit.decode.ctc.evaluation import SearchFiles, make_recognition
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.train.ctc import states

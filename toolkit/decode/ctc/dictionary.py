@@ -70,7 +70,7 @@ class Dictionary:
           CtcDecodeError: no word can be written, a word contains a character of `between`, or
             word boundaries are ambiguous in units without such a character.
         """
-        spelt: list[tuple[tuple[int, ...], str]] = []
+        spellings: list[tuple[tuple[int, ...], str]] = []
         unwritable = []
         for word in sorted(set(words)):
             try:
@@ -78,32 +78,33 @@ class Dictionary:
             except ToolkitError:
                 symbols = ()
             if symbols:
-                spelt.append((symbols, word))
+                spellings.append((symbols, word))
             else:
                 unwritable.append(word)
-        spelt.sort()
-        kept = [
-            entry for entry, last in zip(spelt, [None, *spelt], strict=False)
+        spellings.sort()
+        entries = [
+            entry for entry, last in zip(spellings, [None, *spellings], strict=False)
             if last is None or entry[0] != last[0]
         ]  # fmt: skip
-        if not kept:
+        if not entries:
             raise CtcDecodeError(
                 f"the output units can write none of the dictionary's {len(unwritable)} words"
             )
-        apart = [i for i, symbol in enumerate(units.symbols) if symbol in between]
-        for symbols, word in kept:
-            if not set(symbols).isdisjoint(apart):
+        separators = [i for i, symbol in enumerate(units.symbols) if symbol in between]
+        for symbols, word in entries:
+            if not set(symbols).isdisjoint(separators):
                 raise CtcDecodeError(f"the word {word!r} contains a character that separates words")
-        if not apart:
-            inner = {symbol for symbols, _ in kept for symbol in symbols[1:]}
-            both = sorted({symbols[0] for symbols, _ in kept} & inner)
-            if both:
+        if not separators:
+            inner = {symbol for symbols, _ in entries for symbol in symbols[1:]}
+            ambiguous = sorted({symbols[0] for symbols, _ in entries} & inner)
+            if ambiguous:
+                unit = units.symbols[ambiguous[0]]
                 raise CtcDecodeError(
-                    f"the unit {units.symbols[both[0]]!r} occurs both at the beginning of words and"
-                    " inside words: without a separator, word boundaries are ambiguous"
+                    f"the unit {unit!r} occurs both at the beginning of words and inside words:"
+                    " without a separator, word boundaries are ambiguous"
                 )
-        tree = _tree([symbols for symbols, _ in kept], apart)
-        return cls(tuple(word for _, word in kept), tree, tuple(unwritable))
+        tree = _tree([symbols for symbols, _ in entries], separators)
+        return cls(tuple(word for _, word in entries), tree, tuple(unwritable))
 
     @classmethod
     def free(cls, units: Units) -> "Dictionary":
@@ -219,10 +220,12 @@ class Ngrams:
         ngrams["sum"] = _running_sums(np.exp(arcs.logprob) * of_words, first)
         ngrams["lower"] = _running_sums(np.exp(lower) * of_words, first)
 
-        known = np.array([word in model.ids for word in words], dtype=bool)
-        unknown = np.append(0, np.cumsum(~known))
+        # Words that the model lacks are <UNK>; each has the n-th part of its probability, from
+        # unknown[i] to unknown[i + 1].
+        is_known = np.array([word in model.ids for word in words], dtype=bool)
+        unknown = np.append(0, np.cumsum(~is_known))
         named = np.zeros(len(words) + 1, WORD)
-        named["name"] = np.append(np.where(known, np.arange(len(words)), len(words)), 0)
+        named["name"] = np.append(np.where(is_known, np.arange(len(words)), len(words)), 0)
         named["unknown"] = unknown / max(1, unknown[-1])
         return cls(contexts, ngrams, named, int(target[arcs.size - 1]))
 
@@ -271,17 +274,17 @@ class _Arcs:
           back-off chain that has one; and the log-probability, back-off weights included.
         """
         keys = self.source * self.size + self.word
-        found, logprob = np.full(len(words), -1), np.zeros(len(words))
-        while (found < 0).any():
+        ngram, logprob = np.full(len(words), -1), np.zeros(len(words))
+        while (ngram < 0).any():
             key = states * self.size + words
             entry = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-            hit, looking = keys[entry] == key, found < 0
-            found = np.where(looking & hit, entry, found)
+            has_ngram, is_open = keys[entry] == key, ngram < 0
+            ngram = np.where(is_open & has_ngram, entry, ngram)
             logprob += np.where(
-                looking, np.where(hit, self.logprob[entry], self.backoff[states]), 0
+                is_open, np.where(has_ngram, self.logprob[entry], self.backoff[states]), 0
             )
             states = self.below[states]
-        return found, logprob
+        return ngram, logprob
 
 
 @njit(cache=True)

@@ -4,18 +4,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
+from toolkit.decode.config import EvaluationConfig, PrefixConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
-from toolkit.decode.ctc.search import (
-    GreedyDecoder,
-    PrefixConfig,
-    PrefixDecoder,
-    WordsConfig,
-    WordsDecoder,
-)
+from toolkit.decode.ctc.search import GreedyDecoder, PrefixDecoder, WordsDecoder
 from toolkit.environment import usable_cpus
 from toolkit.features.normalise import Normaliser
 from toolkit.lang.arpa import read_arpa
@@ -32,36 +26,6 @@ from toolkit.train.ctc.evaluation import (
 from toolkit.train.ctc.objective import CtcLoss, Weight
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 from toolkit.train.errors import TrainingError
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """The search that evaluates the epochs of a training."""
-
-    search: Literal["prefixes", "words", "words+lm"] = "prefixes"
-    """`prefixes` needs no dictionary; `words` finds dictionary words; `words+lm` weighs them with
-    the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24),
-    or greedily without a dictionary."""
-    utterances: int | None = None
-    """How many utterances are recognised, such as 25 or 250; None: all. They are chosen by a
-    checksum of their ids. The loss is always that of all."""
-    lm_weight: float = 1.0
-    """Factor on the language model's log-probability."""
-    word_bonus: float = 0.0
-    """Added for each word."""
-
-    def __post_init__(self) -> None:
-        if self.search not in get_args(type(self).__annotations__["search"]):
-            raise ValueError(f"search is {self.search!r}, needs to be prefixes, words or words+lm")
-        if self.utterances is not None and self.utterances < 1:
-            raise ValueError(f"utterances is {self.utterances}, needs to be at least 1")
-        if not self.lm_weight >= 0:
-            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be 0 or more")
-
-    def name(self, width: int) -> str:
-        """Describe the search on the page and in its tables."""
-        number = "all" if self.utterances is None else self.utterances
-        return f"{self.search}, width {width}, {number} utterances"
 
 
 @dataclass(frozen=True)
@@ -108,7 +72,7 @@ def make_recognition(
     units: Units,
     width: int,
     jobs: int,
-    config: EvaluationConfig = EvaluationConfig(),
+    config: EvaluationConfig | None = None,
     files: SearchFiles | None = None,
 ) -> Recognition:
     """Set up the searches for sample sentences and for evaluation (A21, A24).
@@ -117,12 +81,13 @@ def make_recognition(
       units: the output units.
       width: beam width of the evaluation.
       jobs: threads.
-      config: which search.
+      config: which search; None: the default.
       files: dictionary and language model, which the search may need.
 
     Raises:
       CtcDecodeError: the search needs a dictionary and none is given.
     """
+    config = config or EvaluationConfig()
     if config.search == "prefixes":
         search = PrefixDecoder(units, PrefixConfig(width=width))
         sentences = GreedyDecoder(units)
@@ -181,12 +146,12 @@ def evaluate_run(
 def _training(run: Path) -> Path:
     """Find the training's folder, an unfinished one first."""
     for parent, pattern in ((RunDirectory(run).partials, "[0-9]*/*"), (run, "*")):
-        found = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
-        if len(found) > 1:
-            names = ", ".join(map(str, found))
+        trainings = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
+        if len(trainings) > 1:
+            names = ", ".join(map(str, trainings))
             raise TrainingError(f"{run} holds several trainings to evaluate: {names}")
-        if found:
-            return found[0]
+        if trainings:
+            return trainings[0]
     raise TrainingError(
         f"{run} holds no training with evaluation in a separate process: start one with "
         "train.machine.evaluator=elsewhere, and evaluate once its stage has begun"

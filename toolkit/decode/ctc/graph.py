@@ -3,20 +3,21 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 
+from toolkit.decode.config import GraphConfig
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.ctc.search import CtcHypothesis, Decoder, LogProbs, Pair, as_array
+from toolkit.decode.ctc.search import CtcDecoder, CtcHypothesis, LogProbs, Pair, as_array
 from toolkit.fsa.decoding_graph import compile_ctc_graph, spelling_transducer
 from toolkit.fsa.fst import Fst, dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best
-from toolkit.fsa.search import Beam, search_with_retries
+from toolkit.fsa.search import search_with_retries
 from toolkit.lang.lexicon import add_disambiguation
 from toolkit.lang.tables import SymbolTable, word_table
 from toolkit.lang.units import Units
@@ -28,29 +29,6 @@ GRAPH = "graph.safetensors"
 _LEAST = -1e4
 RETRIES = (2.0, 4.0)
 """Factors by which the beam is widened when no path survives."""
-
-
-@dataclass(frozen=True)
-class GraphConfig:
-    """Settings of the search and of the score of a text.
-
-    Texts are scored as in `WordsConfig`, but with the best alignment instead of the sum over all.
-    """
-
-    beam: Beam = Beam(search=20.0, output=8.0)
-    """Pruning of the search, in log-probabilities divided by `lm_weight`."""
-    lm_weight: float = 1.0
-    """Factor on the language model's log-probability."""
-    word_bonus: float = 0.0
-    """Added for each word; positive means more words."""
-    nbest: int = 1
-    """Length of the n-best list."""
-
-    def __post_init__(self) -> None:
-        if not self.lm_weight > 0:
-            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be above 0")
-        if self.nbest < 1:
-            raise ValueError(f"nbest is {self.nbest}, needs to be at least 1")
 
 
 def make_ctc_graph(
@@ -78,6 +56,8 @@ def make_ctc_graph(
     out.mkdir(parents=True, exist_ok=True)
     table.write(out / "words.txt")
     tree = words.tree
+    # Labels of the graph are units + 1, since 0 is epsilon; words with the same spelling get
+    # disambiguation symbols #1, #2, ..., so that the lexicon can be determinised.
     spelt = [
         (word, tuple(str(label + 1) for label in tree.letters[begin:end].tolist()))
         for word, begin, end in zip(words.words, tree.begin[:-1], tree.begin[1:], strict=True)
@@ -109,7 +89,7 @@ def make_ctc_graph(
     return {"states": graph.num_states, "arcs": graph.num_arcs}
 
 
-class GraphDecoder(Decoder):
+class GraphDecoder(CtcDecoder):
     """Finds the best paths in a graph by pruned search.
 
     Args:
@@ -118,11 +98,12 @@ class GraphDecoder(Decoder):
       config: settings of the search.
     """
 
-    def __init__(self, graph: Path, units: Units, config: GraphConfig = GraphConfig()) -> None:
-        self._folder, self._columns, self.config = graph, units.size, config
+    def __init__(self, graph: Path, units: Units, config: GraphConfig | None = None) -> None:
+        self._folder, self._columns = graph, units.size
+        self.config = config or GraphConfig()
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`; the text is empty if no path survives even the widest beam."""
+        """See `CtcDecoder.decode`; the text is empty if no path survives even the widest beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
@@ -130,26 +111,28 @@ class GraphDecoder(Decoder):
         weights = _weights(config.lm_weight, config.word_bonus)
         if config.nbest == 1:
             path = lattice.best_path(weights)
-            found = [(path.words, path.score)]
+            paths = [(path.words, path.score)]
         else:
-            found = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
-        return [CtcHypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
+            paths = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
+        # The search ran with scores divided by the weight of the language model.
+        return [CtcHypothesis(self._text(ids), score * config.lm_weight) for ids, score in paths]
 
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[CtcHypothesis]]:
-        """See `Decoder.decode_many`; uses processes: part of the work is Python's."""
+        """See `CtcDecoder.decode_many`; uses processes: part of the work is Python's."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `Tunable.texts`; pairs with the same language model weight share a search."""
+        """See `WordsDecoder.texts`; pairs with the same language model weight share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 
     def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
         """Return the best text of one utterance for each pair."""
+        # One search for each weight; the bonus is added along its lattice.
         lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
         return [
             ""
@@ -161,6 +144,8 @@ class GraphDecoder(Decoder):
     def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
         """Search without a word bonus; None if no path survives."""
         graph, _ = _load(self._folder)
+        # Impossible symbols get a finite score: they hold no -inf. Division by the weight of the
+        # language model leaves the graph's n-grams unscaled.
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
         tries = self.config.beam.with_retries(RETRIES)

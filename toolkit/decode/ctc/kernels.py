@@ -279,15 +279,18 @@ def search(
     if now.frames == 0:
         now.size = now.nodes = 1
     for row in log_probs:
-        beam, after = beams[now.frames % 2], beams[(now.frames + 1) % 2]
+        # The two beams take turns: one is read, the other written.
+        beam, next_beam = beams[now.frames % 2], beams[(now.frames + 1) % 2]
         now.frames += 1
         _choose_symbols(row, symbols, now)
-        _keep(row, beam, after, trie, candidates, now)
+        _keep(row, beam, next_beam, trie, candidates, now)
         if now.growing > 0:
             for i in range(now.size):
                 _extend(i, row, beam, tree, lm, trie, candidates, symbols, now)
         _select(candidates, now)
-        _advance(beam, after, trie, table, candidates, now)
+        _advance(beam, next_beam, trie, table, candidates, now)
+    # A text may end here: score the word that ends in each prefix of the last beam, or with
+    # `complete` the only word (high == low + 1) that can still end.
     last = beams[now.frames % 2]
     for i in range(now.size):
         prefix = trie[last[i].node]
@@ -312,7 +315,8 @@ def _add(a: float, b: float) -> float:
 @_inline
 def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
     """Select the symbols of a frame by which prefixes may be extended."""
-    count, kept, top, values = 0, 0, NONE, np.empty(len(row))
+    count, num_kept, top, values = 0, 0, NONE, np.empty(len(row))
+    # All symbols that are possible, but the blank, which never extends a prefix.
     for symbol in range(len(row)):
         symbols[symbol].grows = symbol != now.blank and row[symbol] > NONE
         if symbols[symbol].grows:
@@ -320,48 +324,56 @@ def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
             count += 1
             top = max(top, row[symbol])
     if count > now.symbols:
+        # The `symbols` likeliest; more where several equal the last of them.
         cut = np.partition(values[:count], count - now.symbols)[count - now.symbols]
         for k in range(count):
             symbol = symbols[k].growing
             symbols[symbol].grows = row[symbol] >= cut
-            symbols[kept].growing = symbol
-            kept += symbols[symbol].grows
-        count = kept
+            symbols[num_kept].growing = symbol
+            num_kept += symbols[symbol].grows
+        count = num_kept
     now.growing, now.top = count, top
 
 
 @_inline
 def _keep(
-    row: _Array, beam: _Array, after: _Array, trie: _Array, candidates: _Array, now: _Record
+    row: _Array, beam: _Array, next_beam: _Array, trie: _Array, candidates: _Array, now: _Record
 ) -> None:
     """Make the candidates of prefixes that are in the beam already.
 
-    Their log-probabilities are written to `after`, in the order of the beam.
+    Their log-probabilities are written to `next_beam`, in the order of the beam.
     """
+    # Lists of the prefixes of the beam that extend each of its prefixes, to be filled below.
     for i in range(now.size):
         beam[i].child = -1
     best, worst = NONE, math.inf
     for i in range(now.size):
-        kept, prefix = beam[i], trie[beam[i].node]
-        blank, symbol = kept.total + row[now.blank], NONE
+        entry, prefix = beam[i], trie[beam[i].node]
+        # p_blank(l, t) = p(l, t - 1) y_t(blank), in logs.
+        blank, symbol = entry.total + row[now.blank], NONE
+        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one
+        # space, so that a space goes on after a blank too.
         last = prefix.symbol
         if last >= 0:
-            symbol = (kept.total if last == now.space else kept.symbol) + row[last]
-        if kept.node > 0:
+            symbol = (entry.total if last == now.space else entry.symbol) + row[last]
+        if entry.node > 0:
             parent = trie[prefix.parent]
             j = parent.active - 1
             if j >= 0:
-                before = beam[j]
-                kept.sibling, before.child = before.child, i
-                paths = before.blank if parent.symbol == last else before.total
+                # The parent is in the beam: its paths extended by c give this prefix, too. After a
+                # symbol equal to c only those that end in a blank do, others would be merged.
+                parent_entry = beam[j]
+                entry.sibling, parent_entry.child = parent_entry.child, i
+                paths = parent_entry.blank if parent.symbol == last else parent_entry.total
                 symbol = _add(symbol, paths + row[last])
         total = _add(blank, symbol)
-        after[i].blank, after[i].symbol = blank, symbol
+        next_beam[i].blank, next_beam[i].symbol = blank, symbol
         key = total + prefix.fixed + prefix.ahead
         candidate = candidates[i]
         candidate.key, candidate.total = key, total
         candidate.source, candidate.symbol = i, -1
         best, worst = max(best, key), min(worst, key)
+    # A candidate must exceed the worst of a full beam, and come within the margin of the best.
     now.candidates = now.size
     now.floor = max(worst if now.size == now.width else NONE, best - now.margin)
 
@@ -380,9 +392,11 @@ def _extend(
 ) -> None:
     """Make the candidates that extend prefix `i` of the beam."""
     prefix, total = trie[beam[i].node], beam[i].total
+    # An upper bound of the key of any extension: look-ahead scores never rise within a word.
     best = total + prefix.fixed + prefix.ahead + max(now.bonus, 0.0) + now.top
     if best <= now.floor:  # none can be good enough
         return
+    # Mark the symbols whose extensions `_keep` has summed up already.
     now.clock += 1
     j = beam[i].child
     while j >= 0:
@@ -392,8 +406,10 @@ def _extend(
     ends = word >= 0
     if ends and math.isnan(prefix.ended):
         _end_word(prefix, word, lm, now)
+    # Go on with the word; where words follow each other directly, also begin the next one.
     for behind in range(1 + (ends and now.joined)):
         _grow_word(i, behind == 1, row, beam, tree, lm, trie, candidates, symbols, now)
+    # Where a word has ended, or between words, a separator may follow.
     if ends or prefix.place == ROOT:
         fixed = prefix.ended if ends else prefix.fixed
         place = ~ROOT if ends else ROOT
@@ -431,6 +447,7 @@ def _grow_word(
     if behind:
         place, fixed, state, bound = ROOT, prefix.ended, prefix.end_state, 0.0
     total, blank, last = beam[i].total, beam[i].blank, prefix.symbol
+    # Over the children of the node, or over the symbols of the frame where these are far fewer.
     low, high = tree[place].first, tree[place].last
     by_symbol = high - low > 2 * now.growing
     for k in range(now.growing if by_symbol else high - low):
@@ -439,12 +456,15 @@ def _grow_word(
             child = _find_child(tree, low, high, symbols[k].growing)
             if child < 0:
                 continue
+        # p_symbol(l c, t) = p(l, t - 1) y_t(c), or p_blank(l, t - 1) y_t(c) where l ends in c.
         symbol = tree[child].symbol
         paths = (blank if symbol == last else total) + row[symbol]
         key, ahead = paths + fixed + bound, 0.0
         if key <= now.floor or not _may_grow(symbol, symbols, now):
             continue
         if now.mode == FORECAST:
+            # The probability of all words below the child bounds that of the word to come; 1e-99
+            # stands for 0, whose logarithm would be -inf.
             probability = mass(lm, state, tree[child].low, tree[child].high)
             ahead = now.weight * math.log(max(probability, 1e-99))
             key = paths + fixed + ahead
@@ -453,6 +473,7 @@ def _grow_word(
 
 @_inline
 def _find_child(tree: _Array, low: int, high: int, symbol: int) -> int:
+    """Return the child with a symbol among nodes low ... high - 1, by bisection; -1: none."""
     end = high
     while low < high:
         middle = (low + high) // 2
@@ -469,6 +490,7 @@ def _end_word(prefix: _Record, word: int, lm: _Lm, now: _Record) -> None:
     logprob, state = 0.0, 0
     if now.mode != NO_LM:
         logprob, state = step(lm, prefix.state, word)
+    # The score of the finished words: lm_weight * log P(word | words) + bonus for each.
     prefix.ended = prefix.fixed + now.weight * logprob + now.bonus
     prefix.end_state = state
 
@@ -501,27 +523,29 @@ def _select(candidates: _Array, now: _Record) -> None:
     """Keep the best `width` candidates in their order; ties go to earlier ones."""
     if now.candidates <= now.width:
         return
+    # The key of rank `width`; `equal` of the candidates that have it fit in.
     keys = candidates[: now.candidates].key
     cut = np.partition(keys, len(keys) - now.width)[len(keys) - now.width]
-    kept, equal = 0, now.width - (keys > cut).sum()
+    num_kept, equal = 0, now.width - (keys > cut).sum()
     for k in range(len(keys)):
         if keys[k] == cut:
             equal -= 1
         if keys[k] > cut or (keys[k] == cut and equal >= 0):
-            candidates[kept] = candidates[k]
-            kept += 1
-    now.candidates, now.floor = kept, max(now.floor, cut)
+            candidates[num_kept] = candidates[k]
+            num_kept += 1
+    now.candidates, now.floor = num_kept, max(now.floor, cut)
 
 
 @_inline
 def _advance(
-    beam: _Array, after: _Array, trie: _Array, table: _Array, candidates: _Array, now: _Record
+    beam: _Array, next_beam: _Array, trie: _Array, table: _Array, candidates: _Array, now: _Record
 ) -> None:
     """Make the next beam from the selected candidates.
 
     Kept prefixes come first among the candidates, in the order of the beam, so that their
-    log-probabilities in `after` are only ever moved towards the front.
+    log-probabilities in `next_beam` are only ever moved towards the front.
     """
+    # The old beam's prefixes leave it; those that stay are entered again below.
     for i in range(now.size):
         trie[beam[i].node].active = 0
     size = 0
@@ -529,10 +553,10 @@ def _advance(
         chosen = candidates[k]
         if chosen.key < now.floor or chosen.key == NONE:
             continue
-        node, new = beam[chosen.source].node, after[size]
-        if chosen.symbol < 0:
-            new.blank, new.symbol = after[chosen.source].blank, after[chosen.source].symbol
-        else:
+        node, new = beam[chosen.source].node, next_beam[size]
+        if chosen.symbol < 0:  # kept as it is, see `_keep`
+            new.blank, new.symbol = next_beam[chosen.source].blank, next_beam[chosen.source].symbol
+        else:  # extended: all its paths end in the new symbol
             node = _find_prefix(node, chosen, trie, table, now)
             new.blank, new.symbol = NONE, chosen.total
         new.node, new.total = node, chosen.total
@@ -544,6 +568,7 @@ def _advance(
 @_inline
 def _find_prefix(parent: int, chosen: _Record, trie: _Array, table: _Array, now: _Record) -> int:
     """Return the node of an extended prefix, a new one if there was none."""
+    # Open addressing with linear probing; the number of slots is a power of two.
     mask = len(table) - 1
     slot = first_slot(parent, chosen.symbol, mask)
     while table[slot] > 0:
@@ -551,15 +576,17 @@ def _find_prefix(parent: int, chosen: _Record, trie: _Array, table: _Array, now:
         if trie[node].parent == parent and trie[node].symbol == chosen.symbol:
             return node
         slot = (slot + 1) & mask
+    # A new prefix: it inherits the n-gram state and score of its parent, or where a word has just
+    # ended (place < 0) those after that word.
     node = np.int32(now.nodes)
     now.nodes += 1
     table[slot] = node
-    before, prefix = trie[parent], trie[node]
+    parent_prefix, prefix = trie[parent], trie[node]
     prefix.parent, prefix.symbol = parent, chosen.symbol
     ends = chosen.place < 0
     prefix.place = ~chosen.place if ends else chosen.place
-    prefix.state = before.end_state if ends else before.state
-    prefix.fixed = before.ended if ends else before.fixed
+    prefix.state = parent_prefix.end_state if ends else parent_prefix.state
+    prefix.fixed = parent_prefix.ended if ends else parent_prefix.fixed
     prefix.ahead, prefix.ended = chosen.ahead, math.nan
     return node
 
@@ -569,22 +596,23 @@ def step(lm: _Lm, state: int, word: int) -> tuple[float, int]:
     """Return the log-probability of a dictionary word in a state, and the state after it."""
     words = lm[2]
     name = words[word].name
-    logprob, after = _step(lm[0], lm[1], state, name)
-    if name != word:
+    logprob, next_state = _step(lm[0], lm[1], state, name)
+    if name != word:  # <UNK>, whose probability its words share equally
         logprob += math.log(words[word + 1].unknown - words[word].unknown)
-    return logprob, after
+    return logprob, next_state
 
 
 @njit(nogil=True)
 def _step(contexts: _Array, ngrams: _Array, state: int, word: int) -> tuple[float, int]:
-    backed = 0.0
+    """Return the log-probability of a word of the model in a state, and the state after it."""
+    backoff = 0.0
     while state > 0:
         entry = _lower_bound(contexts, ngrams, state, word)
         if entry < contexts[state + 1].first and ngrams[entry].word == word:
-            return backed + ngrams[entry].logprob, ngrams[entry].target
-        backed += contexts[state].backoff
+            return backoff + ngrams[entry].logprob, ngrams[entry].target
+        backoff += contexts[state].backoff
         state = contexts[state].below
-    return backed + ngrams[word].logprob, ngrams[word].target
+    return backoff + ngrams[word].logprob, ngrams[word].target
 
 
 @njit(cache=True, nogil=True)
@@ -601,14 +629,21 @@ def mass(lm: _Lm, state: int, first: int, last: int) -> float:
         high = _lower_bound(contexts, ngrams, state, last)
         weight = math.exp(contexts[state].backoff)
         if low < high:
-            own, lower = ngrams[high - 1].sum, ngrams[high - 1].lower
+            # Of words with an n-gram in this state, its probabilities replace the weighted ones of
+            # the back-off state, which the next turn counts for all words.
+            state_mass, backoff_mass = ngrams[high - 1].sum, ngrams[high - 1].lower
             if low > contexts[state].first:
-                own, lower = own - ngrams[low - 1].sum, lower - ngrams[low - 1].lower
-            total += factor * (own - weight * lower)
+                state_mass, backoff_mass = (
+                    state_mass - ngrams[low - 1].sum,
+                    backoff_mass - ngrams[low - 1].lower,
+                )
+            total += factor * (state_mass - weight * backoff_mass)
         factor *= weight
         state = contexts[state].below
+    # Unigrams, of which there is one for each word.
     if first < last:
         total += factor * (ngrams[last - 1].sum - (ngrams[first - 1].sum if first > 0 else 0.0))
+    # Words that the model lacks share the probability of <UNK>.
     share = words[last].unknown - words[first].unknown
     if share > 0:
         total += share * math.exp(_step(contexts, ngrams, begin, len(words) - 1)[0])
@@ -642,7 +677,10 @@ def advance_alignment(
       steps: [t, 2 L + 1] gets by how many states the best path into each state has moved on; [0, ]
         if that is not needed.
     """
+    # Viterbi over the states of a CTC alignment: even ones are blanks, odd ones labels. A state is
+    # kept, reached from the one before, or across a blank between different labels.
     for t in range(len(rows)):
+        # From the end, so that scores[s - 1] and [s - 2] are still those of frame t - 1.
         for s in range(len(scores) - 1, -1, -1):
             best, moved = scores[s], 0
             if s > 0 and scores[s - 1] > best:

@@ -22,10 +22,12 @@ from toolkit.decode.bundle import (
     check_language_model,
     read_ctc_settings,
 )
+from toolkit.decode.config import EndpointConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
-from toolkit.decode.decoded import Recognised
+from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.rescore import CtcRescorer, Rescorer, missing_words
+from toolkit.decode.stream import Recogniser, RecogniserStream, StreamParts, Utterance
 from toolkit.decode.words import CtcWordAligner, SilenceGate
 from toolkit.features.frontend import Frontend
 from toolkit.features.normalise import Normaliser
@@ -33,7 +35,7 @@ from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.ngram import BackoffModel
-from toolkit.lang.units import load_units
+from toolkit.lang.units import SPACE, load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
 from toolkit.models.store import load_model, quantize_int8
 from toolkit.processes.devices import full_float32
@@ -103,11 +105,12 @@ class CtcScorer:
         Raises:
           BundleError: they are no numbers.
         """
-        (found,) = self.batch_log_probs([(features, state)])
-        return found
+        (log_probs,) = self.batch_log_probs([(features, state)])
+        return log_probs
 
-    def batch_log_probs(self, utterances: Sequence[tuple[Tensor, CmnState | None]]) -> list[Tensor]:
+    def batch_log_probs(self, utterances: Sequence[Utterance]) -> list[Tensor]:
         """As `log_probs`, for features and states of several; those to score at once in a batch."""
+        # Short utterances in one batch, longer ones piece by piece, in the order given.
         inputs = [self.normaliser.apply(features, state) for features, state in utterances]
         short = [frames for frames in inputs if len(frames) <= WHOLE]
         scored = iter(ctc_log_probs(self.model, short) if short else ())
@@ -148,21 +151,23 @@ class CtcScorer:
             yield rows
 
     def _windows(self, inputs: Tensor) -> Iterator[Tensor]:
+        # In rows: windows of WINDOW frames, scored with CONTEXT frames on both sides.
         step, context = WINDOW // self.subsampling, CONTEXT // self.subsampling
         needed = self.model.config.frames_needed
         rows = (len(inputs) - needed) // self.subsampling + 1
         for begin in range(0, rows, step):
             end, first = min(begin + step, rows), max(0, begin - context)
             last = min(end + context, rows) - 1
+            # Row r of a window needs the frames from r * subsampling on.
             seen = inputs[first * self.subsampling : last * self.subsampling + needed]
             yield ctc_log_probs(self.model, [seen])[0][begin - first : end - first]
 
 
-class CtcRecogniser:
-    """Recognises speech with a bundle from `write_ctc_bundle`.
+class CtcRecogniser(Recogniser):
+    """Recognises speech, utterance by utterance, with a bundle from `write_ctc_bundle`.
 
     Args:
-      bundle: the folder; `find_system` finds one in a run's `final/`.
+      bundle: the folder; `Bundle.choose` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
       fast: leave out rescoring with a neural language model.
       int8: whether the network computes in 8 bits, on the CPU.
@@ -170,9 +175,6 @@ class CtcRecogniser:
     Raises:
       BundleError: the folder is not such a bundle.
     """
-
-    silence = None
-    """A CTC network has no silence of its own: recordings are cut by their energy."""
 
     def __init__(
         self, bundle: Path, device: str = "cpu", fast: bool = False, int8: bool = False
@@ -235,7 +237,7 @@ class CtcRecogniser:
         )
         return CtcRescorer(rescorer, self._lm, self.settings.search, missing)
 
-    def chosen(self, hypotheses: Sequence[CtcHypothesis]) -> str:
+    def best_text(self, hypotheses: Sequence[CtcHypothesis]) -> str:
         """Return the text of an n-best list: the first, or the neural language model's choice."""
         return self._rescorer.best(hypotheses) if self._rescorer else hypotheses[0].text
 
@@ -245,62 +247,137 @@ class CtcRecogniser:
         offset = self.scorer.offset * self.frontend_config.frame_shift_ms / 1000
         return CtcWordAligner(self.scorer.units, self.frame_shift, offset)
 
-    def recognise(self, samples: Tensor) -> str:
-        """Return the words in samples [S], mono, at the front end's sampling rate, in [-1, 1]."""
-        return self.recognise_features(self.frontend(samples)).text
-
-    def recognise_features(
-        self, features: Tensor, state: CmnState | None = None, details: bool = False
-    ) -> Recognised:
-        """Recognise an utterance.
-
-        Args:
-          features: [T, F] before normalisation.
-          state: the normaliser's state after the speaker's earlier utterances.
-          details: find word times and confidences too.
-        """
-        (found,) = self.recognise_batch([(features, state)], details)
-        return found
-
     def recognise_batch(
-        self, utterances: Sequence[tuple[Tensor, CmnState | None]], details: bool = False
-    ) -> list[Recognised]:
-        """As `recognise_features`, for several utterances that the network scores in one batch.
-
-        Args:
-          utterances: features [T_n, F] and state of each.
-          details: see `recognise_features`.
-        """
-        found = []
+        self, utterances: Sequence[Utterance], details: bool = False
+    ) -> list[DecodedUtterance]:
+        """See `Recogniser.recognise_batch`."""
+        results = []
         scored = self.scorer.batch_log_probs(utterances)
         for (features, _), log_probs in zip(utterances, scored, strict=True):
             if not counted_frames(features, self.frontend_config.kind).any():
-                found.append(Recognised("", () if details else None))
+                results.append(DecodedUtterance("", () if details else None))
                 continue
-            log_probs = self.silence_gate().gate_utterance(features, log_probs)
-            text = self.chosen(self.decoder.decode(log_probs)) if len(log_probs) else ""
-            found.append(self.recognised(text, log_probs, details))
-        return found
+            log_probs = self._silence_gate().gate_utterance(features, log_probs)
+            text = self.best_text(self.decoder.decode(log_probs)) if len(log_probs) else ""
+            results.append(self.with_words(text, log_probs) if details else DecodedUtterance(text))
+        return results
 
-    def silence_gate(self) -> SilenceGate:
+    def _silence_gate(self) -> SilenceGate:
         """Return what keeps words out of an utterance's digital silence."""
         units = self.scorer.units
+        # In digital silence only the blank is left.
         blank = torch.arange(units.size) == units.blank
         middle = int(self.scorer.offset + self.scorer.subsampling / 2)
         return SilenceGate(self.frontend_config.kind, blank, self.scorer.subsampling, middle)
 
-    def recognised(self, text: str, log_probs: Tensor, details: bool) -> Recognised:
-        """Return a text that was found, with the times of its words if they are wanted.
+    def with_words(self, text: str, log_probs: Tensor) -> DecodedUtterance:
+        """Return a text with the times and confidences of its words.
 
         Args:
           text: the words.
-          log_probs: [T, C] in which they were found.
-          details: find word times and confidences too.
+          log_probs: [T, C] in which they were recognised.
         """
-        if not details:
-            return Recognised(text)
         words = split_words(text)
         try:
-            return Recognised(text, self.word_aligner(words, log_probs).words)
+            return DecodedUtterance(text, self.word_aligner(words, log_probs).words)
         except CtcDecodeError:  # `WordsConfig.complete` adds letters that have no frame any more
-            return Recognised(text, self.word_aligner.uniform_times(words, len(log_probs)))
+            return DecodedUtterance(text, self.word_aligner.uniform_times(words, len(log_probs)))
+
+    def stream(
+        self, endpoint: EndpointConfig | None = None, details: bool = False
+    ) -> RecogniserStream:
+        """See `Recogniser.stream`; the network must have forward LSTMs alone.
+
+        Speech is where a label is the likeliest symbol: a CTC network puts blanks and spaces
+        elsewhere.
+        """
+        units = self.scorer.units
+        silent = [i for i, s in enumerate(units.symbols) if i == units.blank or s == SPACE]
+        parts = StreamParts(
+            self.frontend,
+            CtcScoreStream(self.scorer, self.frontend_config.kind),
+            lambda: CtcSearchStream(self, details),
+            lambda log_probs: torch.isin(log_probs.argmax(dim=1), torch.tensor(silent)),
+            self._silence_gate(),
+            self.frame_shift,
+            onset_rows=1,
+        )
+        return RecogniserStream(parts, endpoint)
+
+
+class CtcScoreStream:
+    """Turns features into log-probabilities; normaliser and network carry their states.
+
+    Args:
+      scorer: of a network of forward LSTMs.
+      kind: of the features, see `FrontendConfig.kind`.
+
+    Raises:
+      BundleError: the network, or the normalisation of its features, needs the whole utterance.
+    """
+
+    def __init__(self, scorer: CtcScorer, kind: str) -> None:
+        if not scorer.can_stream:
+            raise BundleError(
+                "streaming needs LSTMs of one direction and running means, but this network needs"
+                " the whole utterance: transcribe without --stream, or train one with"
+                " train.model.bidirectional=false and normalisation=causal"
+            )
+        self._scorer, self._kind = scorer, kind
+        self._network: CtcState | None = None
+        self._no_rows = torch.zeros(0, scorer.units.size)
+        self.mean = CmnState.empty(len(scorer.normaliser.prior_mean))
+        """The normaliser's state; it carries over from utterance to utterance."""
+
+    def push(self, features: Tensor) -> Tensor:
+        """Take features [T, F] before normalisation; return the rows [t, C] so far."""
+        if not len(features):
+            return self._no_rows
+        inputs = self._scorer.normaliser.apply(features, self.mean)
+        counted = counted_frames(features, self._kind)
+        self.mean = self.mean.after(features, counted)
+        rows, self._network = self._scorer.stream(inputs, self._network)
+        return rows
+
+    def end_utterance(self) -> Tensor:
+        """Reset the network's state; frames too few for a row are left out."""
+        self._network = None
+        return self._no_rows
+
+
+class CtcSearchStream:
+    """The dictionary search of one utterance whose log-probabilities come block by block.
+
+    Args:
+      recogniser: has the search.
+      details: find word times and confidences.
+    """
+
+    def __init__(self, recogniser: CtcRecogniser, details: bool) -> None:
+        self._recogniser, self._details = recogniser, details
+        self._search = recogniser.decoder.begin()
+        self._rows: list[Tensor] = []
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of log-probabilities searched so far."""
+        return self._search.frames
+
+    def advance(self, log_probs: Tensor) -> None:
+        """Search the next rows [t, C]."""
+        if not len(log_probs):
+            return
+        self._search.advance(log_probs)
+        if self._details:
+            self._rows.append(log_probs)
+
+    def partial_text(self, speech: bool) -> str:
+        """Return the finished words so far, whether speech has begun or not."""
+        return self._search.text()
+
+    def finish(self) -> DecodedUtterance:
+        """End the utterance; return its best words."""
+        text = self._recogniser.best_text(self._search.hypotheses()) if self.num_rows else ""
+        if not self._details:
+            return DecodedUtterance(text)
+        return self._recogniser.with_words(text, torch.cat(self._rows or [torch.zeros(0, 1)]))

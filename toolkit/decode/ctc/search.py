@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
+from toolkit.decode.config import SYMBOLS, PrefixConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary, Ngrams, Tree
 from toolkit.decode.ctc.kernels import FORECAST, NGRAMS, NO_LM, ROOT, SEARCH, SearchState, search
 from toolkit.lang.ngram import BackoffModel
@@ -31,7 +31,7 @@ class CtcHypothesis:
     """In natural log units; each decoder documents its terms."""
 
 
-class Decoder(ABC):
+class CtcDecoder(ABC):
     """Turns posteriors into texts.
 
     Everything that affects the result is given on construction: the same posteriors give the same
@@ -96,7 +96,7 @@ def as_array(log_probs: LogProbs, size: int) -> np.ndarray:
     return array
 
 
-class GreedyDecoder(Decoder):
+class GreedyDecoder(CtcDecoder):
     """Returns the text of the single best path, with its log-probability as the score.
 
     Args:
@@ -107,9 +107,10 @@ class GreedyDecoder(Decoder):
         self._units = units
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`; one hypothesis."""
+        """See `CtcDecoder.decode`; one hypothesis."""
         array = as_array(log_probs, self._units.size)
-        best = array.argmax(axis=1)
+        best = array.argmax(axis=1)  # [T]
+        # The log-probability of that one path, summed in float64.
         score = float(array.max(axis=1, initial=float("-inf")).sum(dtype="float64"))
         text = self._units.decode(collapse(best.tolist(), self._units.blank))
         return [CtcHypothesis(" ".join(text.split()), score)]
@@ -119,8 +120,8 @@ def collapse(path: list[int], blank: int) -> list[int]:
     """Return the labels of a frame-wise path: repeats merged, then blanks removed."""
     return [
         symbol
-        for symbol, before in zip(path, [-1, *path], strict=False)
-        if symbol not in (before, blank)
+        for symbol, previous in zip(path, [-1, *path], strict=False)
+        if symbol not in (previous, blank)
     ]
 
 
@@ -193,6 +194,7 @@ class BeamSearch:
         if not len(beam):
             return []
         prefixes = state.trie[beam["node"]]
+        # Paths, finished words and the look-ahead of the unfinished one, as the beam is ranked.
         best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
         return self._labels(state.trie, int(beam["node"][best]), -1)
 
@@ -202,10 +204,12 @@ class BeamSearch:
         if not len(beam):
             return []
         nodes, prefixes = beam["node"], trie[beam["node"]]
+        # Only prefixes that end with a word, or between words, are complete texts.
         word, scores = self._end(prefixes, beam["total"])
         whole = np.flatnonzero(scores > -math.inf)
         if not len(whole):
             return [(self.likeliest(state), -math.inf)]
+        # Prefixes with the same words differ in their spaces: add their probabilities.
         text = self._reading(trie, nodes[whole])
         _, first, group = np.unique(text, return_index=True, return_inverse=True)
         sums = np.full(len(first), -math.inf)
@@ -223,6 +227,7 @@ class BeamSearch:
         ends, between = word >= 0, prefixes["place"] == ROOT
         scores = total + np.where(ends, prefixes["ended"], prefixes["fixed"])
         if self._options.mode != NO_LM:
+            # The n-gram probability of the end of the sentence.
             state = np.where(ends, prefixes["end_state"], prefixes["state"])
             scores += self._options.weight * self._ngrams.contexts["end"][state]
         return word, np.where(ends | between, scores, -math.inf)
@@ -231,6 +236,7 @@ class BeamSearch:
         """Return the words that end in nodes of the tree, or with `complete` the only words that
         can; -1: none."""
         here = self._tree.nodes[place]
+        # A single word lies below the node; the root, of depth 0, is no unfinished word.
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 
@@ -240,9 +246,11 @@ class BeamSearch:
         It is made of the node where the last word begins and of that word.
         """
         prefixes = trie[nodes]
+        # A space at the end adds nothing: go back to the prefix before it.
         behind = (prefixes["symbol"] == self._options.space) & (nodes > 0)
         nodes = np.where(behind, prefixes["parent"], nodes)
         place = trie["place"][nodes]
+        # Go back by as many symbols as the last word has, to the prefix where it begins.
         word, depth = self._last_word(place), self._tree.nodes["depth"][place]
         for k in range(depth.max(initial=0)):
             nodes = np.where(depth > k, trie["parent"][nodes], nodes)
@@ -250,12 +258,14 @@ class BeamSearch:
 
     def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
         """Return a prefix's labels, its unfinished word completed to `word` or dropped (-1)."""
+        # From the last symbol back to the empty prefix, which is node 0.
         tree, path = self._tree, []
         while node > 0:
             path.append(node)
             node = int(trie["parent"][node])
         labels = trie["symbol"][path[::-1]].tolist()
         place = tree.nodes[int(trie["place"][path[0]])] if path else tree.nodes[ROOT]
+        # An unfinished word: drop its symbols, or add the rest of the word.
         if place["word"] < 0:
             depth = int(place["depth"])
             if word < 0:
@@ -264,37 +274,7 @@ class BeamSearch:
         return labels
 
 
-SYMBOLS = 50
-"""Number of symbols, the most likely of a frame, by which prefixes may be extended."""
-
-
-@dataclass(frozen=True)
-class PrefixConfig:
-    """Settings of the search."""
-
-    width: int = 256
-    """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
-    256 for evaluation, 512 for the final table)."""
-    margin: float = 25.0
-    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
-    inf always keeps `width` of them."""
-    nbest: int = 1
-    """Length of the n-best list."""
-
-    def __post_init__(self) -> None:
-        check_search(self.width, self.margin, SYMBOLS, self.nbest)
-
-
-def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
-    """Check the settings that all beam searches share; raise ValueError for invalid ones."""
-    for name, value in (("width", width), ("symbols", symbols), ("nbest", nbest)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}, needs to be at least 1")
-    if not margin > 0:
-        raise ValueError(f"margin is {margin}, needs to be above 0")
-
-
-class PrefixDecoder(Decoder):
+class PrefixDecoder(CtcDecoder):
     """Finds the most likely label sequences, scored by log-probabilities summed over alignments.
 
     Label sequences that differ only in repeated spaces count as one. Of others with the same text
@@ -305,14 +285,15 @@ class PrefixDecoder(Decoder):
       config: settings of the search.
     """
 
-    def __init__(self, units: Units, config: PrefixConfig = PrefixConfig()) -> None:
+    def __init__(self, units: Units, config: PrefixConfig | None = None) -> None:
+        config = config or PrefixConfig()
         self._units, self._nbest = units, config.nbest
         options = Options(units.blank, space_label(units), config.width, config.margin, SYMBOLS)
         tree = Dictionary.free(units).tree
         self._search = BeamSearch(tree, None, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`."""
+        """See `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         # Twice as many, since several may have the same text.
         return read_hypotheses(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
@@ -324,14 +305,14 @@ def space_label(units: Units) -> int:
 
 
 def read_hypotheses(
-    found: list[tuple[list[int], float]], units: Units, count: int
+    scored_labels: list[tuple[list[int], float]], units: Units, count: int
 ) -> list[CtcHypothesis]:
     """Return at most `count` hypotheses with different texts from label sequences and scores.
 
     There is at least one: an empty one with the score -inf when there are no label sequences.
     """
     texts: dict[str, float] = {}
-    for labels, score in found:
+    for labels, score in scored_labels:
         texts.setdefault(" ".join(units.decode(labels).split()), score)
     if not texts:
         return [CtcHypothesis("", -math.inf)]
@@ -341,55 +322,6 @@ def read_hypotheses(
 EXPECTED_FRAMES = 256
 """Frames for which an `OngoingSearch` has room at first."""
 _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
-
-
-@dataclass(frozen=True)
-class WordsConfig:
-    """Settings of the search and of the score of a text.
-
-    The score of a text is
-
-        log P(text | posteriors) + lm_weight * log P(text) + word_bonus * words
-
-    with natural logarithms. The first term is summed over all alignments; the second includes the
-    end of the sentence. Scheidl's word beam search instead takes the geometric mean of the words'
-    probabilities for the second, so that the language model weighs as much in a long text as in a
-    short one.
-    """
-
-    width: int = 256
-    """Prefixes kept per frame (A24: 1, 64, 256, 512)."""
-    mode: Literal["words", "ngrams", "forecast"] = "forecast"
-    """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
-    finished. `forecast`: look-ahead from its first symbol on, by the probability of all words that
-    begin like it. With a wide beam `ngrams` and `forecast` find the same texts; a narrow beam
-    profits from the look-ahead."""
-    lm_weight: float = 1.0
-    """Factor on the language model's log-probability; not used in the mode `words`."""
-    word_bonus: float = 0.0
-    """Added for each word; positive means more words."""
-    margin: float = 25.0
-    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
-    inf always keeps `width` of them."""
-    symbols: int = 50
-    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
-    between: str = " "
-    """The characters that may stand between words, any number of them in any order. Units without
-    any of them, such as word pieces, need none."""
-    complete: bool = False
-    """Whether a text may end inside a word when only one word begins like it. That word is then
-    completed, and the rest of it costs nothing (as in Scheidl's)."""
-    nbest: int = 1
-    """Length of the n-best list."""
-
-    def __post_init__(self) -> None:
-        check_search(self.width, self.margin, self.symbols, self.nbest)
-        if self.mode not in _MODES:
-            raise ValueError(f"mode is {self.mode!r}, not one of {', '.join(_MODES)}")
-        if not 0 <= self.lm_weight < math.inf:
-            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be finite, 0 or more")
-        if not math.isfinite(self.word_bonus):
-            raise ValueError(f"word_bonus is {self.word_bonus}, needs to be finite")
 
 
 class OngoingSearch:
@@ -414,7 +346,7 @@ class OngoingSearch:
         """Take the posteriors [t, C] of the next frames.
 
         Raises:
-          CtcDecodeError: see `Decoder.decode`.
+          CtcDecodeError: see `CtcDecoder.decode`.
         """
         self._search.advance(self._state, as_array(log_probs, self._units.size))
 
@@ -429,7 +361,7 @@ class OngoingSearch:
         )
 
 
-class WordsDecoder(Decoder):
+class WordsDecoder(CtcDecoder):
     """Finds texts of dictionary words; see `WordsConfig` for their scores.
 
     Args:
@@ -449,8 +381,9 @@ class WordsDecoder(Decoder):
         units: Units,
         words: Collection[str] | Dictionary,
         lm: BackoffModel | Ngrams | None = None,
-        config: WordsConfig = WordsConfig(),
+        config: WordsConfig | None = None,
     ) -> None:
+        config = config or WordsConfig()
         self.config, self._units = config, units
         if not isinstance(words, Dictionary):
             words = Dictionary.of(words, units, config.between)
@@ -479,7 +412,7 @@ class WordsDecoder(Decoder):
         self._search = BeamSearch(words.tree, lm, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `Decoder.decode`."""
+        """See `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         nbest = self.config.nbest
         return read_hypotheses(self._search.run(array, nbest), self._units, nbest)
@@ -495,10 +428,16 @@ class WordsDecoder(Decoder):
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `Tunable.texts`."""
+        """Yield for each pair of weight and bonus the best text of each utterance.
+
+        Args:
+          utterances: see `decode`.
+          pairs: the weights.
+          jobs: threads.
+        """
         for pair in pairs:
-            found = self.tuned(*pair).decode_many(utterances, jobs)
-            yield [hypotheses[0].text for hypotheses in found]
+            decoded = self.tuned(*pair).decode_many(utterances, jobs)
+            yield [hypotheses[0].text for hypotheses in decoded]
 
     def widened(self, width: int) -> "WordsDecoder":
         """Return the same decoder with another beam width."""

@@ -6,22 +6,28 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.config.fields import from_plain, read_plain
+from toolkit.decode.config import (
+    BeamTuneConfig,
+    CtcDecodeConfig,
+    GraphConfig,
+    TuneConfig,
+    WordsConfig,
+)
 from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
-from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
+from toolkit.decode.ctc.graph import GRAPH, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import (
+    CtcDecoder,
     CtcHypothesis,
-    Decoder,
     GreedyDecoder,
     LogProbs,
-    PrefixConfig,
     PrefixDecoder,
-    WordsConfig,
     WordsDecoder,
 )
 from toolkit.decode.tune import (
@@ -34,7 +40,7 @@ from toolkit.decode.tune import (
     write_grid,
 )
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import FeatureStore, ShardStore, field_file, shard_writer
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
 from toolkit.models.ctc import CtcModel, ctc_log_probs
@@ -50,7 +56,7 @@ from toolkit.score.results import (
 )
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
+from toolkit.storage.reading import NATURAL, read_json, reading
 
 POSTERIORS = "posteriors.json"
 BATCH = 16  # utterances
@@ -67,28 +73,37 @@ class Posteriors(Mapping[str, Tensor]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Path(folder)
         what = "not a folder of finished posteriors"
         with reading(folder, CtcDecodeError, "decode again", what):
-            self._files: dict[str, int] = read_json(self._folder / POSTERIORS, {str: NATURAL})
-        self._loaded: tuple[int, dict[str, Tensor]] = (-1, {})
+            utterances = read_json(Path(folder) / POSTERIORS, {"utterances": NATURAL})["utterances"]
+            self._store = ShardStore(
+                folder, "posteriors", _to_log_probs, CtcDecodeError, "decode again"
+            )
+            if len(self._store) != utterances:
+                raise ValueError(f"{len(self._store)} utterances, not {utterances}")
 
     def __getitem__(self, utterance: str) -> Tensor:
-        """Return the posteriors of an utterance; the last file read is kept in memory."""
-        number = self._files[utterance]
-        if self._loaded[0] != number:
-            path = _path(self._folder, number)
-            with reading(path, CtcDecodeError, "decode again"):
-                self._loaded = number, read_tensors(path, {utterance: ("F32", 2)})[0]
-        return self._loaded[1][utterance]
+        """Return the posteriors of an utterance."""
+        if utterance not in self._store:
+            raise KeyError(utterance)
+        return self._store.load(utterance)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the utterance ids, file by file."""
-        return iter(self._files)
+        return iter(self._store.ids)
 
     def __len__(self) -> int:
         """Number of utterances."""
-        return len(self._files)
+        return len(self._store)
+
+
+def _to_log_probs(array: np.ndarray) -> Tensor:
+    if array.dtype != np.float32 or array.ndim != 2:
+        raise ValueError(f"{array.dtype} {list(array.shape)}, not float32 [T, C]")
+    log_probs = torch.from_numpy(array)
+    if not log_probs.isfinite().all():
+        raise ValueError("values that are not finite numbers")
+    return log_probs
 
 
 def write_posteriors(
@@ -118,28 +133,29 @@ def write_posteriors(
         path = _path(out, number)
         if not path.exists():
             rows = [normalise.apply(store.load(name), store.state(name)) for name in ids]
-            found = dict(zip(ids, _log_probs(network, rows), strict=True))
-            write_atomically(path, save(found))
+            with shard_writer(path) as writer:
+                for name, log_probs in zip(ids, _log_probs(network, rows), strict=True):
+                    writer.add_array(name, log_probs.cpu().numpy())
         if progress is not None:
             progress(number + 1, len(store.shards))
-    files = {name: number for number, ids in enumerate(store.shards) for name in ids}
-    write_atomically(out / POSTERIORS, json.dumps(files, ensure_ascii=False) + "\n")
+    write_atomically(out / POSTERIORS, json.dumps({"utterances": len(store)}) + "\n")
 
 
 def _path(folder: Path, number: int) -> Path:
-    return folder / f"posteriors.{number:06d}.safetensors"
+    return folder / field_file("posteriors", number)
 
 
 @torch.inference_mode()
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
     """Return [T_n, C] of each utterance, computed in batches of similar lengths."""
+    # Utterances of similar lengths share a batch: little is padded.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    found: dict[int, Tensor] = {}
+    log_probs: dict[int, Tensor] = {}
     for start in range(0, len(order), BATCH):
         group = order[start : start + BATCH]
         outputs = ctc_log_probs(model, [rows[i] for i in group])
-        found |= zip(group, (output.float().contiguous() for output in outputs), strict=True)
-    return [found[i] for i in range(len(rows))]
+        log_probs |= zip(group, (output.float().contiguous() for output in outputs), strict=True)
+    return [log_probs[i] for i in range(len(rows))]
 
 
 logger = logging.getLogger(__name__)
@@ -149,28 +165,7 @@ grid's own corner, 0.4 and 2, makes 37 errors."""
 
 
 @dataclass(frozen=True)
-class TuneConfig:
-    """The grid of weights to try; it is extended where the best pair lies at its end."""
-
-    lm_weights: tuple[float, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
-    """Factors on the language model's log-probability."""
-    word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
-    """Scores added per word; positive means more words."""
-    untuned_within: float | None = None
-    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
-    standard errors of the difference; None: the fewest errors decide."""
-
-    def __post_init__(self) -> None:
-        if not self.lm_weights or not self.word_bonuses:
-            raise ValueError("lm_weights and word_bonuses need a value each")
-        if not min(self.lm_weights) > 0:
-            raise ValueError(f"lm_weights are {self.lm_weights}, need to be above 0")
-        if self.untuned_within is not None and not self.untuned_within >= 0:
-            raise ValueError(f"untuned_within is {self.untuned_within}, needs to be 0 or more")
-
-
-@dataclass(frozen=True)
-class Tuned:
+class TunedWeights:
     """The chosen weights."""
 
     lm_weight: float
@@ -188,7 +183,7 @@ def tune_words(
     config: TuneConfig,
     out: Path,
     jobs: int = 1,
-) -> Tuned:
+) -> TunedWeights:
     """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
@@ -202,28 +197,16 @@ def tune_words(
       config: the grid.
       out: the folder that gets `grid.tsv` and, last, `tuned.json`; an existing `tuned.json` is
         returned without decoding.
-      jobs: see `Decoder.decode_many`.
+      jobs: see `CtcDecoder.decode_many`.
 
     Raises:
       CtcDecodeError: an existing `tuned.json` cannot be read.
     """
-    stored = out / "tuned.json"
-    if os.path.lexists(stored):
-        return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
+    path = out / "tuned.json"
+    if (earlier := _read_earlier(path, TunedWeights)) is not None:
+        return earlier
     words = sum(len(text.split()) for text in references.values())
-    weight, bonus = decoder.config.lm_weight, decoder.config.word_bonus
-    axes, keep = (lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)), None
-    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
-    if not enough_words_to_tune(words, consequence):
-        axes = lm_weight_axis([weight]), word_bonus_axis([bonus])
-    elif config.untuned_within is not None:
-        # An axis of one value is the user's choice.
-        before = [
-            axis.values[0] if len(axis.values) == 1 else value
-            for axis, value in zip(axes, (weight, bonus), strict=True)
-        ]
-        axes = axes[0].including(before[0]), axes[1].including(before[1])
-        keep = Keep(tuple(before), config.untuned_within)
+    axes, keep = _first_grid(decoder.config, config, words)
 
     def count_errors(scale: float | None, points: Sequence[Point]) -> list[ErrorCount]:
         counts = []
@@ -244,9 +227,45 @@ def tune_words(
     )
     rows = ((point, count, None) for point, (_, count) in sorted(tuning.tried.items()))
     write_grid(("lm_weight", "word_bonus"), rows, out / "grid.tsv")
-    chosen = Tuned(tuning.best[0], tuning.best[1], tuning.count.errors, words)
-    write_atomically(stored, json.dumps(asdict(chosen), indent=1) + "\n")
+    chosen = TunedWeights(tuning.best[0], tuning.best[1], tuning.count.errors, words)
+    write_atomically(path, json.dumps(asdict(chosen), indent=1) + "\n")
     return chosen
+
+
+Earlier = TypeVar("Earlier")
+
+
+def _read_earlier(path: Path, kind: type[Earlier]) -> Earlier | None:
+    """Return what an earlier call of a tuning function has written; None if there is nothing."""
+    if not os.path.lexists(path):
+        return None
+    return read_plain(path, kind, CtcDecodeError, "remove it to tune again")
+
+
+def _first_grid(
+    search: WordsConfig | GraphConfig, config: TuneConfig, words: int
+) -> tuple[tuple[Axis, Axis], Keep | None]:
+    """Return the weights and bonuses to begin with, and what tuning keeps.
+
+    Args:
+      search: has the decoder's own weight and bonus.
+      config: the grid.
+      words: of the references.
+    """
+    weight, bonus = search.lm_weight, search.word_bonus
+    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
+    if not enough_words_to_tune(words, consequence):
+        return (lm_weight_axis([weight]), word_bonus_axis([bonus])), None
+    axes = lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)
+    if config.untuned_within is None:
+        return axes, None
+    # An axis of one value is the user's choice.
+    kept_weight, kept_bonus = (
+        axis.values[0] if len(axis.values) == 1 else value
+        for axis, value in zip(axes, (weight, bonus), strict=True)
+    )
+    keep = Keep((kept_weight, kept_bonus), config.untuned_within)
+    return (axes[0].including(kept_weight), axes[1].including(kept_bonus)), keep
 
 
 def lm_weight_axis(values: Sequence[float]) -> Axis:
@@ -266,26 +285,11 @@ IMPROVED = 0.01
 
 
 @dataclass(frozen=True)
-class BeamTuneConfig:
-    """The beams to try."""
-
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    """Widths, ascending; the last is doubled while twice the width finds better texts."""
-    margins: tuple[float, ...] = (8.0, 10.0, 12.0, 15.0, 20.0, 25.0)
-    """Margins in natural log units, ascending."""
-
-    def __post_init__(self) -> None:
-        for name in ("widths", "margins"):
-            values = getattr(self, name)
-            if not values or min(values) <= 0 or list(values) != sorted(set(values)):
-                raise ValueError(f"{name} are {values}, need to be above 0 and ascending")
-
-
-@dataclass(frozen=True)
-class Widened:
+class WidthTrial:
     """A width, and how often twice that width finds another text with a higher score."""
 
     width: int
+    """Prefixes kept per frame."""
     improved: float
     """Share of the utterances."""
 
@@ -300,7 +304,9 @@ class TunedBeam:
     """The chosen beam."""
 
     width: int
+    """Prefixes kept per frame."""
     margin: float
+    """See `WordsConfig.margin`."""
     errors: int
     """Word errors with it."""
     words: int
@@ -309,28 +315,30 @@ class TunedBeam:
 
 def widen(
     decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int = 1, most: int = MOST
-) -> list[Widened]:
+) -> list[WidthTrial]:
     """Double a decoder's beam until that hardly helps any more, or it is `most` wide.
 
     Returns:
       What was tried: the decoder's own width first. The last one's width is the answer.
     """
-    width, tried = decoder.config.width, []
-    before = _best(decoder, utterances, jobs)
+    width, trials = decoder.config.width, []
+    narrow = _best_hypotheses(decoder, utterances, jobs)
     while True:
-        wider = _best(decoder.widened(2 * width), utterances, jobs)
-        better = sum(
+        wide = _best_hypotheses(decoder.widened(2 * width), utterances, jobs)
+        improved = sum(
             new.text != old.text and new.score > old.score
-            for old, new in zip(before, wider, strict=True)
+            for old, new in zip(narrow, wide, strict=True)
         )
-        tried.append(Widened(width, better / max(1, len(wider))))
-        if tried[-1].converged or 2 * width > most:
-            return tried
-        width, before = 2 * width, wider
+        trials.append(WidthTrial(width, improved / max(1, len(wide))))
+        if trials[-1].converged or 2 * width > most:
+            return trials
+        width, narrow = 2 * width, wide
 
 
-def _best(decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int) -> list[CtcHypothesis]:
-    return [found[0] for found in decoder.decode_many(utterances, jobs)]
+def _best_hypotheses(
+    decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int
+) -> list[CtcHypothesis]:
+    return [hypotheses[0] for hypotheses in decoder.decode_many(utterances, jobs)]
 
 
 def tune_beam(
@@ -353,62 +361,41 @@ def tune_beam(
       config: the beams to try.
       out: the folder that gets `beams.tsv` and, last, `beam.json`; an existing `beam.json` is
         returned without decoding.
-      jobs: see `Decoder.decode_many`.
+      jobs: see `CtcDecoder.decode_many`.
 
     Raises:
       CtcDecodeError: an existing `beam.json` cannot be read.
     """
-    stored = out / "beam.json"
-    if os.path.lexists(stored):
-        return read_plain(stored, TunedBeam, CtcDecodeError, "remove it to tune again")
-    utterances, tried = list(log_probs.values()), []
+    path = out / "beam.json"
+    if (earlier := _read_earlier(path, TunedBeam)) is not None:
+        return earlier
+    utterances = list(log_probs.values())
+    trials: list[TunedBeam] = []
 
     def errors(width: int, margin: float) -> int:
-        found = decoder.with_beam(width, margin).decode_many(utterances, jobs)
-        texts = [hypotheses[0].text for hypotheses in found]
+        best = _best_hypotheses(decoder.with_beam(width, margin), utterances, jobs)
+        texts = [hypothesis.text for hypothesis in best]
         scored = score(references, dict(zip(log_probs, texts, strict=True)))
-        tried.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
+        trials.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
         return scored.errors
 
+    # The widest beam sets the number of errors; the narrowest with no more is taken, first the
+    # width, at the widest margin, then the margin.
     margin = config.margins[-1]
     width = widen(decoder.with_beam(config.widths[-1], margin), utterances, jobs)[-1].width
     most = errors(width, margin)
     width = next((w for w in config.widths if w < width and errors(w, margin) <= most), width)
     margin = next((m for m in config.margins[:-1] if errors(width, m) <= most), margin)
-    best = next(one for one in tried if (one.width, one.margin) == (width, margin))
+    best = next(trial for trial in trials if (trial.width, trial.margin) == (width, margin))
     lines = ["width\tmargin\terrors\twords"]
-    lines += [f"{t.width}\t{t.margin:g}\t{t.errors}\t{t.words}" for t in tried]
+    lines += [f"{t.width}\t{t.margin:g}\t{t.errors}\t{t.words}" for t in trials]
     write_atomically(out / "beams.tsv", "\n".join(lines) + "\n")
-    write_atomically(stored, json.dumps(asdict(best), indent=1) + "\n")
+    write_atomically(path, json.dumps(asdict(best), indent=1) + "\n")
     return best
 
 
 ROW, UNWRITABLE, WIDTHS = "row.json", "unwritable.txt", "widths.json"
 EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class CtcDecodeConfig:
-    """The searches of the final table."""
-
-    prefix: PrefixConfig = PrefixConfig(width=512)
-    """Prefix beam search without a dictionary."""
-    words: WordsConfig = WordsConfig(width=512)
-    """Beam search over dictionary words, without and with the language model."""
-    graph: GraphConfig = GraphConfig()
-    """Search in a graph of dictionary and language model."""
-    tune: TuneConfig = TuneConfig()
-    """The weights to try on the development splits."""
-    tune_width: int = 64
-    """Beam width of the search over dictionary words while its weights are tuned."""
-    widest: int | None = None
-    """The search over dictionary words is widened up to this width, while twice the width finds
-    better texts on the development splits, as it does with weak networks. None: it is not, and the
-    log says where it should be."""
-
-    def __post_init__(self) -> None:
-        if self.tune_width < 1:
-            raise ValueError(f"tune_width is {self.tune_width}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -465,11 +452,11 @@ def decode_ctc(
     """
     rows: list[Result] = []
     scored = {split for split, data in splits.items() if can_be_scored(data.references, split)}
-    done = 0
+    num_decodes = 0
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
     _report_unwritable(dictionary.dictionary, out)
-    searches: dict[str, Decoder] = {
+    searches: dict[str, CtcDecoder] = {
         "greedy": GreedyDecoder(units),
         "prefixes": PrefixDecoder(units, config.prefix),
         "words": dictionary,
@@ -478,10 +465,12 @@ def decode_ctc(
     if not (out / "graph" / GRAPH).exists():
         make_ctc_graph(dictionary.dictionary, units, arpa, out / "graph")
     searches[f"graph+{lm}"] = GraphDecoder(out / "graph", units, config.graph)
+    # Weights are tuned once, on all development splits together.
     tuning = {u: x for s in tune_on for u, x in splits[s].posteriors.items()}
     references = {u: text for s in tune_on for u, text in splits[s].references.items()}
     for name, search in searches.items():
         if name.endswith(f"+{lm}"):
+            # With a narrow beam: the weights hardly depend on it, and many are tried.
             narrow = search
             if isinstance(search, WordsDecoder):
                 narrow = search.configured(replace(config.words, width=config.tune_width))
@@ -492,8 +481,8 @@ def decode_ctc(
         for split, data in splits.items():
             named = {"system": "ctc", "split": split, "lm": name, "command": command}
             rows += _row(data, search, out / name / split, jobs, named, split in scored)
-            done += 1
-            progress(done, len(searches) * len(splits))
+            num_decodes += 1
+            progress(num_decodes, len(searches) * len(splits))
     record_results(out / "rows.json", rows)
     best = [row for row in rows if row.lm == f"words+{lm}"]
     wer = {f"wer {row.split}": row.wer for row in best}
@@ -503,45 +492,45 @@ def decode_ctc(
 def _wide_enough(
     search: WordsDecoder, tuning: Mapping[str, LogProbs], widest: int, out: Path, jobs: int
 ) -> WordsDecoder:
-    """Widen a search until that hardly helps any more; `widths.json` tells what was tried."""
+    """Widen a search until that hardly helps any more; `widths.json` has what was tried."""
     stored = out / WIDTHS
     if stored.exists():
         with reading(stored, CtcDecodeError, "remove it to try again"):
-            tried = [from_plain(Widened, plain) for plain in read_json(stored, [{}])]
+            trials = [from_plain(WidthTrial, fields) for fields in read_json(stored, [{}])]
     else:
-        tried = widen(search, list(tuning.values()), jobs, widest)
-        plain = json.dumps([asdict(one) for one in tried], indent=1)
-        write_atomically(stored, plain + "\n")
-    for one in tried:
-        if not one.converged:
+        trials = widen(search, list(tuning.values()), jobs, widest)
+        content = json.dumps([asdict(trial) for trial in trials], indent=1)
+        write_atomically(stored, content + "\n")
+    for trial in trials:
+        if not trial.converged:
             logger.warning(
                 "%s: a beam of %d prefixes has not converged, with twice as many %.0f %% of the"
                 " development utterances have better texts%s",
                 out.name,
-                one.width,
-                100 * one.improved,
-                "" if one is not tried[-1] else "; raise decode.widest to use them",
+                trial.width,
+                100 * trial.improved,
+                "" if trial is not trials[-1] else "; raise decode.widest to use them",
             )
-    return search.widened(tried[-1].width)
+    return search.widened(trials[-1].width)
 
 
 def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
     """List the words that can never be recognised, and warn of them."""
-    if lost := dictionary.unwritable:
-        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in lost))
+    if unwritable := dictionary.unwritable:
+        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in unwritable))
         logger.warning(
             "%d of %d words of the dictionary cannot be written in the output units, such as %s, "
             "and can never be recognised. All are listed in %s",
-            len(lost),
-            len(lost) + len(dictionary.words),
-            ", ".join(lost[:EXAMPLES]),
+            len(unwritable),
+            len(unwritable) + len(dictionary.words),
+            ", ".join(unwritable[:EXAMPLES]),
             UNWRITABLE,
         )
 
 
 def _row(
     data: SplitData,
-    search: Decoder,
+    search: CtcDecoder,
     out: Path,
     jobs: int,
     named: Mapping[str, str],
@@ -551,15 +540,15 @@ def _row(
 
     `row.json` is written last. A split that cannot be scored has hypotheses and no results.
     """
-    if found := read_results(out / ROW):
-        return found
-    before = processor_seconds()
+    if rows := read_results(out / ROW):
+        return rows
+    start = processor_seconds()
     hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
     texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
     texts |= {utterance: "" for utterance in data.references if utterance not in texts}
     if not scored:
         write_texts(texts, out)
         return []
-    rtf = (processor_seconds() - before) / data.seconds
+    rtf = (processor_seconds() - start) / data.seconds
     row = score_split(data.references, texts, data.speakers, out, rtf=rtf, **named)
     return record_results(out / ROW, [row])

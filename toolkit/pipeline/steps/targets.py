@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import SHARDS, TarWriter, field_file
+from toolkit.features.shards import SHARDS, field_file, shard_writer
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
@@ -22,7 +22,6 @@ from toolkit.pipeline.steps.stats import read_utterances
 from toolkit.processes.devices import torch_threads
 from toolkit.ssl.targets import KBest, k_best
 from toolkit.storage.digests import file_digest
-from toolkit.storage.files import open_atomically
 from toolkit.train.batches import prefetched
 
 WINDOW = 256
@@ -120,15 +119,13 @@ class Targets:
             )
             if resources.device != "cpu":
                 inputs = prefetched(inputs, WINDOW)
-            with open_atomically(path, "wb") as file:
-                tar = TarWriter(file)
+            with shard_writer(path) as writer:
                 for name, best in compute_targets(model, inputs, self.config):
                     packed = best.pack()
                     manifest = Array("shar", "", "", list(packed.shape)).to_dict()
-                    tar.add_array(name, packed, manifest)
+                    writer.add_array(name, packed, manifest)
                     frames += len(best)
                     tail += float(best.tail.sum(dtype=np.float64))
-                tar.close()
         about = {
             "hours": shard.hours,
             "targets": frames,

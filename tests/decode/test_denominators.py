@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from toolkit.align.scorer import GmmScorer
-from toolkit.decode.denominators import LatticeConfig, LatticeFailuresError, make_lattices
+from toolkit.decode.config import LatticeConfig
+from toolkit.decode.denominators import LatticeFailuresError, make_lattices
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.shards import FeatureStore

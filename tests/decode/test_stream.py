@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from toolkit.decode.bundle import BundleError
-from toolkit.decode.decoded import Recognised
+from toolkit.decode.config import EndpointConfig
+from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.stream import (
-    EndpointConfig,
     Latency,
-    StreamingRecogniser,
-    StreamingScorer,
+    NetworkScoreStream,
     StreamResult,
     recognise_stream,
 )
@@ -33,7 +32,7 @@ def pieces(x, size):
 def test_scores_are_those_of_the_whole(bundle, kind, size):
     model = NetworkRecogniser(bundle(kind=kind)).model
     generator = torch.Generator().manual_seed(size)
-    scorer, mean = StreamingScorer(model), None
+    scorer, mean = NetworkScoreStream(model), None
     for frames in (1, 2, 5, 9, 100, 101):
         features = 17 + 3 * torch.randn(frames, 8, generator=generator)
         whole = model.log_likelihoods(features, mean)
@@ -49,7 +48,7 @@ def test_scores_are_those_of_the_whole(bundle, kind, size):
 
 
 def heard(recogniser, samples, size, **options):
-    stream = StreamingRecogniser(recogniser, **options)
+    stream = recogniser.stream(**options)
     said = [stream.push(piece) for piece in pieces(samples, size)]
     return [*said, stream.finish()]
 
@@ -58,7 +57,7 @@ def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
     with torch.no_grad():
         recogniser.model.model.output.bias[0] = math.inf
-    stream = StreamingRecogniser(recogniser)
+    stream = recogniser.stream()
     with pytest.raises(ToolkitError, match="outputs are no numbers"):
         stream.push(babble(1, 2.0))
 
@@ -72,7 +71,8 @@ def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
         samples = babble(seed, 0.5 + seed / 4)[: -100 - seed]
         said = heard(recogniser, samples, size)
         assert all(one.final is None for one in said[:-1])
-        assert said[-1].final == Recognised(said[-1].text)
+        final = said[-1].final
+        assert final == DecodedUtterance(said[-1].text, None, 0.0, round(said[-1].end, 3))
         assert said[-1].text == recogniser.recognise(samples)
         assert said[-1].end == pytest.approx(len(samples) / 16000, abs=0.01)
         texts.add(said[-1].text)
@@ -85,7 +85,7 @@ def test_details_are_those_of_all_samples(bundle, babble):
     samples = babble(1, 3.0)
     found = heard(recogniser, samples, 1600, details=True)[-1].final
     features = recogniser.frontend(samples)
-    assert found == recogniser.recognise_features(features, details=True)
+    assert found == recogniser.recognise_features(features, details=True).placed(0.0, 3.0)
     assert len(found.words) == len(found.text.split()) >= 2
     for word in found.words:
         assert 0 <= word.start_s < word.end_s <= 3.0
@@ -146,17 +146,17 @@ def test_words_end_with_their_utterance(bundle, babble):
 
 def test_endpoints_that_never_come_are_refused():
     for wrong in ({"silence": 0.0}, {"longest": -1.0}, {"silence": float("nan")}):
-        with pytest.raises(ValueError, match="must be positive"):
+        with pytest.raises(ValueError, match=r"must be (above 0|a number)"):
             EndpointConfig(**wrong)
 
 
 def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
     with pytest.raises(BundleError, match="an LSTM of one direction or a TDNN-F"):
-        StreamingRecogniser(NetworkRecogniser(bundle(kind="blstm")))
+        NetworkRecogniser(bundle(kind="blstm")).stream()
     whole = NetworkRecogniser(bundle())
     whole.model.normaliser = replace(whole.model.normaliser, scope="whole")
     with pytest.raises(BundleError, match="normalised with earlier frames alone"):
-        StreamingRecogniser(whole)
+        whole.stream()
     with pytest.raises(FrontendError, match="fewer than one window"):
         heard(NetworkRecogniser(bundle()), torch.zeros(100), 50)
 
@@ -168,7 +168,7 @@ def test_latency_is_counted_as_if_the_pieces_came_while_spoken():
         StreamResult(t, None, 0.0, e, 0.8 if e > 1 else None)
         for t, e in zip(texts, ends, strict=True)
     ]
-    last = StreamResult("YES NO", Recognised("YES NO"), 0.0, 2.5, 0.8)
+    last = StreamResult("YES NO", DecodedUtterance("YES NO"), 0.0, 2.5, 0.8)
     stream = SimpleNamespace(push=lambda block: said.pop(0), finish=lambda: last)
     # The third piece takes two seconds, all others a tenth.
     times = iter([0.0, 0.1, 1.0, 1.1, 2.0, 4.0, 4.0, 4.1, 5.0, 5.1, 6.0, 6.1])

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toolkit.decode.search import DecodeConfig
+from toolkit.decode.config import DecodeConfig
 from toolkit.fsa.beam import Beam
 
 
@@ -10,11 +10,11 @@ from toolkit.fsa.beam import Beam
     ("wrong", "message"),
     [
         ({"scales": ()}, "scales and penalties need a value each"),
-        ({"acoustic_scale": 0.0}, "acoustic scales must be positive"),
-        ({"scales": (0.1, math.inf)}, "needs to be positive and finite"),
-        ({"penalties": (math.nan,)}, "word_penalty is nan, needs to be finite"),
+        ({"acoustic_scale": 0.0}, "acoustic_scale is 0.0, must be above 0"),
+        ({"scales": (0.1, math.inf)}, "scales are .*, must be finite"),
+        ({"penalties": (math.nan,)}, "penalties has the value nan, must be numbers"),
         ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\), need to be positive"),
-        ({"retries": (math.nan,)}, "positive factors"),
+        ({"retries": (math.nan,)}, "retries has the value nan"),
         ({"retries": (math.inf,)}, "positive factors"),
     ],
 )

@@ -1,0 +1,288 @@
+"""Settings of searches, their tuning, rescoring, transcription and streams."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from toolkit.config.fields import (
+    ListLength,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    ProperShare,
+    Range,
+    Settings,
+    Share,
+)
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.rescore import RescoreLimits
+
+
+@dataclass(frozen=True)
+class DecodeConfig(Settings):
+    """The search, and the grid of weights tried on the development set (C2)."""
+
+    acoustic_scale: Annotated[float, Range(above=0, below=math.inf)] = 0.08
+    """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
+    scales: tuple[Positive, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
+    """Acoustic scales tried on the development set."""
+    penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
+    """Word penalties tried on the development set, added per word; negative means fewer words."""
+    untuned_within: NonNegative | None = None
+    """Keep `acoustic_scale`, and the penalty nearest to none, unless others make fewer errors by
+    more than so many standard errors of the difference. For networks whose criterion has a scale of
+    its own; None: the fewest errors decide."""
+    # LDA + MLLT on the demo, dev and test: 122 errors with 15 and 7,000, 96 with these, 90 with 19
+    # and 24,000 in twice the time; SAT 72 and 68.
+    beam: Beam = Beam(search=17.0, output=4.0, max_active=12_000)
+    """Pruning of the search."""
+    retries: tuple[float, ...] = (2.0, 4.0)
+    """Factors by which the beam is widened when no path survives."""
+    rescoring: RescoreLimits = RescoreLimits()
+    """Pruning when a larger language model rescores the lattices."""
+
+    def check(self) -> None:
+        """Refuse grids without a value, and values that are infinite."""
+        if not self.scales or not self.penalties:
+            raise ValueError("scales and penalties need a value each")
+        for name in ("scales", "penalties"):
+            if not all(map(math.isfinite, getattr(self, name))):
+                raise ValueError(f"{name} are {getattr(self, name)}, must be finite")
+        self.beams()  # checks `retries`
+
+    def beams(self) -> list[Beam]:
+        """Return the beams to try, in order."""
+        return self.beam.with_retries(self.retries)
+
+
+@dataclass(frozen=True)
+class NbestConfig(Settings):
+    """What is extracted from each lattice."""
+
+    count: ListLength = 10
+    """Length of the n-best lists."""
+
+
+@dataclass(frozen=True)
+class NeuralRescoringConfig(Settings):
+    """The n-best lists and the weights tried on the development set."""
+
+    count: ListLength = 100
+    """Length of the n-best lists."""
+    weights: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Weights of the neural model's log-probability tried; the n-gram's has the rest. With 0 the
+    neural model is not used where it does not help."""
+
+    def check(self) -> None:
+        """Refuse a grid without a value."""
+        if not self.weights:
+            raise ValueError("weights needs a value")
+
+
+@dataclass(frozen=True)
+class LatticeConfig(Settings):
+    """Search and density of denominator lattices."""
+
+    acoustic_scale: Positive = 0.3
+    """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
+    uses the lattices."""
+    density: Annotated[float, Range(1)] = 10.0
+    """Most arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
+    beam: Beam = Beam(search=13.0, output=8.0, max_active=3000)
+    """Pruning of the search. Its output beam also limits lattices that stay below the density."""
+    retries: tuple[Annotated[float, Range(above=1)], ...] = (2.0, 4.0)
+    """Factors by which the beam is widened when no path survives."""
+    max_failed: Share = 0.05
+    """Share of utterances without a lattice above which the corpus counts as unusable."""
+
+
+SYMBOLS = 50
+"""Number of symbols, the most likely of a frame, by which prefixes of labels may be extended."""
+
+
+@dataclass(frozen=True)
+class PrefixConfig(Settings):
+    """Settings of the search."""
+
+    width: ListLength = 256
+    """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
+    256 for evaluation, 512 for the final table)."""
+    margin: Positive = 25.0
+    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
+    inf always keeps `width` of them."""
+    nbest: ListLength = 1
+    """Length of the n-best list."""
+
+
+@dataclass(frozen=True)
+class WordsConfig(Settings):
+    """Settings of the search and of the score of a text.
+
+    The score of a text is
+
+        log P(text | posteriors) + lm_weight * log P(text) + word_bonus * words
+
+    with natural logarithms. The first term is summed over all alignments; the second includes the
+    end of the sentence. Scheidl's word beam search instead takes the geometric mean of the words'
+    probabilities for the second, so that the language model weighs as much in a long text as in a
+    short one.
+    """
+
+    width: ListLength = 256
+    """Prefixes kept per frame (A24: 1, 64, 256, 512)."""
+    mode: Literal["words", "ngrams", "forecast"] = "forecast"
+    """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
+    finished. `forecast`: look-ahead from its first symbol on, by the probability of all words that
+    begin like it. With a wide beam `ngrams` and `forecast` find the same texts; a narrow beam
+    profits from the look-ahead."""
+    lm_weight: NonNegative = 1.0
+    """Factor on the language model's log-probability; not used in the mode `words`."""
+    word_bonus: float = 0.0
+    """Added for each word; positive means more words."""
+    margin: Positive = 25.0
+    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
+    inf always keeps `width` of them."""
+    symbols: PositiveInt = SYMBOLS
+    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
+    between: str = " "
+    """The characters that may stand between words, any number of them in any order. Units without
+    any of them, such as word pieces, need none."""
+    complete: bool = False
+    """Whether a text may end inside a word when only one word begins like it. That word is then
+    completed, and the rest of it costs nothing (as in Scheidl's)."""
+    nbest: ListLength = 1
+    """Length of the n-best list."""
+
+    def check(self) -> None:
+        """Refuse infinite weights."""
+        for name in ("lm_weight", "word_bonus"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}, must be finite")
+
+
+@dataclass(frozen=True)
+class GraphConfig(Settings):
+    """Settings of the search and of the score of a text.
+
+    Texts are scored as in `WordsConfig`, but with the best alignment instead of the sum over all.
+    """
+
+    beam: Beam = Beam(search=20.0, output=8.0)
+    """Pruning of the search, in log-probabilities divided by `lm_weight`."""
+    lm_weight: Positive = 1.0
+    """Factor on the language model's log-probability."""
+    word_bonus: float = 0.0
+    """Added for each word; positive means more words."""
+    nbest: ListLength = 1
+    """Length of the n-best list."""
+
+
+@dataclass(frozen=True)
+class TuneConfig(Settings):
+    """The grid of weights to try; it is extended where the best pair lies at its end."""
+
+    lm_weights: tuple[Positive, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
+    """Factors on the language model's log-probability."""
+    word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
+    """Scores added per word; positive means more words."""
+    untuned_within: NonNegative | None = None
+    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
+    standard errors of the difference; None: the fewest errors decide."""
+
+    def check(self) -> None:
+        """Refuse a grid without a value."""
+        if not self.lm_weights or not self.word_bonuses:
+            raise ValueError("lm_weights and word_bonuses need a value each")
+
+
+@dataclass(frozen=True)
+class BeamTuneConfig(Settings):
+    """The beams to try."""
+
+    widths: tuple[ListLength, ...] = (16, 32, 64, 128, 256, 512)
+    """Widths, ascending; the last is doubled while twice the width finds better texts."""
+    margins: tuple[Positive, ...] = (8.0, 10.0, 12.0, 15.0, 20.0, 25.0)
+    """Margins in natural log units, ascending."""
+
+    def check(self) -> None:
+        """Refuse beams that do not ascend."""
+        for name in ("widths", "margins"):
+            values = getattr(self, name)
+            if not values or list(values) != sorted(set(values)):
+                raise ValueError(f"{name} are {values}, must ascend")
+
+
+@dataclass(frozen=True)
+class CtcDecodeConfig(Settings):
+    """The searches of the final table."""
+
+    prefix: PrefixConfig = PrefixConfig(width=512)
+    """Prefix beam search without a dictionary."""
+    words: WordsConfig = WordsConfig(width=512)
+    """Beam search over dictionary words, without and with the language model."""
+    graph: GraphConfig = GraphConfig()
+    """Search in a graph of dictionary and language model."""
+    tune: TuneConfig = TuneConfig()
+    """The weights to try on the development splits."""
+    tune_width: ListLength = 64
+    """Beam width of the search over dictionary words while its weights are tuned."""
+    widest: ListLength | None = None
+    """The search over dictionary words is widened up to this width, while twice the width finds
+    better texts on the development splits, as it does with weak networks. None: it is not, and the
+    log says where it should be."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Settings):
+    """The search that evaluates the epochs of a training."""
+
+    search: Literal["prefixes", "words", "words+lm"] = "prefixes"
+    """`prefixes` needs no dictionary; `words` finds dictionary words; `words+lm` weighs them with
+    the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24),
+    or greedily without a dictionary."""
+    utterances: PositiveInt | None = None
+    """How many utterances are recognised, such as 25 or 250; None: all. They are chosen by a
+    checksum of their ids. The loss is always that of all."""
+    lm_weight: NonNegative = 1.0
+    """Factor on the language model's log-probability."""
+    word_bonus: float = 0.0
+    """Added for each word."""
+
+    def name(self, width: int) -> str:
+        """Describe the search on the page and in its tables."""
+        number = "all" if self.utterances is None else self.utterances
+        return f"{self.search}, width {width}, {number} utterances"
+
+
+@dataclass(frozen=True)
+class SegmentConfig(Settings):
+    """Where recordings are cut; times in seconds."""
+
+    longest: Positive = 30.0
+    """Longest segment. A recording that is no longer is left in one piece."""
+    shortest: Positive = 5.0
+    """Shortest segment that may end in a pause."""
+    pause: Positive = 0.3
+    """Shortest pause to cut in."""
+    margin: NonNegative = 0.3
+    """Silence that is kept around speech. The rest of a longer pause is dropped, if the acoustic
+    model's posteriors of silence are known."""
+    threshold: ProperShare = 0.35
+    """Speech score, 0 to 1, below which a frame belongs to a pause."""
+
+    def check(self) -> None:
+        """Refuse segments that must be longer than they may be."""
+        if not self.shortest < self.longest:
+            raise ValueError(
+                f"shortest is {self.shortest}, must be below longest, which is {self.longest}"
+            )
+
+
+@dataclass(frozen=True)
+class EndpointConfig(Settings):
+    """Endpoint detection: when an utterance ends within a stream; times in seconds."""
+
+    silence: Positive = 0.8
+    """Silence after speech that ends an utterance."""
+    longest: Positive = 30.0
+    """Longest utterance."""
