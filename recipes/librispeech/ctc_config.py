@@ -15,8 +15,7 @@ from toolkit.decode.config import (
     TuneConfig,
     WordsConfig,
 )
-from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig
-from toolkit.features.normalise import Scope
+from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig, Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.parallel.config import ParallelConfig

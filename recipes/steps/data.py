@@ -30,9 +30,9 @@ from toolkit.corpus.manifest import (
 )
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
-from toolkit.features.config import ExtractConfig
+from toolkit.features.config import ExtractConfig, Scope
 from toolkit.features.extract import extract
-from toolkit.features.normalise import Scope, estimate_normaliser
+from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.features.speakers import name_speakers
 from toolkit.kaldi.dict_lang import read_lexicon

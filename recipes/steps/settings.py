@@ -9,8 +9,7 @@ from toolkit.align.em import EmConfig
 from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
-from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
-from toolkit.features.normalise import Scope
+from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig, Scope
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.denominator import PhoneNgramConfig
 from toolkit.hmm.tree_growing import TreeConfig

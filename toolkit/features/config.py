@@ -26,6 +26,11 @@ def _mel(hertz: float) -> float:
     return 1127 * math.log(1 + hertz / 700)
 
 
+Scope = Literal["causal", "whole", "global"]
+"""What a frame is normalised with: the frames up to it, all of its file and the earlier ones, or
+the training data alone, for features that are adapted to the speaker already."""
+
+
 @dataclass(frozen=True)
 class FrontendConfig(Settings):
     """Settings of the front end; all others have Kaldi's defaults."""
