@@ -19,9 +19,9 @@ from torch import Tensor
 from benchmarks.peers import KALDI_HMM_GMM_PINNED, KaldiHmmGmm, PeerUnavailableError
 from benchmarks.run import Case, Table, Target, compare, rate_ratio
 from benchmarks.synthetic import SyntheticSpeech
+from toolkit.align.config import AlignConfig
 from toolkit.align.force_align import (
     SEARCH_FRAMES,
-    AlignConfig,
     TranscriptGraphs,
     UtteranceAlignment,
     align_batched,
@@ -59,14 +59,15 @@ def _align(seconds: float) -> LongRecordingResult:
     import torch
 
     from benchmarks.synthetic import SyntheticSpeech
+    from toolkit.align.config import LongConfig
     from toolkit.align.force_align import TranscriptGraphs
-    from toolkit.align.recording import LongConfig, PhonePosteriors, RecordingScores, align_long
+    from toolkit.align.recording import PhonePosteriors, RecordingScores, align_long
 
     speech = SyntheticSpeech.make()
     spoken = speech.utterance(seed=0, seconds=seconds)
     config = LongConfig()
     with one_thread():
-        before = process_time()
+        started = process_time()
         scores = RecordingScores(
             lambda begin, end: spoken.features[begin:end],
             speech.gmm.log_likelihoods,
@@ -74,10 +75,10 @@ def _align(seconds: float) -> LongRecordingResult:
             PhonePosteriors(speech.senones),
         )
         compiler = TranscriptGraphs(speech.lang, speech.senones)
-        found = align_long(scores, spoken.words, compiler, config)
-        used = process_time() - before
+        alignment = align_long(scores, spoken.words, compiler, config)
+        used = process_time() - started
     phones = torch.tensor(speech.senones.topology.phone_of_state_id)
-    correct = phones[found.states.long()] == phones[spoken.states]
+    correct = phones[alignment.states.long()] == phones[spoken.states]
     length = len(spoken.states) / 100
     return LongRecordingResult(length, used, peak_bytes(), float(correct.float().mean()))
 
@@ -198,20 +199,20 @@ class _Task:
             ),
         ]
 
-    def case(self, name: str, work: Callable[[], object]) -> Case:
-        """Return a case that runs `work`, which processes all utterances."""
+    def case(self, name: str, align: Callable[[], object]) -> Case:
+        """Return a case that runs `align`, which processes all utterances."""
 
         def run() -> float:
-            work()
+            align()
             return self.seconds
 
         return Case(name, run)
 
     def _align(self) -> None:
-        found = align_batched(
+        alignments = align_batched(
             self._transcripts, self._log_likelihoods, self._compiler, AlignConfig()
         )
-        self.found = [path for _, path in found]
+        self.found = [path for _, path in alignments]
 
     def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
         return LazyGmmScores(self.speech.gmm, self.features[int(utterance)], pdfs)
@@ -243,9 +244,9 @@ class _Task:
             )
 
     @staticmethod
-    def _each(work: Callable, items: Iterable) -> None:
+    def _each(function: Callable, items: Iterable) -> None:
         for item in items:
-            work(item)
+            function(item)
 
     def path(self) -> np.ndarray:
         """Return the aligned pdf of every frame of all utterances; -1 without an alignment."""
@@ -265,9 +266,9 @@ class _Task:
     def correctness(self) -> str:
         """Report the accuracy of the alignments."""
         pairs = zip(self.found, self.true_states, strict=True)
-        right = sum(int((path.states == states).sum()) for path, states in pairs if path)
+        num_correct = sum(int((path.states == states).sum()) for path, states in pairs if path)
         failed = sum(path is None for path in self.found)
-        share = right / (100 * self.seconds)
+        share = num_correct / (100 * self.seconds)
         return f"{share:.1%} of the frames in the true state, {failed} failures."
 
 

@@ -29,7 +29,7 @@ from toolkit.decode.sources import Inputs, Source, by_speaker, role_of
 from toolkit.features.frontend import Frontend, TooShortError
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.processes.devices import one_thread
 from toolkit.score.transcripts import read_transcripts
@@ -61,7 +61,7 @@ class Width:
     arcs_per_frame: float
     """Arcs of the lattices per frame of the scores."""
 
-    def plain(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         """Return the numbers by name."""
         return {
             "factor": self.factor,
@@ -107,8 +107,8 @@ def command(
       python -m benchmarks beams --model exp/demo/final --ref exp/demo/data/dev.jsonl \\
         exp/demo/data/dev.jsonl
     """
-    with tempfile.TemporaryDirectory() as work, one_thread():
-        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
+    with tempfile.TemporaryDirectory() as temporary, one_thread():
+        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(temporary))
         bundle = Bundle(model).choose(role_of(sources), system)
         widths = measure(bundle, sources, read_transcripts(ref).texts)
     for line in table(widths):
@@ -116,7 +116,7 @@ def command(
     if plot is not None:
         write_atomically(plot, figure(widths))
     if saved is not None:
-        rows = {"system": bundle.name, "widths": [one.plain() for one in widths]}
+        rows = {"system": bundle.name, "widths": [width.to_dict() for width in widths]}
         write_atomically(saved, json.dumps(rows, indent=1) + "\n")
 
 
@@ -144,26 +144,28 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
     texts: list[dict[str, str]] = [{} for _ in WIDTHS]
     seconds, arcs, worse = [0.0] * len(WIDTHS), [0] * len(WIDTHS), [0] * len(WIDTHS)
     audio, frames = 0.0, 0
-    for one in _scored(recogniser, sources):
+    for recording in _scored(recogniser, sources):
         if not frames:  # compile
-            decoder.best(decoder.search(one.log_likelihoods), weights)
-        audio, frames, best = audio + one.seconds, frames + len(one.log_likelihoods), []
+            decoder.best(decoder.search(recording.log_likelihoods), weights)
+        audio, frames, best = audio + recording.seconds, frames + len(recording.log_likelihoods), []
         for number, widened in enumerate(decoders):
             start = process_time()
-            result = widened.search(one.log_likelihoods)
-            texts[number][one.name] = widened.best(result, weights).text
+            result = widened.search(recording.log_likelihoods)
+            texts[number][recording.name] = widened.best(result, weights).text
             seconds[number] += process_time() - start
             arcs[number] += result.lattices[0].num_arcs if result.lattices else 0
             best.append(_best_score(result))
-        for number, found in enumerate(best):
-            worse[number] += found < best[-1] - LOST
+        for number, best_score in enumerate(best):
+            worse[number] += best_score < best[-1] - LOST
     if not frames:
         raise BenchmarkError("the recordings are too short to recognise anything in them")
     # A recording that is too short to have features has no text: all its words are deleted.
     references = {source.name: references[source.name] for source in sources}
     return [
-        Width(factor, beam, score(references, found), spent / audio, lost, count / frames)
-        for factor, beam, found, spent, lost, count in zip(
+        Width(
+            factor, beam, score(references, hypotheses), cpu_seconds / audio, lost, count / frames
+        )
+        for factor, beam, hypotheses, cpu_seconds, lost, count in zip(
             WIDTHS, beams, texts, seconds, worse, arcs, strict=True
         )
     ]
@@ -190,9 +192,9 @@ def _scored(
     config, front = recogniser.frontend_config, recogniser.frontend
     for numbers in by_speaker(sources):
         names = [sources[number].name for number in numbers]
-        heard = [torch.cat([*sources[n].blocks(config.sampling_rate, BLOCK)]) for n in numbers]
-        seconds = [len(samples) / config.sampling_rate for samples in heard]
-        features = [_features(front, samples) for samples in heard]
+        waveforms = [torch.cat([*sources[n].blocks(config.sampling_rate, BLOCK)]) for n in numbers]
+        seconds = [len(samples) / config.sampling_rate for samples in waveforms]
+        features = [_features(front, samples) for samples in waveforms]
         if isinstance(recogniser, SpeakerRecogniser):
             for number, scores in recogniser.log_likelihoods(features):
                 yield _Scored(names[number], scores, seconds[number])
@@ -222,22 +224,22 @@ def _best_score(result: SearchResult) -> float:
 def table(widths: Sequence[Width]) -> list[str]:
     """Return a table of all widths, and what doubling the bundle's beam changes."""
     lines = ["  width  beam   active    WER  errors  real-time factor  worse path  arcs per frame"]
-    for one in widths:
-        mark = "*" if one.factor == 1 else " "
+    for width in widths:
+        mark = "*" if width.factor == 1 else " "
         lines.append(
-            f"{mark} {one.factor:5.2f} {one.beam.search:5.1f} {one.beam.max_active:8d}"
-            f" {one.score.percent:6.2f} {one.score.errors:7d} {one.real_time_factor:17.4f}"
-            f" {one.worse:11d} {one.arcs_per_frame:15.1f}"
+            f"{mark} {width.factor:5.2f} {width.beam.search:5.1f} {width.beam.max_active:8d}"
+            f" {width.score.percent:6.2f} {width.score.errors:7d} {width.real_time_factor:17.4f}"
+            f" {width.worse:11d} {width.arcs_per_frame:15.1f}"
         )
-    own, widest = next(one for one in widths if one.factor == 1), widths[-1]
-    change = own.score.errors - widest.score.errors
-    share = 100 * abs(change) / max(1, own.score.errors)
+    default, widest = next(width for width in widths if width.factor == 1), widths[-1]
+    change = default.score.errors - widest.score.errors
+    share = 100 * abs(change) / max(1, default.score.errors)
     return [
         *lines,
         "* the bundle's own. Worse path: utterances with a worse best path than at the widest.",
         f"At {widest.factor:g} times the bundle's beam there are {abs(change)}"
-        f" {'fewer' if change >= 0 else 'more'} of {own.score.errors} errors ({share:.1f} %),"
-        f" and {own.worse} of {len(own.score.utterances)} utterances have a better path.",
+        f" {'fewer' if change >= 0 else 'more'} of {default.score.errors} errors ({share:.1f} %),"
+        f" and {default.worse} of {len(default.score.utterances)} utterances have a better path.",
     ]
 
 
@@ -245,17 +247,17 @@ def figure(widths: Sequence[Width]) -> bytes:
     """Draw error rate against real-time factor, a point for each width, as PNG."""
     drawn = Figure(figsize=(6, 4), layout="constrained")
     axes = drawn.add_subplot()
-    factors = [one.real_time_factor for one in widths]
-    rates = [one.score.percent for one in widths]
+    factors = [width.real_time_factor for width in widths]
+    rates = [width.score.percent for width in widths]
     axes.plot(factors, rates, "o-", color="#2a6fbb")
-    for one, x, y in zip(widths, factors, rates, strict=True):
+    for width, x, y in zip(widths, factors, rates, strict=True):
         axes.annotate(
-            f"{one.beam.search:.3g}, {one.beam.max_active:,}",
+            f"{width.beam.search:.3g}, {width.beam.max_active:,}",
             (x, y),
             textcoords="offset points",
             xytext=(4, 6),
             fontsize=8,
-            fontweight="bold" if one.factor == 1 else "normal",
+            fontweight="bold" if width.factor == 1 else "normal",
         )
     axes.set_xscale("log")
     axes.set_xlabel("real-time factor of search and rescoring, one core")

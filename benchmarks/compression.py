@@ -50,8 +50,8 @@ def bits_per_element(density: float) -> float:
     Args:
       density: share of the elements that are sent, all equally likely.
     """
-    rest = 1 - density
-    index_bits = -(density * math.log2(density) + rest * math.log2(rest))
+    density_below = 1 - density
+    index_bits = -(density * math.log2(density) + density_below * math.log2(density_below))
     return index_bits / density + 1
 
 
@@ -115,6 +115,6 @@ class _Task:
         return message
 
     def _clear(self) -> None:
-        before = process_time()
+        begin = process_time()
         self._residual.zero_()
-        self.preparing += process_time() - before
+        self.preparing += process_time() - begin

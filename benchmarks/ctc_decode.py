@@ -92,9 +92,11 @@ def measure(
         for mode in modes:
             for width in widths:
                 config = WordsConfig(width, mode, LM_WEIGHT, WORD_BONUS, MARGIN)
-                ours = WordsDecoder(task.units, task.dictionary, ngrams, config)
+                decoder = WordsDecoder(task.units, task.dictionary, ngrams, config)
                 decoders = {
-                    OURS: lambda ours=ours: [ours.decode(x)[0].text for x in task.posteriors]
+                    OURS: lambda decoder=decoder: [
+                        decoder.decode(x)[0].text for x in task.posteriors
+                    ]
                 }
                 try:
                     flashlight = FlashlightDecoder(
@@ -126,11 +128,11 @@ def _compare(
     decoders: dict[str, Callable[[], list[str]]],
     clock: Callable[[], float],
 ) -> list[Row]:
-    found: dict[str, list[str]] = {}
+    texts_by_case: dict[str, list[str]] = {}
 
     def case(name: str) -> Case:
         def run() -> float:
-            found[name] = decoders[name]()
+            texts_by_case[name] = decoders[name]()
             return float(len(task.posteriors) * FRAMES * width)
 
         return Case(name, run)
@@ -146,7 +148,7 @@ def _compare(
             float(np.mean([text_score(task, mode, i, t) for i, t in enumerate(texts)])),
             score(references, {str(i): text for i, text in enumerate(texts)}).percent,
         )
-        for name, texts in found.items()
+        for name, texts in texts_by_case.items()
     ]
 
 
@@ -173,33 +175,34 @@ def text_score(task: SyntheticCtcTask, mode: str, utterance: int, text: str) -> 
 
 def compare_with_others(rows: Sequence[Row]) -> list[str]:
     """Compare with the target, and with others at the same width and at an equal score."""
-    found = []
+    remarks = []
     for mode in dict.fromkeys(row.mode for row in rows):
-        own = {row.width: row for row in rows if (row.mode, row.decoder) == (mode, OURS)}
-        if TARGET_WIDTH in own:
-            met = "met" if own[TARGET_WIDTH].microseconds <= TARGET else "missed"
-            found.append(
-                f"{mode}: {own[TARGET_WIDTH].microseconds:.2f} us per frame and prefix at width"
-                f" {TARGET_WIDTH} (target: at most {TARGET}, {met})"
+        rows_by_width = {row.width: row for row in rows if (row.mode, row.decoder) == (mode, OURS)}
+        if TARGET_WIDTH in rows_by_width:
+            met = "met" if rows_by_width[TARGET_WIDTH].microseconds <= TARGET else "missed"
+            remarks.append(
+                f"{mode}: {rows_by_width[TARGET_WIDTH].microseconds:.2f} us per frame and prefix "
+                f"at width {TARGET_WIDTH} (target: at most {TARGET}, {met})"
             )
-        others = [row for row in rows if row.mode == mode and row.decoder != OURS]
-        for other in sorted(others, key=lambda row: (row.decoder, row.width)):
-            ours = own[other.width]
-            found.append(
-                f"{mode}, width {other.width}: {ours.microseconds / other.microseconds:.2f} of"
-                f" {other.decoder}'s time (scores {ours.score:.2f}, {other.score:.2f});"
-                f" {_at_equal_score(own, other)}"
+        peer_rows = [row for row in rows if row.mode == mode and row.decoder != OURS]
+        for peer_row in sorted(peer_rows, key=lambda row: (row.decoder, row.width)):
+            toolkit_row = rows_by_width[peer_row.width]
+            remarks.append(
+                f"{mode}, width {peer_row.width}: "
+                f"{toolkit_row.microseconds / peer_row.microseconds:.2f} of {peer_row.decoder}'s "
+                f"time (scores {toolkit_row.score:.2f}, {peer_row.score:.2f});"
+                f" {_at_equal_score(rows_by_width, peer_row)}"
             )
-    return found
+    return remarks
 
 
-def _at_equal_score(own: dict[int, Row], other: Row) -> str:
+def _at_equal_score(rows_by_width: dict[int, Row], peer_row: Row) -> str:
     """Compare another decoder with ours at the narrowest width that scores at least as well."""
-    enough = [width for width, row in own.items() if row.score >= other.score - EQUAL]
+    enough = [width for width, row in rows_by_width.items() if row.score >= peer_row.score - EQUAL]
     if not enough:
         return "no width of ours scores as well"
     width = min(enough)
-    ratio = own[width].microseconds * width / (other.microseconds * other.width)
+    ratio = rows_by_width[width].microseconds * width / (peer_row.microseconds * peer_row.width)
     return f"at equal score, by our width {width}, {ratio:.2f}"
 
 
@@ -265,10 +268,10 @@ def command(
     for note in notes:
         console.print(note)
     if json_file is not None:
-        plain = {
+        report = {
             "rows": [asdict(row) for row in rows],
             "notes": notes,
             "machine": machine(),
             "versions": versions(),
         }
-        write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
+        write_atomically(json_file, json.dumps(report, indent=1) + "\n")

@@ -42,7 +42,7 @@ class Flashlight:
                 trie.insert([*spelling, self._space], number, score)
             trie.smear(SmearingMode.MAX)
 
-    def made(self, options: dict[str, Any]) -> Decode:
+    def make_decoder(self, options: dict[str, Any]) -> Decode:
         """Return the decoder of a width and weights."""
         from flashlight.lib.text.decoder import (
             CriterionType,
@@ -68,8 +68,8 @@ class Flashlight:
         )  # fmt: skip
 
         def decode(log_probs: np.ndarray) -> str:
-            found = decoder.decode(log_probs.ctypes.data, *log_probs.shape)
-            words = [n for n in found[0].words if n >= 0] if found else []
+            results = decoder.decode(log_probs.ctypes.data, *log_probs.shape)
+            words = [n for n in results[0].words if n >= 0] if results else []
             return " ".join(self._words.get_entry(n) for n in words)
 
         return decode
@@ -90,7 +90,7 @@ class Pyctcdecode:
         self._make, self._kenlm = LanguageModel, kenlm.Model(arpa)
         self._unigrams = list(self._words)
 
-    def made(self, options: dict[str, Any]) -> Decode:
+    def make_decoder(self, options: dict[str, Any]) -> Decode:
         """Return the decoder of a width and weights; other words than the dictionary's cost 1,000.
 
         It knows no dictionary without a language model. Symbols are pruned as by default, below a
@@ -121,10 +121,10 @@ def main(name: str, task_file: str, arpa: str, out: str) -> None:
     engine = DECODERS[name](task, arpa)
     print("ready", flush=True)
     for line in sys.stdin:
-        decode = engine.made(json.loads(line))
-        before = process_time()
+        decode = engine.make_decoder(json.loads(line))
+        begin = process_time()
         texts = [decode(x) for x in utterances]
-        seconds = process_time() - before
+        seconds = process_time() - begin
         with open(out, "w", encoding="utf-8") as file:
             json.dump(texts, file)
         print(seconds, flush=True)

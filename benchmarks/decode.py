@@ -19,7 +19,7 @@ from benchmarks.synthetic import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.config import DecodeConfig
 from toolkit.engines import EngineError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import engine, search_best_paths, search_with_retries, searching_with
@@ -129,8 +129,11 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
         "torchaudio's lexicon decoder is for characters with a blank (CTC), not senones: no row.",
     ]
     points = {row.name: (1 / row.rate, errors[row.name]) for row in table.rows}
-    for figure, mine, theirs in ((LARGEST, BEST_PATH, FASTER_DECODER), (LARGEST_K2, OURS, K2)):
-        if ratios := ratios_at_equal_wer(points, mine, theirs):
+    for figure, toolkit_name, peer_name in (
+        (LARGEST, BEST_PATH, FASTER_DECODER),
+        (LARGEST_K2, OURS, K2),
+    ):
+        if ratios := ratios_at_equal_wer(points, toolkit_name, peer_name):
             table = table.with_figures({figure: max(ratios.values())})
             parts = (f"{ratio:.2f} at {wer:.2f} %" for wer, ratio in ratios.items())
             notes.append(f"{figure}, each at its fastest beam: {', '.join(parts)}.")
@@ -138,7 +141,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
 
 
 def ratios_at_equal_wer(
-    rows: Mapping[str, tuple[float, float]], mine: str, theirs: str
+    rows: Mapping[str, tuple[float, float]], toolkit_name: str, peer_name: str
 ) -> dict[float, float]:
     """Compare two searches at equal error rates, each at its fastest beam.
 
@@ -149,16 +152,18 @@ def ratios_at_equal_wer(
     Returns:
       Our time divided by theirs, by WER; empty if no WER is reached by both.
     """
-    names = [name.split("{")[0] for name in (mine, theirs)]
-    ours, peers = ([v for row, v in rows.items() if row.startswith(name)] for name in names)
+    names = [name.split("{")[0] for name in (toolkit_name, peer_name)]
+    toolkit_values, peers = (
+        [v for row, v in rows.items() if row.startswith(name)] for name in names
+    )
     if not peers:
         return {}
-    lowest = min(wer for _, wer in ours + peers)
+    lowest = min(wer for _, wer in toolkit_values + peers)
     ratios = {}
     for goal in (lowest, *sorted({wer for _, wer in peers if lowest * EQUAL < wer <= USEFUL})):
         fastest = [
             min((factor for factor, wer in points if wer <= goal * EQUAL), default=None)
-            for points in (ours, peers)
+            for points in (toolkit_values, peers)
         ]
         if None not in fastest:
             ratios[goal] = fastest[0] / fastest[1]
@@ -235,37 +240,37 @@ class _Task:
 
         return Case(name, run)
 
-    def ours(self, beam: float) -> list[list[int]]:
+    def decode_with_toolkit(self, beam: float) -> list[list[int]]:
         """Decode as the recipes do; return the word ids of every utterance."""
         config = DecodeConfig(beam=Beam(beam, LATTICE_BEAM, max_active=MAX_ACTIVE))
-        found = []
+        hypotheses = []
         for scores in self.inputs.scores:
             lattice, _ = search_with_retries(scores, self._graph, config.beams())
             best = lattice and ScoredLattice.of(lattice, scores, 1.0).best_words(Weights(1.0))
-            found.append(best or [])
-        return found
+            hypotheses.append(best or [])
+        return hypotheses
 
     def best_path(self, beam: float) -> list[list[int]]:
         """Find the best path alone."""
         beams = DecodeConfig(beam=Beam(beam, max_active=MAX_ACTIVE)).beams()
-        found = []
+        hypotheses = []
         for scores in self.inputs.scores:
             for wider in beams:
                 [path] = search_best_paths([scores], [self._graph], wider)
                 if path is not None:
                     break
-            found.append(path.words if path else [])
-        return found
+            hypotheses.append(path.words if path else [])
+        return hypotheses
 
     def k2(self, beam: float) -> list[list[int]]:
         """Decode as `ours` with k2's search."""
         with searching_with("k2"):
-            return self.ours(beam)
+            return self.decode_with_toolkit(beam)
 
-    def wer(self, found: list[list[int]]) -> float:
+    def wer(self, hypotheses: list[list[int]]) -> float:
         """Return the word error rate in percent."""
-        numbers = [str(i) for i in range(len(found))]
-        hypotheses = [" ".join(map(self.inputs.words.symbol, words)) for words in found]
+        numbers = [str(i) for i in range(len(hypotheses))]
+        hypotheses = [" ".join(map(self.inputs.words.symbol, words)) for words in hypotheses]
         references = dict(zip(numbers, self.inputs.references, strict=True))
         return score(references, dict(zip(numbers, hypotheses, strict=True))).percent
 

@@ -14,11 +14,12 @@ from toolkit.align.scorer import ScoredUtterance, map_utterances
 from toolkit.decode.config import DecodeConfig
 from toolkit.environment import usable_cpus
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.processes.devices import one_thread
 
@@ -61,12 +62,12 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
                 return []
             return ScoredLattice.of(lattice, scores, 1.0).best_words(Weights(1.0))
 
-        found: dict[str, list[list[int]]] = {}
+        hypotheses_by_case: dict[str, list[list[int]]] = {}
 
         def overlapped(name: str, scores: bool) -> Callable[[], float]:
             def run() -> float:
                 scorer.computes = scores
-                found[name] = list(map_utterances(decode, scorer, ids, threads))
+                hypotheses_by_case[name] = list(map_utterances(decode, scorer, ids, threads))
                 return scorer.seconds
 
             return run
@@ -90,7 +91,11 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         )
     rates = {row.name: row.rate for row in table.rows}
     best = min(rates[NETWORK], rates[search])
-    same = "the same words" if found[search] == found[OVERLAPPED] else "OTHER WORDS"
+    same = (
+        "the same words"
+        if hypotheses_by_case[search] == hypotheses_by_case[OVERLAPPED]
+        else "OTHER WORDS"
+    )
     return table.with_notes(
         f"{UTTERANCES} synthetic utterances, {scorer.seconds / 60:.1f} min; a graph of"
         f" {graph.num_states:,} states; {network.layers} x {network.hidden},"

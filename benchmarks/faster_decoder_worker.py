@@ -33,8 +33,8 @@ def make_graph(arcs: np.ndarray, written: np.ndarray, scores: np.ndarray) -> kal
 def decode(decoder: kaldi_decoder.FasterDecoder, scores: np.ndarray) -> list[int]:
     """Return the output labels of the best path, or of the best partial one if none is complete."""
     decoder.decode(kaldi_decoder.DecodableCtc(scores))
-    found, path = decoder.get_best_path()
-    return list(kaldifst.get_linear_symbol_sequence(path)[2]) if found else []
+    is_decoded, path = decoder.get_best_path()
+    return list(kaldifst.get_linear_symbol_sequence(path)[2]) if is_decoded else []
 
 
 def main(task_file: str, out: str) -> None:
@@ -48,9 +48,9 @@ def main(task_file: str, out: str) -> None:
         beam, max_active = line.split()
         options = kaldi_decoder.FasterDecoderOptions(beam=float(beam), max_active=int(max_active))
         decoder = kaldi_decoder.FasterDecoder(graph, options)
-        before = process_time()
+        begin = process_time()
         paths = [decode(decoder, x) for x in scores]
-        seconds = process_time() - before
+        seconds = process_time() - begin
         with open(out, "w") as file:
             json.dump(paths, file)
         print(seconds, flush=True)

@@ -73,7 +73,7 @@ def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
     from toolkit.features.frontend import Frontend
     from toolkit.features.shards import write_shard
 
-    ours, by_torch = Frontend(FrontendConfig()), Frontend(FrontendConfig(), "torch")
+    frontend, by_torch = Frontend(FrontendConfig()), Frontend(FrontendConfig(), "torch")
     lhotse = Fbank()
     window = torch.hann_window(400)
     samples = [load_cut_audio(cut) for cut in cuts]
@@ -87,16 +87,16 @@ def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
 
         return Case(name, run)
 
-    def write(some: "Sequence[MonoCut]") -> float:
-        utterances = ((cut, "noise", ours(load_cut_audio(cut))) for cut in some)
-        write_shard(folder, 0, utterances, ours.config)
-        return seconds * len(some)
+    def write(cuts_of_shard: "Sequence[MonoCut]") -> float:
+        utterances = ((cut, "noise", frontend(load_cut_audio(cut))) for cut in cuts_of_shard)
+        write_shard(folder, 0, utterances, frontend.config)
+        return seconds * len(cuts_of_shard)
 
     cases = [
         case("torch, samples to features", by_torch, samples),
-        case("ours, samples to features", ours, samples),
+        case("ours, samples to features", frontend, samples),
         case("ours, FLAC to samples", load_cut_audio, cuts),
-        case("ours, FLAC to features", lambda cut: ours(load_cut_audio(cut)), cuts),
+        case("ours, FLAC to features", lambda cut: frontend(load_cut_audio(cut)), cuts),
         Case(TO_SHARD, lambda: write(cuts)),
         case("lhotse, samples to features", lambda x: lhotse.extract(x, RATE), samples),
         case("lhotse, FLAC to features", lambda cut: cut.compute_features(lhotse), cuts),
@@ -106,7 +106,7 @@ def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
             samples,
         ),
     ]
-    if ours.engine == "kaldifeat":
+    if frontend.engine == "kaldifeat":
         scaled = [x * 32768 for x in samples]
         cases.insert(0, case(KALDIFEAT, _kaldifeat(), scaled))
     return cases

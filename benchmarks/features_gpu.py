@@ -59,8 +59,8 @@ def measure(device: str) -> Table:
             list(map_in_threads(load_cut_audio, cuts, jobs, 2 * jobs))
 
         def stored() -> None:
-            found = features_on_device(cuts, batched, jobs)
-            utterances = ((cut, "noise", x) for cut, x in zip(cuts, found, strict=True))
+            features = features_on_device(cuts, batched, jobs)
+            utterances = ((cut, "noise", x) for cut, x in zip(cuts, features, strict=True))
             write_shard(folder / "shards", 0, utterances, batched.config)
 
         cases = [
@@ -85,9 +85,9 @@ def measure(device: str) -> Table:
     )
 
 
-def _case(name: str, work: Callable[[], object], files: int) -> Case:
+def _case(name: str, function: Callable[[], object], files: int) -> Case:
     def run() -> float:
-        work()
+        function()
         return SECONDS * files
 
     return Case(name, run)

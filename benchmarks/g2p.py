@@ -37,12 +37,12 @@ class Guessed:
 def compare(guesses: dict[str, Pronunciation], lexicon: Lexicon) -> Guessed:
     """Count the errors of guesses, () for none, against the pronunciations in a lexicon."""
     rows = [(word, phones) for word in guesses for phones in lexicon[word]]
-    right, given = [phones for _, phones in rows], [guesses[word] for word, _ in rows]
-    splits = align_all(right, given)[1].sum(axis=1).tolist()
+    references, hypotheses = [phones for _, phones in rows], [guesses[word] for word, _ in rows]
+    splits = align_all(references, hypotheses)[1].sum(axis=1).tolist()
     nearest: dict[str, tuple[int, int]] = {}
     for (word, phones), errors in zip(rows, splits, strict=True):
-        found = errors, -len(phones)
-        nearest[word] = min(nearest.get(word, found), found)
+        candidate = errors, -len(phones)
+        nearest[word] = min(nearest.get(word, candidate), candidate)
     return Guessed(
         words=len(guesses),
         wrong=sum(errors > 0 for errors, _ in nearest.values()),
@@ -65,22 +65,22 @@ def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     Example:
       python -m benchmarks g2p --held-out 2000
     """
-    known = (
+    pronunciations = (
         Lexicon.from_cmudict()
         if lexicon is None
         else read_dictionary(lexicon, strip_stress=True).lexicon
     )
-    words = sorted(word for word in known if spellable(word))
+    words = sorted(word for word in pronunciations if spellable(word))
     if not 0 < held_out < len(words):
         raise click.UsageError(f"--held-out has to be between 0 and the {len(words)} words")
     random.Random(seed).shuffle(words)
     chosen = words[:held_out]
     with one_thread():
         began = process_time()
-        model = G2p.train(known, exclude=set(chosen))
+        model = G2p.train(pronunciations, exclude=set(chosen))
         trained = process_time()
-        found = model.guess(chosen)
+        guessed = model.guess(chosen)
         ended = process_time()
-    guesses = {word: found[word].phones if word in found else () for word in chosen}
-    click.echo(f"{len(words) - held_out} words to learn from: {compare(guesses, known)}")
+    guesses = {word: guessed[word].phones if word in guessed else () for word in chosen}
+    click.echo(f"{len(words) - held_out} words to learn from: {compare(guesses, pronunciations)}")
     click.echo(f"training {trained - began:.0f} s, guessing {ended - trained:.0f} s")

@@ -57,8 +57,8 @@ def command(model: Path, ref: Path, rounds: int, audio: tuple[str, ...]) -> None
       python -m benchmarks int8 --model exp/ctc-demo/final --ref exp/ctc-demo/data/dev.jsonl \\
         exp/ctc-demo/data/dev.jsonl
     """
-    with tempfile.TemporaryDirectory() as work, one_thread():
-        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(work))
+    with tempfile.TemporaryDirectory() as temporary, one_thread():
+        sources = Inputs().sources(audio, sys.stdin and sys.stdin.buffer, Path(temporary))
         rows = measure(Bundle(model).choose(), sources, read_transcripts(ref).texts, rounds)
     for line in table(rows):
         click.echo(line)
@@ -99,16 +99,19 @@ def measure(
 
     cases = [Case(name, lambda name=name: scored(name)) for name in recognisers]
     timed = compare(cases, "s of audio", FLOAT32, rounds, clock=process_time)
-    wanted = {name: references[name] for name in features}
+    chosen_references = {name: references[name] for name in features}
     return [
         Row(
             name,
-            score(wanted, {key: one.recognise_features(x).text for key, x in features.items()}),
+            score(
+                chosen_references,
+                {key: recogniser.recognise_features(x).text for key, x in features.items()},
+            ),
             1 / timed.row(name).rate,
             timed.row(name).ratio,
-            serialized_bytes(one.scorer.model) / 1e6,
+            serialized_bytes(recogniser.scorer.model) / 1e6,
         )
-        for name, one in recognisers.items()
+        for name, recogniser in recognisers.items()
     ]
 
 
@@ -120,9 +123,9 @@ def table(rows: Sequence[Row]) -> list[str]:
         f" {row.ratio:6.2f} {row.megabytes:10.2f}"
         for row in rows
     ]
-    own, other = rows
+    float_row, int8_row = rows
     changed = sum(
         a.hyp_text != b.hyp_text
-        for a, b in zip(own.score.utterances, other.score.utterances, strict=True)
+        for a, b in zip(float_row.score.utterances, int8_row.score.utterances, strict=True)
     )
-    return [*lines, f"{changed} of {len(own.score.utterances)} texts differ."]
+    return [*lines, f"{changed} of {len(float_row.score.utterances)} texts differ."]

@@ -51,8 +51,10 @@ def align(model: Any, graph: Any, features: np.ndarray) -> list[int]:
     """Return the pdfs [T] of the best path; empty if there is no path."""
     config = kaldi_hmm_gmm.AlignConfig(BEAM, RETRY_BEAM, False)
     scores = kaldi_hmm_gmm.DecodableAmDiagGmmUnmapped(model, features)
-    found = kaldi_hmm_gmm.align_utterance_wrapper(config, "", 1.0, graph, scores, 0, 0, 0, 0.0, 0)
-    return [label - 1 for label in found[5]]
+    alignment = kaldi_hmm_gmm.align_utterance_wrapper(
+        config, "", 1.0, graph, scores, 0, 0, 0, 0.0, 0
+    )
+    return [label - 1 for label in alignment[5]]
 
 
 def accumulate(model: Any, features: np.ndarray, pdfs: np.ndarray) -> float:
@@ -73,14 +75,14 @@ def main(task_file: str, out: str) -> None:
     features = np.split(task["features"], task["frame_bounds"])
     print("ready", flush=True)
     for line in sys.stdin:
-        before = process_time()
+        begin = process_time()
         if line.strip() == "align":
             paths = [align(model, graph, x) for graph, x in zip(graphs, features)]  # noqa: B905
-            seconds = process_time() - before
+            seconds = process_time() - begin
             np.save(out, np.array([pdf for path in paths for pdf in path]))
         elif line.strip() == "accumulate":
             likelihood = accumulate(model, task["features"], task["pdfs"])
-            seconds = process_time() - before
+            seconds = process_time() - begin
             np.save(out, np.array(likelihood))
         else:
             raise ValueError(line)

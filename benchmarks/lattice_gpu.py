@@ -13,7 +13,8 @@ from benchmarks.run import Case, Table, compare
 from benchmarks.synthetic import SyntheticSentences
 from toolkit.decode.config import LatticeConfig
 from toolkit.decode.denominators import search
-from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice, load_fst
 from toolkit.fsa.lattice_store import (
     LatticeStore,
@@ -22,7 +23,8 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
-from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel, with_lookahead
 from toolkit.train.config import TrainerConfig
 from toolkit.train.cross_entropy import cross_entropy
 from toolkit.train.sequence import LatticeBatch, SequenceLoss
@@ -81,9 +83,9 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
 
             return take
 
-        def case(title: str, work: Callable[[], object]) -> Case:
+        def case(title: str, function: Callable[[], object]) -> Case:
             def run() -> float:
-                work()
+                function()
                 synchronise(where)
                 return float(task.frames)
 
@@ -161,23 +163,30 @@ class _Task:
         spoken.sort(key=lambda sentence: -len(sentence.pdfs))
         path = language.graph(folder)
         graph = load_fst(path)
-        made = [search(CONFIG.acoustic_scale * one.scores, graph, CONFIG)[0] for one in spoken]
-        found = {f"{n:04d}": lattice for n, lattice in enumerate(made) if lattice is not None}
-        write_shard(shard_path(folder, 0), found, graph_index(graph), graph_digest(path))
+        searched = [
+            search(CONFIG.acoustic_scale * sentence.scores, graph, CONFIG)[0] for sentence in spoken
+        ]
+        lattices_by_name = {
+            f"{n:04d}": lattice for n, lattice in enumerate(searched) if lattice is not None
+        }
+        write_shard(shard_path(folder, 0), lattices_by_name, graph_index(graph), graph_digest(path))
         store = LatticeStore(folder, path)
-        kept = [(store.load(name), spoken[int(name)]) for name in found]
+        pairs = [(store.load(name), spoken[int(name)]) for name in lattices_by_name]
         self.classes = PdfClasses.of(language.senones)
         sizes = {**vars(network), "output_dim": language.senones.num_pdfs}
         self.network = LstmConfig(**sizes)
-        self.frames = sum(len(sentence.pdfs) for _, sentence in kept)
-        self.arcs = sum(int((x.labels > 0).sum()) for x, _ in kept) / self.frames
+        self.frames = sum(len(sentence.pdfs) for _, sentence in pairs)
+        self.arcs = sum(int((x.labels > 0).sum()) for x, _ in pairs) / self.frames
         self.batches = [
-            self._batch(kept[first : first + BATCH]) for first in range(0, len(kept), BATCH)
+            self._batch(pairs[first : first + BATCH]) for first in range(0, len(pairs), BATCH)
         ]
 
     def _batch(self, group: Sequence[tuple]) -> _Prepared:
         lattices, sentences = [x for x, _ in group], [sentence for _, sentence in group]
-        references, scores = [one.pdfs for one in sentences], [one.scores for one in sentences]
+        references, scores = (
+            [sentence.pdfs for sentence in sentences],
+            [sentence.scores for sentence in sentences],
+        )
         return _Prepared(lattices, references, scores, self.network)
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 
 SIZE = 2048
 GPU_SIZE = 8192
@@ -52,11 +52,11 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def synchronised(work: Any, device: torch.device) -> Callable[[], float]:
-    """Return a function that runs `work` and synchronises with the device."""
+def synchronised(case: Any, device: torch.device) -> Callable[[], float]:
+    """Return a function that runs `case` and synchronises with the device."""
 
     def run() -> float:
-        amount = work.run()
+        amount = case.run()
         synchronise(device)
         return amount
 
@@ -66,9 +66,9 @@ def synchronised(work: Any, device: torch.device) -> Callable[[], float]:
 def _median_seconds(product: Callable[[], float]) -> float:
     times = []
     for _ in range(4):
-        before = perf_counter()
+        begin = perf_counter()
         product()
-        times.append(perf_counter() - before)
+        times.append(perf_counter() - begin)
     return statistics.median(times[1:])
 
 

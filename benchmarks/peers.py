@@ -334,7 +334,7 @@ class CtcDecoderProcess(PeerProcess):
             lm = BackoffModel([names.get(word, word) for word in lm.vocabulary], lm.levels)
         arpa, task, self._texts = (folder / f"{name}.{end}" for end in ("arpa", "json", "texts"))
         write_arpa(lm, arpa)
-        plain = {
+        settings = {
             "symbols": list(units.symbols),
             "letters": letters,
             "space": units.symbols.index(" "),
@@ -343,7 +343,7 @@ class CtcDecoderProcess(PeerProcess):
             "spellings": spellings,
             "posteriors": [x.tolist() for x in posteriors],
         }
-        task.write_text(json.dumps(plain), encoding="utf-8")
+        task.write_text(json.dumps(settings), encoding="utf-8")
         arguments = (name, task, arpa, self._texts)
         super().__init__(name, python, "ctc_decoders_worker.py", arguments, CTC_DECODERS_TIMEOUT)
 
@@ -427,5 +427,5 @@ class FlashlightDecoder:
 
     def text(self, log_probs: np.ndarray) -> str:
         """Return the best text of posteriors [T, C]; empty if there is no hypothesis."""
-        found = self._decode(torch.from_numpy(log_probs)[None])[0]
-        return " ".join(found[0].words) if found else ""
+        labels = self._decode(torch.from_numpy(log_probs)[None])[0]
+        return " ".join(labels[0].words) if labels else ""

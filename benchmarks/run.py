@@ -56,7 +56,7 @@ class BenchmarkError(ToolkitError):
 
 
 def _machine() -> dict[str, Any]:
-    return {**machine(), "gpu": next((one.name for one in Accelerators().describe()), None)}
+    return {**machine(), "gpu": next((device.name for device in Accelerators().describe()), None)}
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ def compare(
     rates: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats):
         for case in cases if turn % 2 == 0 else reversed(cases):
-            before = clock()
+            begin = clock()
             amount = case.run()
-            rates[case.name].append(amount / (clock() - before))
+            rates[case.name].append(amount / (clock() - begin))
     return Table(
         unit=unit,
         baseline=baseline,

@@ -30,17 +30,17 @@ def synthetic_texts(utterances: int, seed: int = 0) -> tuple[Texts, Texts]:
     refs, hyps = {}, {}
     for number in range(utterances):
         spoken = rng.choices(vocabulary, k=rng.randint(5, 35))
-        found = []
+        sentences = []
         for word in spoken:
             chance = rng.random()
             if chance < _SHARES["inserted"]:
-                found.append(rng.choice(vocabulary))
+                sentences.append(rng.choice(vocabulary))
             chance = rng.random()
             if chance >= _SHARES["deleted"]:
                 wrong = chance < _SHARES["deleted"] + _SHARES["substituted"]
-                found.append(rng.choice(vocabulary) if wrong else word)
+                sentences.append(rng.choice(vocabulary) if wrong else word)
         id = f"s{number % SPEAKERS:02d}-{number:07d}"
-        refs[id], hyps[id] = " ".join(spoken), " ".join(found)
+        refs[id], hyps[id] = " ".join(spoken), " ".join(sentences)
     return refs, hyps
 
 
@@ -89,17 +89,17 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
     import jiwer
 
     refs, hyps = synthetic_texts(utterances)
-    spoken, found = list(refs.values()), list(hyps.values())
-    ours: dict[str, Score] = {}
+    spoken, hypotheses = list(refs.values()), list(hyps.values())
+    scores_by_method: dict[str, Score] = {}
 
     def run(name: str, unit: str, weights: Weights) -> float:
-        ours[name] = score(refs, hyps, unit, weights=weights)
+        scores_by_method[name] = score(refs, hyps, unit, weights=weights)
         return float(utterances)
 
     rates: dict[str, float] = {}
 
     def run_jiwer(name: str) -> float:
-        rates[name] = getattr(jiwer, name)(spoken, found)
+        rates[name] = getattr(jiwer, name)(spoken, hypotheses)
         return float(utterances)
 
     counts: list[tuple[int, int, int]] = []
@@ -118,8 +118,8 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
     if sclite():
         cases.append(Case("sclite, words", sctk))
     table = compare(cases, "utterances", _BASELINE, repeats, "Error rates of texts in memory")
-    _check_equal(ours, rates, counts)
-    words = ours["kaldi"].ref_units
+    _check_equal(scores_by_method, rates, counts)
+    words = scores_by_method["kaldi"].ref_units
     return table.with_notes(
         f"{utterances:,} utterances, {words:,} words; all programs count the same errors"
         + ("" if counts else "; sclite is not installed (Debian: sctk)"),
@@ -128,17 +128,24 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
 
 
 def _check_equal(
-    ours: dict[str, Score], rates: dict[str, float], counts: Sequence[tuple[int, int, int]]
+    scores_by_method: dict[str, Score],
+    rates: dict[str, float],
+    counts: Sequence[tuple[int, int, int]],
 ) -> None:
     for row, name in (("kaldi", "wer"), ("char", "cer")):
-        if abs(ours[row].percent - 100 * rates[name]) > 1e-9:
+        if abs(scores_by_method[row].percent - 100 * rates[name]) > 1e-9:
             raise BenchmarkError(
-                f"jiwer's {name} is {100 * rates[name]} %, the toolkit's {ours[row].percent} %"
+                f"jiwer's {name} is {100 * rates[name]} %, the toolkit's "
+                f"{scores_by_method[row].percent} %"
             )
-    own = ours["sclite"]
-    for found in counts:
-        if found != (own.insertions, own.deletions, own.substitutions):
+    sclite_score = scores_by_method["sclite"]
+    for peer_counts in counts:
+        if peer_counts != (
+            sclite_score.insertions,
+            sclite_score.deletions,
+            sclite_score.substitutions,
+        ):
             raise BenchmarkError(
-                f"sclite counts {found} insertions, deletions and substitutions, the toolkit "
-                f"{(own.insertions, own.deletions, own.substitutions)}"
+                f"sclite counts {peer_counts} insertions, deletions and substitutions, the toolkit "
+                f"{(sclite_score.insertions, sclite_score.deletions, sclite_score.substitutions)}"
             )

@@ -58,10 +58,10 @@ def command(model: Path, clients: int, threads: int | None, audio: tuple[Path, .
     from toolkit.environment import usable_cpus
 
     with _server(model, clients, threads) as (address, process):
-        before = _busy(psutil.Process(process.pid))
-        found, seconds = measure(address, audio, clients)
-        busy = _busy(psutil.Process(process.pid)) - before
-    click.echo(summary(found))
+        busy_before = _busy(psutil.Process(process.pid))
+        conversations, seconds = measure(address, audio, clients)
+        busy = _busy(psutil.Process(process.pid)) - busy_before
+    click.echo(summary(conversations))
     click.echo(
         f"{seconds:.0f} s of audio for each of {clients} clients on {usable_cpus()} processors:"
         f" {busy / (seconds * clients):.3f} s of processor time per second of audio"
@@ -133,18 +133,18 @@ async def _talk(stream: str, samples: bytes, rate: int) -> Conversation:
         return Conversation(" ".join(" ".join(words).split()), tuple(lags), monotonic() - sent[-1])
 
 
-def summary(found: Sequence[Conversation]) -> str:
+def summary(conversations: Sequence[Conversation]) -> str:
     """Return latencies in milliseconds, and whether all clients got the same words."""
-    lags = sorted(1000 * lag for one in found for lag in one.lags)
-    lasts = sorted(1000 * one.last for one in found)
-    texts = {one.text for one in found}
+    lags = sorted(1000 * lag for conversation in conversations for lag in conversation.lags)
+    lasts = sorted(1000 * conversation.last for conversation in conversations)
+    texts = {conversation.text for conversation in conversations}
     agree = "the same for all" if len(texts) == 1 else f"{len(texts)} different texts"
     return (
         f"result of a message: median {statistics.median(lags):.0f} ms, 99 % within"
         f" {lags[int(0.99 * (len(lags) - 1))]:.0f} ms, at most {lags[-1]:.0f} ms\n"
         f"last words after the end: median {statistics.median(lasts):.0f} ms, at most"
         f" {lasts[-1]:.0f} ms\n"
-        f"{len(found[0].text.split())} words, {agree}"
+        f"{len(conversations[0].text.split())} words, {agree}"
     )
 
 
@@ -158,13 +158,13 @@ def _server(
     command += [] if threads is None else ["--threads", str(threads)]
     with subprocess.Popen([*command, str(model)], stderr=subprocess.PIPE, text=True) as process:
         try:
-            said = []
+            results = []
             for line in process.stderr:
-                said.append(line)
+                results.append(line)
                 if line.startswith("open http://"):
                     break
             else:
-                raise BenchmarkError(f"the server did not start: {''.join(said)}")
+                raise BenchmarkError(f"the server did not start: {''.join(results)}")
             yield line.split()[1].rstrip(";"), process
         finally:
             process.terminate()

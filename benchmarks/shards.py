@@ -23,9 +23,9 @@ from toolkit.pipeline.shard_cache import CachedShards
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import make_cut
+from toolkit.ssl.config import SelectionConfig
 from toolkit.ssl.targets import KBest
 from toolkit.ssl.unlabelled import (
-    SelectionConfig,
     ShardFiles,
     Source,
     SubEpochs,
@@ -91,7 +91,7 @@ def _read(files: Path | ShardFiles, frames: int) -> float:
     zeros = torch.zeros(DIMENSION, dtype=torch.float64)
     normaliser = Normaliser(zeros, GlobalStats(1, zeros, zeros + 1))
     source = Source(shards, select(shards, SelectionConfig()))
-    data = SubEpochs([source], normaliser, None, 1, chunks.window, seed=0)
+    data = SubEpochs([source], normaliser, None, 1, chunks.shuffle_frames, seed=0)
     for _ in TeacherBatches(data, ChunkSampler(chunks, 0), seed=0).batches(0):
         pass
     return float(frames)

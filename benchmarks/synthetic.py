@@ -172,8 +172,8 @@ def random_tree(topology: Topology, leaves: int, rng: random.Random) -> Tree:
     def grow(first: int, count: int) -> Node:
         if count == 1:
             return Leaf(first, 0)
-        half, question = count // 2, frozenset(rng.sample(phones, len(phones) // 2))
-        yes, no = grow(first, half), grow(first + half, count - half)
+        half_count, question = count // 2, frozenset(rng.sample(phones, len(phones) // 2))
+        yes, no = grow(first, half_count), grow(first + half_count, count - half_count)
         return Split(rng.choice(("left", "right")), question, 0.0, 0, yes, no)
 
     for phone in phones:
@@ -247,8 +247,8 @@ class SyntheticSentences:
         senones = Senones(topology, random_tree(topology, leaves, random.Random(0)))
         generator = torch.Generator().manual_seed(0)
         phones = torch.randn(len(topology.phones) + 1, DIMENSIONS, generator=generator)
-        own = torch.randn(senones.num_pdfs, DIMENSIONS, generator=generator)
-        means = PHONE_SPREAD * phones[senones.phone_of_pdf] + PDF_SPREAD * own
+        pdf_means = torch.randn(senones.num_pdfs, DIMENSIONS, generator=generator)
+        means = PHONE_SPREAD * phones[senones.phone_of_pdf] + PDF_SPREAD * pdf_means
         return cls(speech.lang, senones, means)
 
     def words(self, rng: random.Random) -> Iterator[str]:
@@ -406,8 +406,10 @@ class SyntheticCtcTask:
         """
         rng = np.random.default_rng(seed)
         units = Characters()
-        known = [word for word in sorted(Lexicon.from_cmudict()) if word.isalpha()]
-        chosen = sorted(rng.choice(known, min(words, len(known)), replace=False).tolist())
+        dictionary_words = [word for word in sorted(Lexicon.from_cmudict()) if word.isalpha()]
+        chosen = sorted(
+            rng.choice(dictionary_words, min(words, len(dictionary_words)), replace=False).tolist()
+        )
         dictionary = Dictionary.of(chosen, units)
         language = _Language(dictionary.words, rng)
         text = [language.sentence(LENGTH) for _ in range(sentences)]
@@ -439,11 +441,11 @@ class _Language:
         self._sums = np.cumsum(chances / chances.sum())
 
     def sentence(self, length: int) -> list[str]:
-        word, found = self._any(), []
+        word, words = self._any(), []
         for _ in range(length):
-            found.append(self._words[word])
+            words.append(self._words[word])
             word = self._next(word)
-        return found
+        return words
 
     def utterance(self, units: Characters) -> str:
         """Draw words until another would exceed LABELS labels, but at least one."""

@@ -14,13 +14,15 @@ from benchmarks.run import Case, Table, Target, compare, rate_ratio
 from benchmarks.synthetic import NoiseFeatures
 from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
-from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
+from toolkit.models.config import LstmConfig, TdnnfConfig
+from toolkit.models.lstm import LstmModel, with_lookahead
+from toolkit.models.tdnnf import TdnnfModel
 from toolkit.processes.devices import choose_device, to_device
 from toolkit.train.batches import (
     Batch,
@@ -31,16 +33,10 @@ from toolkit.train.batches import (
     load_ahead,
     prefetched,
 )
-from toolkit.train.config import ChunkConfig, TrainerConfig, WholeUtteranceConfig
+from toolkit.train.config import ChunkConfig, LfmmiChunkConfig, TrainerConfig, WholeUtteranceConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.cross_entropy import cross_entropy
-from toolkit.train.lfmmi import (
-    LfmmiBatch,
-    LfmmiBatches,
-    LfmmiChunkConfig,
-    LfmmiChunkSampler,
-    LfmmiLoss,
-)
+from toolkit.train.lfmmi import LfmmiBatch, LfmmiBatches, LfmmiChunkSampler, LfmmiLoss
 from toolkit.train.trainer import Trainer
 
 PHONES = 40
@@ -100,7 +96,7 @@ class LatticeFreeSteps:
         noise = _Utterances(network.input_dim // 3, utterances, frames)
         senones = Senones.monophone(noise.topology.at_low_rate())
         times = {n: PhoneTimes.of(noise.states.load(n), noise.topology) for n in noise.ids}
-        sentences = [found.phones.tolist() for found in times.values()]
+        sentences = [word_times.phones.tolist() for word_times in times.values()]
         self.denominator = make_denominator(phone_ngram(sentences, PhoneNgramConfig(3)), senones)
         aligned = LowRateAlignments(noise.states, noise.topology, senones)
         corpus = Corpus([(noise, aligned)], noise, senones.num_pdfs)
@@ -144,8 +140,8 @@ class CriterionAlone:
     def run(self) -> float:
         """Compute value and gradient of one batch, and return its frames."""
         batch, scores = self._batch, self.scores.requires_grad_()
-        found = lfmmi(scores, batch.chunk_lengths, batch.numerators, self._denominator, LEAK)
-        found.objective.sum().backward()
+        result = lfmmi(scores, batch.chunk_lengths, batch.numerators, self._denominator, LEAK)
+        result.objective.sum().backward()
         return float(batch.frames)
 
 
@@ -270,7 +266,13 @@ def benchmark(
 def _large_batches(config: LstmConfig, folder: str, device: torch.device) -> dict[str, "_Steps"]:
     return {
         f"chunks of 32 frames, batch {size}, bfloat16": _Steps(
-            config, None, "bf16", STEPS["cuda"] // 4, folder, device, ChunkConfig(batch=size)
+            config,
+            None,
+            "bf16",
+            STEPS["cuda"] // 4,
+            folder,
+            device,
+            ChunkConfig(chunks_per_batch=size),
         )
         for size in LARGE_BATCHES
     }

@@ -11,12 +11,13 @@ from torch.nn import functional
 
 from benchmarks.limits import Gemm, synchronised
 from benchmarks.run import Case, Table, Target, compare, rate_ratio
-from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.config import CtcConfig
+from toolkit.models.ctc import CtcModel, output_lengths
 from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm, spread_rows
 from toolkit.processes.devices import choose_device
+from toolkit.train.config import CtcTrainingConfig
 from toolkit.train.ctc.objective import CtcLoss, ctc_losses
 from toolkit.train.ctc.readers import CtcBatch
-from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.optimizer import make_optimizer
 from toolkit.train.trainer import Trainer
 
@@ -118,7 +119,7 @@ def benchmark(
 
 
 def _noise(config: CtcConfig, size: int, frames: int) -> CtcBatch:
-    labels = min(LABELS, int(config.output_lengths(torch.tensor(frames))) // 2)
+    labels = min(LABELS, int(output_lengths(config, torch.tensor(frames))) // 2)
     return CtcBatch(
         ids=[f"utterance-{i}" for i in range(size)],
         inputs=torch.randn(size, frames, config.input_dim),
@@ -212,7 +213,7 @@ class _Part:
 def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Part]:
     """Return the parts in the order of `PARTS`."""
     model, size = CtcModel(config).to(device).train(), len(batch.ids)
-    lengths = config.output_lengths(batch.input_lengths)
+    lengths = output_lengths(config, batch.input_lengths)
     frames, blank = int(lengths[0]), config.output_dim - 1
 
     def leaf(width: int) -> Tensor:
@@ -271,10 +272,10 @@ def _skinny(hidden: int, rows: int, device: torch.device) -> float:
     x, weights = torch.randn(rows, hidden, device=device), torch.randn(hidden, 4 * hidden)
     y, weights = torch.zeros(rows, 4 * hidden, device=device), spread_rows(weights.to(device))
     for _ in range(2):
-        before = perf_counter()
+        begin = perf_counter()
         for _ in range(SKINNY_REPEATS):
             torch.mm(x, weights, out=y)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = perf_counter() - before
+        seconds = perf_counter() - begin
     return SKINNY_REPEATS * 8 * rows * hidden**2 / seconds

@@ -69,8 +69,8 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
         title = f"{len(audio)} recordings, {seconds:.0f} s"
         table = compare(cases, "s of audio", "whole", repeats, title, clock=process_time)
     different = [
-        f"{sum(a != b for a, b in zip(found, texts['whole'], strict=True))} of {len(audio)}"
-        for name, found in texts.items()
+        f"{sum(a != b for a, b in zip(text, texts['whole'], strict=True))} of {len(audio)}"
+        for name, text in texts.items()
         if name != "whole"
     ]
     factors = "; ".join(f"{row.name} {1 / row.rate:.4f}" for row in table.rows)

@@ -13,26 +13,37 @@ from recipes.steps.settings import (
     lattice_free,
     small_network,
 )
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, TriphoneConfig
+from toolkit.align.config import CorpusAlignConfig, EmConfig, LdaMlltConfig, TriphoneConfig
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.config import DecodeConfig
 from toolkit.features.config import EnhanceConfig, ExtractConfig, FrontendConfig
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.parallel.config import ParallelConfig
-from toolkit.pipeline.config import CacheConfig, ExecutorSection, RepartitionConfig, SelectConfig
-from toolkit.pipeline.prepare import PrepareConfig, TargetsSection
-from toolkit.ssl.recognition import RecognisedPhonesConfig, SelfTrainingConfig
-from toolkit.ssl.scheduled import ScheduledConfig
-from toolkit.ssl.teacher_evaluation import CalibrationConfig, ChoiceConfig
-from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.lfmmi import LfmmiConfig
-from toolkit.train.sequence import SequenceConfig
+from toolkit.pipeline.config import (
+    CacheConfig,
+    ExecutorSection,
+    PrepareConfig,
+    RepartitionConfig,
+    SelectConfig,
+    TargetsSection,
+)
+from toolkit.ssl.config import (
+    CalibrationConfig,
+    ChoiceConfig,
+    RecognisedPhonesConfig,
+    ScheduledConfig,
+    SelfTrainingConfig,
+)
+from toolkit.train.config import (
+    ChunkConfig,
+    CrossEntropyConfig,
+    LfmmiConfig,
+    SequenceConfig,
+    WholeUtteranceConfig,
+)
 
 ALIGNER = "lda_mllt"
 """The GMM system whose alignments are the targets of baseline and teacher."""
@@ -142,7 +153,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
     em = EmConfig(iterations=12, realign=(3, 6, 9), gaussians=gaussians, grow_until=9)
     lstm = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
     blstm = BlstmConfig(hidden=3 * hidden // 4, layers=3, dropout=0.2)
-    chunks = ChunkConfig(batch=32)
+    chunks = ChunkConfig(chunks_per_batch=32)
     return {
         "cepstra": _shards("plp"),
         "fbank": _shards("fbank"),
@@ -157,8 +168,8 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
         "repartition": RepartitionConfig(hours=0.05),
         "student": ScheduledConfig(
             epochs=8,
-            whole=WholeUtteranceConfig(epochs=2, initial_rate=2e-4, final_rate=1e-4),
-            hours=1.25,
+            whole_utterances=WholeUtteranceConfig(epochs=2, initial_rate=2e-4, final_rate=1e-4),
+            hours_per_sub_epoch=1.25,
             initial_rate=2e-3,
             final_rate=2e-4,
             amp="auto",
@@ -266,11 +277,11 @@ def full() -> Config:
         tri=TriphoneConfig(TreeConfig(max_leaves=4200), EmConfig(gaussians=40_000)),
         lda_mllt=LdaMlltConfig(TreeConfig(max_leaves=5000), EmConfig(gaussians=100_000)),
         align=CorpusAlignConfig(rounds=2),
-        baseline=CrossEntropyConfig(whole=whole, parallel=ssgd),
-        teacher=CrossEntropyConfig(model=BlstmConfig(), whole=whole, parallel=ssgd),
+        baseline=CrossEntropyConfig(whole_utterances=whole, parallel=ssgd),
+        teacher=CrossEntropyConfig(model=BlstmConfig(), whole_utterances=whole, parallel=ssgd),
         sequence=SequenceConfig(parallel=ssgd),
-        student=ScheduledConfig(hours=None, parallel=ParallelConfig("bmuf")),
-        self_trained=CrossEntropyConfig(whole=whole, parallel=ssgd),
+        student=ScheduledConfig(hours_per_sub_epoch=None, parallel=ParallelConfig("bmuf")),
+        self_trained=CrossEntropyConfig(whole_utterances=whole, parallel=ssgd),
     )
 
 

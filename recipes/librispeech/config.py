@@ -15,20 +15,27 @@ from recipes.steps.settings import (
     lattice_free,
     small_network,
 )
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
+from toolkit.align.config import (
+    CorpusAlignConfig,
+    EmConfig,
+    LdaMlltConfig,
+    MonophoneConfig,
+    SatConfig,
+    TriphoneConfig,
+)
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.config import DecodeConfig, NbestConfig, NeuralRescoringConfig
 from toolkit.features.config import ExtractConfig, FrontendConfig
-from toolkit.fsa.beam import Beam
-from toolkit.fsa.rescore import RescoreLimits
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.fsa.config import Beam, RescoreLimits
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.lstm import BlstmConfig, LstmConfig
-from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.language_model import NeuralLmConfig
+from toolkit.models.config import BlstmConfig, LstmConfig
+from toolkit.train.config import (
+    ChunkConfig,
+    CrossEntropyConfig,
+    NeuralLmConfig,
+    WholeUtteranceConfig,
+)
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
 """Learning rates chosen by the expected accuracy on held-out utterances. AN4: 0.837 before sMBR;
@@ -78,7 +85,9 @@ class Config(HybridConfig):
     the speaker's mean over all utterances."""
     blstm: CrossEntropyConfig = field(
         default_factory=lambda: CrossEntropyConfig(
-            model=BlstmConfig(), chunks=BIDIRECTIONAL_CHUNKS, whole=WholeUtteranceConfig(epochs=2)
+            model=BlstmConfig(),
+            chunks=BIDIRECTIONAL_CHUNKS,
+            whole_utterances=WholeUtteranceConfig(epochs=2),
         )
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
@@ -150,7 +159,7 @@ class Config(HybridConfig):
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
     """Return the training of three layers that one core can train in minutes."""
     model = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
-    return small_network(model, epochs, ChunkConfig(batch=32))
+    return small_network(model, epochs, ChunkConfig(chunks_per_batch=32))
 
 
 def _small_shards(kind: str) -> ExtractConfig:
@@ -181,7 +190,9 @@ def _small_systems(
         "senones": TreeConfig(max_leaves=senones),
         "chain_tree": TreeConfig(max_leaves=biphones, context=("left",)),
         "lfmmi": lattice_free(hours, chain_epochs),
-        "blstm": small_network(blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=32)),
+        "blstm": small_network(
+            blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, chunks_per_batch=32)
+        ),
         "sequence": SMALL_SEQUENCE,
         "cepstra": _small_shards("plp"),
         "fbank": _small_shards("fbank"),
@@ -267,7 +278,7 @@ def an4() -> Config:
         # log-mel energies.
         chain_features="both",
         # Epochs on whole utterances do not improve the network here and would be discarded.
-        ce=replace(_small_lstm(hidden=256, epochs=6), whole=WholeUtteranceConfig()),
+        ce=replace(_small_lstm(hidden=256, epochs=6), whole_utterances=WholeUtteranceConfig()),
         **gmms
         | {
             "mono": MonophoneConfig(),
@@ -294,7 +305,7 @@ def full() -> Config:
         lda_mllt=LdaMlltConfig(TreeConfig(max_leaves=5000), EmConfig(gaussians=100_000)),
         sat=SatConfig(TreeConfig(max_leaves=7000), EmConfig(gaussians=150_000)),
         align=CorpusAlignConfig(rounds=2),
-        ce=CrossEntropyConfig(whole=WholeUtteranceConfig(epochs=2)),
+        ce=CrossEntropyConfig(whole_utterances=WholeUtteranceConfig(epochs=2)),
     )
 
 

@@ -17,13 +17,15 @@ from toolkit.decode.config import (
 )
 from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig, Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import CtcConfig
 from toolkit.parallel.config import ParallelConfig
-from toolkit.train.ctc.readers import ReaderConfig
-from toolkit.train.ctc.records import RecordConfig
-from toolkit.train.ctc.training import CtcTrainingConfig
-from toolkit.train.language_model import NeuralLmConfig
-from toolkit.train.specaugment import UtteranceMaskConfig
+from toolkit.train.config import (
+    CtcTrainingConfig,
+    NeuralLmConfig,
+    ReaderConfig,
+    RecordConfig,
+    UtteranceMaskConfig,
+)
 from toolkit.tta.config import EQUAL_BATCH_WER, Dataset, TtaConfig
 
 
@@ -120,7 +122,7 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
-        records, model, masks = self.records, self.train.model, self.train.masks
+        records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
                 f"records.window={records.window} and records.stride={records.stride} are not the "
@@ -130,13 +132,13 @@ class Config:
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
                 raise ValueError(
-                    f"train.masks.warp and cepstra need mel filters, which {frontend.kind} has not:"
-                    " set both to 0"
+                    f"train.specaugment.warp and cepstra need mel filters, which {frontend.kind}"
+                    " has not: set both to 0"
                 )
             if min(masks.mel_bins, frontend.dimension) != frontend.mel_bins:
                 raise ValueError(
-                    f"train.masks.mel_bins={masks.mel_bins} are not the front end's: set it to"
-                    f" {frontend.mel_bins}"
+                    f"train.specaugment.mel_bins={masks.mel_bins} are not the front end's: set it"
+                    f" to {frontend.mel_bins}"
                 )
 
 
@@ -145,7 +147,7 @@ def _small_training(
     epochs: int,
     stride: int,
     dropout: float,
-    masks: UtteranceMaskConfig,
+    specaugment: UtteranceMaskConfig,
     warmup_steps: int = 100,
 ) -> CtcTrainingConfig:
     """Return a network of one convolution and three BLSTMs that one core can train in minutes.
@@ -172,11 +174,13 @@ def _small_training(
             bidirectional=True,
             dropout=dropout,
         ),
-        masks=masks,
+        specaugment=specaugment,
     )
 
 
-SMALL_READERS = ReaderConfig(batch=16, readers=1, buffer=8, order="buckets", shortest_first=1)
+SMALL_READERS = ReaderConfig(
+    utterances_per_batch=16, readers=1, buffer=8, order="buckets", shortest_first=1
+)
 """One reader process makes batches of 16 utterances of similar length."""
 
 
@@ -195,7 +199,9 @@ def demo() -> Config:
             stride=4,
             dropout=0.2,
             # Made-up voices differ by their formants.
-            masks=UtteranceMaskConfig(frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5),
+            specaugment=UtteranceMaskConfig(
+                frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
+            ),
         ),
         evaluation_width=64,
         evaluation=EvaluationConfig("words+lm", lm_weight=1.5, word_bonus=1.0),
@@ -219,7 +225,7 @@ def _on_seven_speeds(
         epochs=epochs,
         stride=3,
         dropout=0.3,
-        masks=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
+        specaugment=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
         warmup_steps=200,
     )
     return replace(
@@ -280,7 +286,10 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
         own,
         devices=devices,
         readers=replace(
-            own.readers, batch=batch // devices, readers=readers // devices, buffer=buffer
+            own.readers,
+            utterances_per_batch=batch // devices,
+            readers=readers // devices,
+            buffer=buffer,
         ),
         train=replace(own.train, amp="fp32", parallel=ParallelConfig("ssgd")),
     )
@@ -309,7 +318,7 @@ def _equal(config: Config) -> Config:
     """Return a platform's settings with the batch, beam and targets of the equal-batch study."""
     return replace(
         config,
-        readers=replace(config.readers, batch=EQUAL_BATCH // config.devices),
+        readers=replace(config.readers, utterances_per_batch=EQUAL_BATCH // config.devices),
         evaluation_width=64,
         tta=TtaConfig(wer=EQUAL_BATCH_WER),
     )

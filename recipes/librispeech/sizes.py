@@ -7,13 +7,11 @@ from typing import Any
 
 from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
 from recipes.steps.settings import SMALL_SEQUENCE, lattice_free
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
+from toolkit.align.config import EmConfig, LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
-from toolkit.hmm.tree_growing import TreeConfig
-from toolkit.models.lstm import BlstmConfig, LstmConfig
-from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.hmm.config import TreeConfig
+from toolkit.models.config import BlstmConfig, LstmConfig
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig, WholeUtteranceConfig
 
 
 @dataclass(frozen=True)
@@ -125,15 +123,17 @@ def _networks(size: Sizes) -> dict[str, Any]:
         model=LstmConfig(
             hidden=32 * round(size.hidden / 32), layers=layers, dropout=0.2 if small else 0.0
         ),
-        chunks=ChunkConfig(batch=batch),
-        whole=WholeUtteranceConfig(epochs=2),
+        chunks=ChunkConfig(chunks_per_batch=batch),
+        whole_utterances=WholeUtteranceConfig(epochs=2),
     )
     blstm = BlstmConfig(  # as in `mini`, four fifths of the LSTM's cells in each direction
         hidden=32 * round(size.hidden / 40), layers=layers, dropout=0.3 if small else 0.0
     )
     return {
         "ce": ce,
-        "blstm": replace(ce, model=blstm, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=batch)),
+        "blstm": replace(
+            ce, model=blstm, chunks=replace(BIDIRECTIONAL_CHUNKS, chunks_per_batch=batch)
+        ),
         "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
         "chain": True,
         "lfmmi": lattice_free(size.hours, 2 * ce.epochs),

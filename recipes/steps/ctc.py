@@ -55,7 +55,7 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
-from toolkit.lang.text import Normaliser as EnglishText
+from toolkit.lang.policy import EnglishRules as EnglishText
 from toolkit.lang.units import load_units, make_units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.neural_lm import NeuralLm
@@ -214,10 +214,10 @@ def training_plan(run: Run) -> TrainingPlan:
     plan = EvaluationPlan(
         *names,
         records=valid,
-        batch=run.config.readers.batch,
+        batch=run.config.readers.utterances_per_batch,
         pad_to=run.config.readers.pad_to,
         width=run.config.evaluation_width,
-        weight=run.config.train.weight,
+        weight=run.config.train.loss_per,
         evaluation=evaluation,
         **dictionary,
     )

@@ -18,7 +18,8 @@ from recipes.steps.decoding import (
     compose_graph,
 )
 from toolkit.align.adapt import LatticeSearch, adapt_speakers, refine_on_lattices
-from toolkit.align.corpus import CorpusAlignConfig, align_corpus
+from toolkit.align.config import CorpusAlignConfig
+from toolkit.align.corpus import align_corpus
 from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer
 from toolkit.align.train_gmm import (
@@ -31,9 +32,9 @@ from toolkit.align.train_gmm import (
 from toolkit.corpus.manifest import text_of
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.shards import FeatureStore
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS
 from toolkit.lang.lang import Lang
 from toolkit.lang.probabilities import estimate_probabilities

@@ -33,9 +33,9 @@ from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.discriminative import PdfClasses
 from toolkit.fsa.lattice_store import LatticeStore
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree_growing import TreeConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
 from toolkit.lang.policy import LmText, TextPolicy
@@ -44,8 +44,9 @@ from toolkit.models.scorer import NeuralScorer
 from toolkit.processes import ranks
 from toolkit.processes.ranks import on_rank_zero
 from toolkit.stages.run import Run
+from toolkit.train.config import CrossEntropyConfig
 from toolkit.train.corpus import Alignments
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.language_model import train_neural_lm
 from toolkit.train.lfmmi import AlignedPhones, train_lfmmi
 from toolkit.train.sequence import train_sequence

@@ -4,24 +4,30 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.em import EmConfig
-from toolkit.align.train_gmm import LdaMlltConfig, MonophoneConfig, TriphoneConfig
+from toolkit.align.config import (
+    CorpusAlignConfig,
+    EmConfig,
+    LdaMlltConfig,
+    MonophoneConfig,
+    TriphoneConfig,
+)
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig, Scope
-from toolkit.fsa.beam import Beam
-from toolkit.fsa.denominator import PhoneNgramConfig
-from toolkit.hmm.tree_growing import TreeConfig
+from toolkit.fsa.config import Beam, PhoneNgramConfig
+from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.models.lstm import BlstmConfig, LstmConfig
-from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.models.word_lstm import WordLstmConfig
-from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.language_model import NeuralLmConfig
-from toolkit.train.lfmmi import LfmmiChunkConfig, LfmmiConfig
-from toolkit.train.sequence import SequenceConfig, SequenceDataConfig
+from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig, WordLstmConfig
+from toolkit.train.config import (
+    ChunkConfig,
+    CrossEntropyConfig,
+    LatticeBatchConfig,
+    LfmmiChunkConfig,
+    LfmmiConfig,
+    NeuralLmConfig,
+    SequenceConfig,
+    WholeUtteranceConfig,
+)
 
 WIDE_BEAM = Beam(search=18.0, output=6.0, max_active=12_000)
 """For read books with 20,000 words: with 4,000 active states and a beam of 15 the WER of the
@@ -46,12 +52,15 @@ SHORT_MONO = MonophoneConfig(
 """Half of Kaldi's realignments, in less than half the time."""
 
 SMALL_LSTM_LM = NeuralLmConfig(
-    epochs=4, initial_rate=1e-2, batch=200, threads=1, model=WordLstmConfig(hidden=128)
+    epochs=4, initial_rate=1e-2, words_per_batch=200, threads=1, model=WordLstmConfig(hidden=128)
 )
 """For 50,000 words of text, a minute of a core."""
 
 SMALL_SEQUENCE = SequenceConfig(
-    threads=1, initial_rate=1e-4, final_rate=4e-5, data=SequenceDataConfig(batch=8)
+    threads=1,
+    initial_rate=1e-4,
+    final_rate=4e-5,
+    batches=LatticeBatchConfig(utterances_per_batch=8),
 )
 """Twice the batch size at twice the learning rate: 3,700 frames per second instead of 3,000."""
 
@@ -173,7 +182,7 @@ def small_network(
         average_epochs=3,
         model=model,
         chunks=chunks,
-        whole=WholeUtteranceConfig(epochs=2),
+        whole_utterances=WholeUtteranceConfig(epochs=2),
     )
 
 
@@ -208,7 +217,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         prefer_average=True,
         valid_utterances=0 if hours <= SMALL_UP_TO else 100,
         model=model,
-        pieces=LfmmiChunkConfig(
+        chunks=LfmmiChunkConfig(
             batch_frames=1600, left_context=model.context, right_context=model.context
         ),
         ngram=PhoneNgramConfig(order=3, extra_states=0)

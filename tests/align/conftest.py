@@ -93,14 +93,14 @@ class Training:
     }
 
     def __init__(self, speech, root) -> None:
-        from toolkit.align.em import EmConfig
-        from toolkit.align.train_gmm import (
+        from toolkit.align.config import (
+            EmConfig,
             LdaMlltConfig,
             MonophoneConfig,
             SatConfig,
             TriphoneConfig,
         )
-        from toolkit.hmm.tree_growing import TreeConfig
+        from toolkit.hmm.config import TreeConfig
 
         self.speech, self.root = speech, root
         tree = TreeConfig(max_leaves=40, min_gain=50.0, min_frames=20)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from toolkit.align import force_align as force_align_module
-from toolkit.align.force_align import AlignConfig, align_batched, force_align
+from toolkit.align.config import AlignConfig
+from toolkit.align.force_align import align_batched, force_align
 
 
 @pytest.mark.parametrize("frames", [1, 400, 10**6])

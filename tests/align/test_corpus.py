@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from tests.dummies import dummy_recording
-from toolkit.align.corpus import (
-    AlignmentFailuresError,
-    CorpusAlignConfig,
-    align_corpus,
-)
+from toolkit.align.config import CorpusAlignConfig
+from toolkit.align.corpus import AlignmentFailuresError, align_corpus
 from toolkit.align.store import AlignmentStore, MissingAlignmentError, read_table
 from toolkit.corpus.manifest import make_cut
 from toolkit.hmm.senones import Senones

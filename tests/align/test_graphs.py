@@ -3,7 +3,8 @@ import pickle
 import pytest
 import torch
 
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
+from toolkit.align.config import AlignConfig
+from toolkit.align.force_align import TranscriptGraphs, force_align
 from toolkit.fsa.fst import dump_fst
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology

@@ -13,7 +13,7 @@ from toolkit.align.adapt import (
 )
 from toolkit.align.force_align import TranscriptGraphs
 from toolkit.features.gmm_features import load_transforms, save_transforms
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import EPSILON, Fst, dump_fst, fst_from_arcs
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr

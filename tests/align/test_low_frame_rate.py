@@ -8,9 +8,9 @@ import torch
 from toolkit.align.store import AlignmentStore, LowRateAlignments, Outcome, write_shard
 from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.features.shards import FeatureStore
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree import Tree
-from toolkit.hmm.tree_growing import TreeConfig
 
 CONFIG = TreeConfig(max_leaves=24, min_gain=30.0, min_frames=20)
 LOST = "anna-04"

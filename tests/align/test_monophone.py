@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from toolkit.align.em import EmConfig, partition_utterances, training_data
-from toolkit.align.train_gmm import MonophoneConfig
+from toolkit.align.config import EmConfig, MonophoneConfig
+from toolkit.align.em import partition_utterances, training_data
 from toolkit.hmm.topology import Topology
 
 

@@ -10,14 +10,8 @@ import pytest
 import torch
 
 from toolkit.align import em as em_training
-from toolkit.align.em import (
-    EmConfig,
-    UnalignableError,
-    accumulate_gmm,
-    partition_utterances,
-    training_data,
-)
-from toolkit.align.force_align import AlignConfig
+from toolkit.align.config import AlignConfig, EmConfig
+from toolkit.align.em import UnalignableError, accumulate_gmm, partition_utterances, training_data
 from toolkit.processes.workers import WorkerPool
 from toolkit.startup import BLAS_VARIABLE
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.align.em import EmConfig, accumulate_gmm, partition_utterances, training_data
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
+from toolkit.align.config import AlignConfig, EmConfig
+from toolkit.align.em import accumulate_gmm, partition_utterances, training_data
+from toolkit.align.force_align import TranscriptGraphs, force_align
 from toolkit.lang.lang import Lang
 
 OTHER = {"AX": "AY", "AY": "AX", "BX": "BY", "BY": "BX"}

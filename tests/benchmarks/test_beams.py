@@ -16,7 +16,7 @@ from tests.decode.test_recogniser import speaker_bundle  # noqa: F401
 from toolkit.decode.config import DecodeConfig
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.score.wer import score
 
 OWN = WIDTHS.index(1.0)

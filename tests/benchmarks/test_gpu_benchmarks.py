@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from benchmarks import decode_gpu, features_gpu, lattice_gpu, limits, train
 from benchmarks import features_gpu as on_one_core
 from benchmarks.run import Case, compare, main
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 
 SMALL = LstmConfig(input_dim=12, output_dim=20, hidden=8, layers=1, lookahead=1)
 

@@ -3,8 +3,8 @@ import torch
 
 from benchmarks import limits, train
 from benchmarks.train import CriterionAlone, LatticeFreeSteps
-from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.models.tdnnf import TdnnfConfig
+from toolkit.models.config import LstmConfig, TdnnfConfig
+from toolkit.models.lstm import LstmModel
 
 SMALL = LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)
 

@@ -1,7 +1,8 @@
 import torch
 
 from benchmarks import limits, train_ctc
-from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.config import CtcConfig
+from toolkit.models.ctc import CtcModel
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = CtcConfig(

@@ -5,7 +5,8 @@ import json
 from click.testing import CliRunner
 
 from toolkit.cli import main
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
 
 

@@ -8,7 +8,7 @@ from recipes.librispeech.ctc_config import PROFILES as CTC
 from toolkit.config.fields import check_size, from_plain
 from toolkit.config.settings import ConfigError, apply_overrides, flatten, load_yaml, to_plain
 from toolkit.features.config import FrontendConfig
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 
 HUGE = 10**10
 
@@ -24,9 +24,9 @@ HUGE = 10**10
         "lda_mllt.splice",
         "ce.model.hidden",
         "ce.model.layers",
-        "ce.chunks.batch",
+        "ce.chunks.chunks_per_batch",
         "ce.chunks.left_context",
-        "ce.whole.batch_frames",
+        "ce.whole_utterances.batch_frames",
         "decode.beam.max_active",
         "gmm_decode.beam.max_active",
         "rescoring.order",

@@ -105,11 +105,10 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
     from toolkit.decode.config import DecodeConfig
     from toolkit.features.config import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
-    from toolkit.fsa.beam import Beam
-    from toolkit.models.lstm import BlstmConfig, LstmConfig
+    from toolkit.fsa.config import Beam
+    from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig
     from toolkit.models.scorer import save_priors
     from toolkit.models.store import make_model, save_model
-    from toolkit.models.tdnnf import TdnnfConfig
 
     torch.manual_seed(3)
     frontend = FrontendConfig(num_mel_bins=8)

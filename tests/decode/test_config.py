@@ -3,7 +3,7 @@ import math
 import pytest
 
 from toolkit.decode.config import DecodeConfig
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.config import EndpointConfig, WordsConfig
 from toolkit.decode.ctc import recogniser as scorer_module
-from toolkit.decode.ctc.align_folder import CtcAlignerFiles
+from toolkit.decode.ctc.aligner import CtcAlignerFiles
 from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
@@ -37,10 +37,11 @@ from toolkit.lang.ngram import estimate
 from toolkit.lang.policy import TextPolicy
 from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units import Characters
-from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.config import CtcConfig, WordLstmConfig
+from toolkit.models.ctc import CtcModel
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.store import save_model
-from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.models.word_lstm import WordLstm
 
 UNITS = Characters()
 WORDS = ("A", "ABBA", "AN", "BAND", "CAB", "DO", "DOG", "OX", "TO", "ZOO")

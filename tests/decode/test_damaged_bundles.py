@@ -14,7 +14,7 @@ from tests.decode.conftest import Recogniser, make_bundle
 from tests.decode.test_ctc_bundle import WORDS, noise
 from tests.decode.test_ctc_bundle import write as write_ctc
 from toolkit.align.aligner import GmmAligner, write_aligner_bundle
-from toolkit.align.em import EmConfig
+from toolkit.align.config import EmConfig
 from toolkit.decode.bundle import NetworkFiles, NeuralFiles, TunedSearch, write_speaker_bundle
 from toolkit.decode.config import DecodeConfig
 from toolkit.decode.recogniser import load_recogniser
@@ -23,7 +23,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
@@ -34,11 +34,11 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram import estimate
 from toolkit.lang.shortlist import Shortlist
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig, WordLstmConfig
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
-from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.models.word_lstm import WordLstm
 
 CEPSTRA, DIMENSION = 4, 6
 FLOATS = ("F16", "BF16", "F32", "F64")

@@ -10,10 +10,11 @@ from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
 from toolkit.decode.words import PENALTY, SilenceGate, silence_pdfs
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.phone_sets import RootGroup
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree_growing import TreeConfig, TreeStatistics, build_tree
+from toolkit.hmm.tree_growing import TreeStatistics, build_tree
 
 ZEROS = torch.zeros(16000)
 

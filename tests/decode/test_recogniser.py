@@ -7,7 +7,7 @@ import torch
 
 from tests.decode.conftest import make_bundle
 from tests.dummies import dummy_recording
-from toolkit.align.em import EmConfig
+from toolkit.align.config import EmConfig
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode import recogniser as recogniser_module
 from toolkit.decode.bundle import BundleError, NeuralFiles, TunedSearch, write_speaker_bundle
@@ -18,13 +18,14 @@ from toolkit.decode.search import DecoderFiles
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.shards import FAILED_CUTS, SHARDS, FeatureStore, write_manifest, write_shard
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.lang.arpa import write_binary
 from toolkit.lang.shortlist import Shortlist
+from toolkit.models.config import WordLstmConfig
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.models.word_lstm import WordLstm
 
 
 @pytest.fixture

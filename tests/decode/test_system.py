@@ -13,7 +13,7 @@ from toolkit.decode.config import DecodeConfig, NbestConfig
 from toolkit.decode.search import DecoderFiles, decode_store, real_time_factor, remove_lattices
 from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm, write_word_times
 from toolkit.errors import ToolkitError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.score.results import write_texts
 
@@ -177,8 +177,7 @@ def decode_twice(recogniser, out, **changes):
     from toolkit.decode.config import DecodeConfig
     from toolkit.decode.search import DecoderFiles
     from toolkit.decode.system import Pass, decode_passes
-    from toolkit.fsa.beam import Beam
-    from toolkit.fsa.rescore import RescoreLimits
+    from toolkit.fsa.config import Beam, RescoreLimits
     from toolkit.lang.arpa import write_binary
 
     big = recogniser.model([["YES", "YES"], ["NO", "NO"]] * 50 + recogniser.text, 3)
@@ -232,7 +231,7 @@ def test_the_large_model_decides_where_the_sound_leaves_doubt(recogniser, tmp_pa
 
 
 def test_utterances_that_meet_the_bound_are_counted(recogniser, tmp_path):
-    from toolkit.fsa.rescore import RescoreLimits
+    from toolkit.fsa.config import RescoreLimits
 
     limits = RescoreLimits(beam=1000.0, max_active=2)
     headline = decode_twice(recogniser, tmp_path / "out", rescoring=limits)
@@ -246,7 +245,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     from toolkit.decode.config import DecodeConfig, NbestConfig
     from toolkit.decode.search import DecoderFiles
     from toolkit.decode.system import write_nbest_and_ctm
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     out = tmp_path / "out"
@@ -298,7 +297,7 @@ def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path)
     from toolkit.decode.config import DecodeConfig, NbestConfig
     from toolkit.decode.search import DecoderFiles, remove_lattices
     from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
     from toolkit.lang.arpa import write_binary
 
     config = DecodeConfig(2.0, scales=(1.0,), penalties=(-0.5,), beam=Beam(1000.0, 1000.0))
@@ -348,7 +347,7 @@ def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
     from toolkit.decode.config import DecodeConfig
     from toolkit.decode.search import DecoderFiles
     from toolkit.decode.system import write_word_times
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.config import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     decoder = DecoderFiles(recogniser.graph, recogniser.words, config)

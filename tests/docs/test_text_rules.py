@@ -5,11 +5,10 @@ import re
 import pytest
 
 from tests.docs.test_docs import ROOT
-from toolkit.lang.letters import NORMALISERS
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, RULES, TextPolicy
 
 LEXICON = frozenset({"M'", "APPELLE", "DOGS'", "COL·LEGI"})
-RULES = (*NORMALISERS, AS_GIVEN)
+RULES = (*RULES, AS_GIVEN)
 
 
 def rows():

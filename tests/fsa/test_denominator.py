@@ -5,13 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolkit.fsa.denominator import (
-    Denominator,
-    DenominatorError,
-    PhoneNgramConfig,
-    make_denominator,
-    phone_ngram,
-)
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import Denominator, DenominatorError, make_denominator, phone_ngram
 from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import FINAL
 

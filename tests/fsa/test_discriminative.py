@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.lattices import lattice_from_arcs
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam, Criterion
 from toolkit.fsa.discriminative import (
-    Criterion,
     LatticeMismatchError,
     PdfClasses,
     lattice_frames,

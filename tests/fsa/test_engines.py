@@ -9,11 +9,12 @@ import torch
 from tests.fsa.enumeration import arcs
 from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
 from toolkit.fsa import search as module
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import fst_from_arcs, load_fst
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.online_search import OnlineSearch
 from toolkit.fsa.search import (
+    GraphMismatchError,
     NativeEngine,
     graph_arrays,
     rows_of,

@@ -158,7 +158,7 @@ def test_scores_that_are_no_numbers(recursion, bad):
 
 def test_posteriors_are_those_of_k2(recursion):
     pytest.importorskip("k2")
-    from toolkit.fsa.k2_posteriors import total_scores_and_posteriors
+    from toolkit.fsa.k2_engine import total_scores_and_posteriors
 
     lattices = drawn_batch(5, [(40, 6), (25, 3), (7, 9)])
     packed = pack(lattices, CPU)

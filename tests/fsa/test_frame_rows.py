@@ -5,9 +5,9 @@ import pytest
 import torch
 from numba import njit
 
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
-from toolkit.fsa.search import graph_arrays, search_best_paths
+from toolkit.fsa.search import GraphMismatchError, graph_arrays, search_best_paths
 from toolkit.fsa.search_kernels import frame_row, kernel_scores, num_frames
 from toolkit.hmm.gmm import Gmm, LazyGmmScores
 

@@ -6,12 +6,13 @@ import math
 import pytest
 import torch
 
-from toolkit.align.force_align import AlignConfig, force_align
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.align.config import AlignConfig
+from toolkit.align.force_align import force_align
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import dump_fst, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights, acoustic_scores, best_path
-from toolkit.fsa.search import search_lattice
+from toolkit.fsa.search import GraphMismatchError, search_lattice
 
 pytestmark = pytest.mark.usefixtures("engine")  # each test with each engine
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)

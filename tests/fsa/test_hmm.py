@@ -100,7 +100,8 @@ def test_an_open_end_accepts_the_beginnings_of_all_paths(toy, form, variants):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
-    from toolkit.align.force_align import AlignConfig, force_align
+    from toolkit.align.config import AlignConfig
+    from toolkit.align.force_align import force_align
 
     hmms = toy.senones(form, 2)
     graph = toy.training_graph(hmms, [2, 3], open_end=True)

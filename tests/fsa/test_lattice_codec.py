@@ -1,6 +1,6 @@
 """Coding of lattices of random graphs."""
 
-import zlib
+import lzma
 from dataclasses import replace
 
 import numpy as np
@@ -135,13 +135,19 @@ def test_damage_is_noticed():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.binary(max_size=40), st.integers(0, 20), st.integers(0, 60))
-def test_what_a_checksum_does_not_notice_does_no_harm(seed, coded, frames, arcs):
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 12) | st.integers(0, 2**32 - 1), max_size=40),
+    st.integers(0, 20),
+    st.integers(0, 3),
+)
+def test_what_a_checksum_does_not_notice_does_no_harm(seed, codes, frames, missing):
     rng = np.random.default_rng(seed)
     graph = Graph(rng, rng.integers(1, 9, 5))
-    plain = np.array([arcs, frames, 3], "<u4").tobytes() + coded
+    numbers = np.array([max(0, len(codes) - missing), frames, 3, *codes], "<u4")
+    data = lzma.compress(numbers.view(np.uint8).reshape(-1, 4).T.tobytes())
     try:
-        block = LatticeBlock(zlib.crc32(plain).to_bytes(4, "little") + plain, 2, graph.index)
+        block = LatticeBlock(data, 2, graph.index)
     except LatticeError:
         return
     for number in range(2):  # by chance, lattices of this graph
@@ -150,13 +156,21 @@ def test_what_a_checksum_does_not_notice_does_no_harm(seed, coded, frames, arcs)
         same(again.decode(0), lattice)
 
 
+def test_bytes_that_grow_beyond_memory_are_refused():
+    graph = Graph(np.random.default_rng(4), [5, 4, 3])
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 256 << 20}]
+    data = lzma.compress(bytes(4000), filters=filters)
+    with pytest.raises(LatticeError, match="damaged"):
+        LatticeBlock(data, 1, graph.index)
+
+
 def test_arcs_take_as_many_bits_as_there_is_to_know():
     rng = np.random.default_rng(5)
     graph = Graph(rng, [1 << 6] * 100)
     lattices = [graph.lattice(rng, 200, 1) for _ in range(50)]
     arcs = sum(lattice.frames for lattice in lattices)
     data = encode(lattices, graph.index)
-    assert 6 * arcs / 8 < len(data) < 1.05 * 6 * arcs / 8  # one of 64 arcs drawn at random
+    assert 6 * arcs / 8 < len(data) < 1.2 * 6 * arcs / 8  # one of 64 arcs drawn at random
 
 
 def test_arcs_of_the_frame_before_take_little():
@@ -165,4 +179,4 @@ def test_arcs_of_the_frame_before_take_little():
     one, *_ = np.flatnonzero(graph.destination[: graph.first[1]] == 0)
     frame = np.arange(1001, dtype=np.int32)
     arc = np.append(np.full(1000, one), graph.final_arcs[0]).astype(np.int32)
-    assert len(encode([LatticeArcs(1000, frame, arc)], graph.index)) < 100
+    assert len(encode([LatticeArcs(1000, frame, arc)], graph.index)) < 200

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import dump_fst, load_fst
 from toolkit.fsa.lattice import prune_to_density
 from toolkit.fsa.search import search_lattice

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fsa.enumeration import words_of
 from toolkit.fsa import lattice_store
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import FINAL, dump_fst, load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_arcs, prune_to_density

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.fsa.enumeration import words_of
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best, sampled_words

@@ -8,7 +8,8 @@ import torch
 
 from tests.fsa.test_denominator import weights_of_pdfs
 from toolkit.features.low_frame_rate import centre
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.lfmmi import leaky_forward_backward, lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneAlternatives, PhoneTimes, Piece

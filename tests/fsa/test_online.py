@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from tests.fsa.enumeration import arcs
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import FINAL, Fst, fst_from_arcs, select_words
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.online_search import OnlineSearch
-from toolkit.fsa.search import search_lattice
+from toolkit.fsa.search import GraphMismatchError, search_lattice
 
 SCALE = 0.3
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.fsa.denominator import PhoneNgramConfig, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import phone_ngram
 from toolkit.fsa.fst import FINAL
 
 SENTENCES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=8)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.fsa.enumeration import words_of
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam, RescoreLimits
 from toolkit.fsa.fst import Lattice, fst_from_arcs
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import prune
-from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
+from toolkit.fsa.rescore import Grammar, rescore_lattice
 from toolkit.fsa.search import search_lattice
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import BackoffModel, Level, estimate, prune_by_entropy

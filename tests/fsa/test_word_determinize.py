@@ -8,7 +8,7 @@ import torch
 
 from tests.fsa.lattices import lattice_from_arcs
 from tests.fsa.word_lattices import paths, said
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_lattice

@@ -8,7 +8,7 @@ import torch
 from tests.decode.test_ctc_bundle import write
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.align.em import EmConfig
+from toolkit.align.config import EmConfig
 from toolkit.decode.bundle import (
     SETTINGS,
     Bundle,
@@ -26,9 +26,8 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.features.config import FrontendConfig
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam, RescoreLimits
 from toolkit.fsa.lattice import Weights
-from toolkit.fsa.rescore import RescoreLimits
 
 
 def settings(folder):

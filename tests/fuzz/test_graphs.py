@@ -6,7 +6,7 @@ import torch
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import dump_fst, fst_from_arcs, load_fst
 from toolkit.fsa.lattice import prune_to_density
 from toolkit.fsa.lattice_store import (

@@ -19,8 +19,9 @@ from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 from toolkit.lang.units import Characters, load_units, train_pieces
-from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import CtcConfig, LstmConfig
+from toolkit.models.ctc import CtcModel
+from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import NeuralModel, load_log_priors, save_priors
 from toolkit.models.store import load_model, save_model
 from toolkit.train.checkpoints import read_state, write_state

@@ -24,10 +24,10 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, EnglishRules, TextPolicy
 from toolkit.lang.prepare import read_words
 from toolkit.lang.tables import SymbolTable
-from toolkit.lang.text import Normaliser, read_sentences
+from toolkit.lang.text import read_sentences
 from toolkit.score.nist.formats import read_stm
 from toolkit.score.nist.glm import Glm
 from toolkit.score.nist.grammar import Grammar, nist_aligner
@@ -168,7 +168,7 @@ def use_policies(folder):
             line = " ".join(line)
             policy.tokens(line), policy.transcript(line), policy.found_tags(line)
             policy.lm_words(line), policy.unit_text(line), policy.without_tags(line)
-    read_words(folder / "text", Normaliser())
+    read_words(folder / "text", EnglishRules())
 
 
 def use_scp(folder):
@@ -216,7 +216,7 @@ READERS = {
     ),
     "sentences": Reader(
         text("lm.txt", "good morning\nand, Mrs. O'Brien's café\n"),
-        lambda folder: list(read_sentences(folder / "lm.txt", Normaliser())),
+        lambda folder: list(read_sentences(folder / "lm.txt", EnglishRules())),
     ),
     "kaldi": Reader(kaldi_files, read_kaldi_dir),
     "ctm": Reader(

@@ -6,9 +6,11 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from toolkit.fsa.discriminative import Criterion, PdfClasses
-from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses
+from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig
+from toolkit.models.ctc import CtcModel
+from toolkit.models.lstm import BlstmModel, LstmModel
 from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation

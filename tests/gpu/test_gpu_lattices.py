@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 
 CRITERIA = [
     Criterion("smbr"),

@@ -8,8 +8,8 @@ import torch
 
 from tests.decode.conftest import Recogniser
 from tests.ssl.synthetic import write_synthetic
-from toolkit.align.corpus import CorpusAlignConfig, align_corpus
-from toolkit.align.force_align import AlignConfig
+from toolkit.align.config import AlignConfig, CorpusAlignConfig
+from toolkit.align.corpus import align_corpus
 from toolkit.align.store import AlignmentStore
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.config import DecodeConfig, LatticeConfig
@@ -17,11 +17,11 @@ from toolkit.decode.ctc.system import Posteriors, write_posteriors
 from toolkit.decode.denominators import make_lattices
 from toolkit.decode.search import DecoderFiles, decode_store
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.lattice_store import LatticeStore
-from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig
+from toolkit.models.ctc import CtcModel
 from toolkit.models.scorer import NeuralScorer, save_priors
 from toolkit.models.store import load_model, make_model, save_model
 from toolkit.pipeline.steps.targets import TargetsConfig, compute_targets

@@ -154,9 +154,9 @@ class Speech:
 
     def german_lexicon(self):
         """Write a lexicon in lower case of most of the words, a text and a list of words."""
-        from toolkit.lang.letters import normaliser
+        from toolkit.lang.policy import text_rules
 
-        words = sorted(set(normaliser("letters-upper-1").words(" ".join(SAETZE))))
+        words = sorted(set(text_rules("letters-upper-1").words(" ".join(SAETZE))))
         lines = [f"{word.lower()} {' '.join(word.lower())}\n" for word in words if word != "KÜCHE"]
         (self.folder / "german.dict").write_text("".join(lines), encoding="utf-8")
         text = "".join(f"{text}\n" for text in (*SAETZE, "Die Äpfel sind in der Straßenbahn."))

@@ -24,7 +24,7 @@ SETTINGS = (
     "lfmmi.model.bottleneck=16",
     "lfmmi.model.final=24",
     "lfmmi.initial_rate=4e-3",
-    "lfmmi.pieces.batch_frames=400",
+    "lfmmi.chunks.batch_frames=400",
 )
 FRONTEND = FrontendConfig("fbank_mfcc", num_mel_bins=23, num_ceps=7)
 """30 values per frame, which are those of no front end of the recipe."""

@@ -45,7 +45,7 @@ TINY = (
     "prepare.select.hours=0.005",
     "prepare.select.hours_per_file=0.003",
     "repartition.hours=0.002",
-    "student.hours=0.004",
+    "student.hours_per_sub_epoch=0.004",
 )
 """Amounts for the far-field recipe on two minutes of speech."""
 WHOLE = " ".join(

@@ -3,11 +3,11 @@ import dataclasses
 import pytest
 import torch
 
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.phone_sets import PhoneSetError
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Split
 from toolkit.hmm.tree_growing import (
-    TreeConfig,
     TreeStatistics,
     automatic_questions,
     distinct,

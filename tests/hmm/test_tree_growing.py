@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.phone_sets import RootGroup
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Split, Tree, TreeError, leaves
 from toolkit.hmm.tree_growing import (
-    TreeConfig,
     TreeStatistics,
     automatic_questions,
     build_tree,

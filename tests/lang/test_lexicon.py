@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation, grapheme_lexicon, spell
+from toolkit.lang.policy import LetterRules
 
 CMU = """;;; a comment
 a AH0
@@ -36,7 +36,7 @@ def test_cmu_style_without_stress(tmp_path):
 def test_words_are_spelled_as_transcripts_are(tmp_path):
     path = tmp_path / "lexicon.txt"
     path.write_text("п\u2019ятий p a\nи\u0306од j o\nm\u00fche(2) m y\nstra\u00dfe S t\n")
-    spelled = LetterNormaliser().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")
+    spelled = LetterRules().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")
     assert (
         list(read_dictionary(path).lexicon) == spelled == ["П'ЯТИЙ", "ЙОД", "M\u00dcHE", "STRASSE"]
     )

@@ -11,10 +11,9 @@ import pytest
 from toolkit.kaldi.dict_lang import read_lexicon, write_dict
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang, LangError
-from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.policy import EnglishRules, LetterRules
 from toolkit.lang.prepare import possible_words, prepare_lang, read_words, source_dictionary
-from toolkit.lang.text import Normaliser
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
 TEXTS = {
@@ -235,20 +234,20 @@ def test_numbers_in_digits_are_outside_the_vocabulary(config, tmp_path):
 )
 def test_words_lexicons_and_counts(tmp_path, text):
     (tmp_path / "words.txt").write_text(text)
-    assert read_words(tmp_path / "words.txt", Normaliser()) == {"CAT", "TOM'S"}
+    assert read_words(tmp_path / "words.txt", EnglishRules()) == {"CAT", "TOM'S"}
 
 
 def test_packed_words_of_another_alphabet(tmp_path):
     (tmp_path / "words.txt.gz").write_bytes(gzip.compress("да\nнет-нет\n".encode()))
-    assert read_words(tmp_path / "words.txt.gz", LetterNormaliser()) == {"ДА", "НЕТ"}
+    assert read_words(tmp_path / "words.txt.gz", LetterRules()) == {"ДА", "НЕТ"}
 
 
 def test_a_file_without_words_is_an_error(tmp_path):
     (tmp_path / "words.txt").write_text("# nothing\n42\n")
     with pytest.raises(LangError, match=r"words\.txt has no word"):
-        read_words(tmp_path / "words.txt", Normaliser())
+        read_words(tmp_path / "words.txt", EnglishRules())
 
 
 def test_entries_that_no_text_has_are_no_words():
     lexicon = Lexicon({"CAT": [("K",)], "A.M.": [("M",)], "<UNK>": [("SPN",)], "'BOUT": [("B",)]})
-    assert list(possible_words(lexicon, Normaliser())) == ["CAT", "'BOUT"]
+    assert list(possible_words(lexicon, EnglishRules())) == ["CAT", "'BOUT"]

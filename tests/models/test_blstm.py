@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from toolkit.models import lstm
-from toolkit.models.lstm import BlstmConfig, BlstmModel
+from toolkit.models.config import BlstmConfig
+from toolkit.models.lstm import BlstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import load_model, save_model
 

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel, with_lookahead
+from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig
+from toolkit.models.lstm import BlstmModel, LstmModel, with_lookahead
 from toolkit.models.scorer import log_posteriors
-from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
+from toolkit.models.tdnnf import TdnnfModel
 
 SMALL = LstmConfig(input_dim=6, output_dim=7, hidden=8, layers=2, lookahead=3)
 

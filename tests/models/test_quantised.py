@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from toolkit.models.ctc import CtcConfig, CtcModel, ctc_log_probs
+from toolkit.models.config import CtcConfig
+from toolkit.models.ctc import CtcModel, ctc_log_probs
 from toolkit.models.store import quantize_int8, serialized_bytes
 
 

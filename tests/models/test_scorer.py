@@ -7,7 +7,8 @@ import torch
 from toolkit.features.low_frame_rate import stack
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.features.shards import CmnState
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import NeuralScorer, save_priors
 from toolkit.models.store import ModelError, save_model
 

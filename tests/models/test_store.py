@@ -3,7 +3,8 @@ import json
 import pytest
 import torch
 
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.store import CONFIG, WEIGHTS, ModelError, load_model, save_model
 
 

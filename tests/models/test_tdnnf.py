@@ -2,9 +2,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from toolkit.models.config import TdnnfConfig
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import load_model, save_model
-from toolkit.models.tdnnf import FactorisedLayer, TdnnfConfig, TdnnfModel
+from toolkit.models.tdnnf import FactorisedLayer, TdnnfModel
 
 SMALL = {"input_dim": 6, "output_dim": 7, "hidden": 12, "bottleneck": 4, "final": 5}
 STRIDES = [(1, 1, 0, 3, 3), (3, 0, 6), (1,), (0,), (1, 1, 1, 0, 3)]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.models.config import WordLstmConfig
+from toolkit.models.word_lstm import WordLstm
 
 
 @pytest.fixture

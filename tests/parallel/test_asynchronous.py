@@ -150,7 +150,7 @@ def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
         (FIXED, 4, [1]),
         (FIXED, 4, [2]),
         (RANDOM, 5, [0, 3]),
-        (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)), 4, [2, 3]),
+        (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2)), 4, [2, 3]),
         (ParallelConfig("asgd"), 4, [1]),
         (ParallelConfig("asgd"), 3, [0]),
     ],
@@ -245,7 +245,7 @@ def test_one_node_is_synchronous_training_bit_for_bit():
 
 
 def test_nodes_keep_their_workers_alike():
-    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
+    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))
 
     def work(rank):
         return train(strategy_of(config), 20, pause=0.02 if rank == 5 else 0.002, rank=rank)
@@ -263,7 +263,7 @@ def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeyp
     """Whatever the counter says, nobody else gathers the weights as one vector."""
     from toolkit.parallel.workers import FlatParameters
 
-    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
+    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))
     read = []
     original = FlatParameters.weights
 
@@ -291,7 +291,7 @@ def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeyp
 
 
 def test_within_a_node_gradients_are_those_of_the_joint_batch():
-    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
+    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))
 
     def work(rank):
         strategy = strategy_of(config)
@@ -318,7 +318,7 @@ def test_within_a_node_gradients_are_those_of_the_joint_batch():
 
 def test_part_of_a_node_is_an_error():
     def work(rank):
-        strategy = strategy_of(ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)))
+        strategy = strategy_of(ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2)))
         model, _, _ = problem(rank)
         with pytest.raises(ParallelError, match="not whole nodes of 2"):
             strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -328,7 +328,7 @@ def test_part_of_a_node_is_an_error():
 
 @pytest.mark.parametrize("parts", [0, 1])
 def test_asynchronous_sgd_learns(parts):
-    config = ParallelConfig("asgd", asgd=AsgdConfig(parts=parts))
+    config = ParallelConfig("asgd", asgd=AsgdConfig(gradients_per_update=parts))
 
     def work(rank):
         rate = 0.1 if parts == 0 else 0.03
@@ -370,5 +370,5 @@ def test_configuration_is_checked():
     with pytest.raises(ValueError, match="pattern"):
         AdpsgdConfig(pattern="star")
     with pytest.raises(ValueError, match="parts"):
-        AsgdConfig(parts=-1)
+        AsgdConfig(gradients_per_update=-1)
     assert replace(FIXED, timeout=3.0).adpsgd.pattern == "fixed"

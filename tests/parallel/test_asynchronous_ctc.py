@@ -11,7 +11,7 @@ import torch
 from tests.parallel.tiny import Job, with_method
 from tests.train.conftest import CtcToy, Spelling
 from toolkit.parallel.strategy import make_strategy
-from toolkit.train.ctc.states import MachineConfig
+from toolkit.train.config import StatesConfig
 
 pytestmark = pytest.mark.long
 
@@ -42,8 +42,8 @@ def spelled(out, method, deadly):
     toy.data = Slow(8 * STEPS)
     toy.data.deadly = deadly
     parallel = replace(with_method(method), timeout=TIMEOUT)
-    machine = MachineConfig(sentences_every=4, checkpoint_every=4)
-    config = replace(CtcToy.config, epochs=2, machine=machine, parallel=parallel)
+    machine = StatesConfig(sentences_every=4, checkpoint_every=4)
+    config = replace(CtcToy.config, epochs=2, states=machine, parallel=parallel)
     strategy = make_strategy(parallel)
     rank_state_dict, checkpoints = strategy.rank_state_dict, []
 

@@ -249,7 +249,7 @@ def wait_for_averaging(strategy, rank):
         (ParallelConfig("scpsgd"), scpsgd),
         (ParallelConfig("adpsgd"), adpsgd),
         (ParallelConfig("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")), delayed),
-        (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)), hadpsgd),
+        (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2)), hadpsgd),
         (ParallelConfig("gtc", gtc=GtcConfig(threshold=2.0)), gtc(2.0, summed=True)),
         (
             ParallelConfig("gtc", gtc=GtcConfig(threshold=0.2, grad_scale="mean")),
@@ -258,7 +258,10 @@ def wait_for_averaging(strategy, rank):
         (ParallelConfig("bmuf", bmuf=BmufConfig(block=7)), bmuf(7, keep_ahead=False)),
         (ParallelConfig("bmuf", bmuf=BmufConfig(block=5, nbm="seed")), bmuf(5, keep_ahead=True)),
         (ParallelConfig("asgd", asgd=AsgdConfig(max_gradient_norm=CLIP)), asgd(WORKERS)),
-        (ParallelConfig("asgd", asgd=AsgdConfig(parts=3, max_gradient_norm=CLIP)), asgd(3)),
+        (
+            ParallelConfig("asgd", asgd=AsgdConfig(gradients_per_update=3, max_gradient_norm=CLIP)),
+            asgd(3),
+        ),
     ],
     ids=[
         *("ssgd", "scpsgd", "adpsgd", "delayed", "hadpsgd"),

@@ -43,8 +43,8 @@ SYNCHRONOUS = {
 ASYNCHRONOUS = {
     "adpsgd": with_method("adpsgd"),
     "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
-    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
-    "nodes": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=2)),
+    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=1)),
+    "nodes": with_method("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2)),
     "asgd": with_method("asgd"),
 }
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from toolkit.features.config import FrontendConfig
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
 from toolkit.pipeline.config import RepartitionConfig, SelectConfig, ShuffleConfig, StatsConfig
 from toolkit.pipeline.executor import outputs_digest

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from toolkit.models.lstm import BlstmConfig, BlstmModel
+from toolkit.models.config import BlstmConfig
+from toolkit.models.lstm import BlstmModel
 from toolkit.models.store import save_model
 from toolkit.pipeline import measure
 from toolkit.pipeline.plan import Cluster, plan

@@ -21,15 +21,20 @@ from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
-from toolkit.pipeline.config import ExecutorSection, RepartitionConfig, SelectConfig
+from toolkit.pipeline.config import (
+    ExecutorSection,
+    PrepareConfig,
+    RepartitionConfig,
+    SelectConfig,
+    TargetsSection,
+)
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.prepare import (
-    PrepareConfig,
     RunPlanError,
-    TargetsSection,
     make_features,
     make_training_shards,
     open_executor,

@@ -13,21 +13,16 @@ import torch
 from tests.ssl.synthetic import write_synthetic
 from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import estimate_normaliser
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.pipeline.config import CacheConfig, StoreConfig
 from toolkit.pipeline.markers import FOLDER, OBJECTS, Marker
 from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStore
 from toolkit.pipeline.shard_cache import FORCE, CachedShards
 from toolkit.pipeline.shards import put_shard, read_shards, write_manifests
 from toolkit.pipeline.step import StepError, StepResult
-from toolkit.ssl.unlabelled import (
-    SelectionConfig,
-    Source,
-    SubEpochs,
-    TeacherBatches,
-    TeacherShards,
-    select,
-)
+from toolkit.ssl.config import SelectionConfig
+from toolkit.ssl.unlabelled import Source, SubEpochs, TeacherBatches, TeacherShards, select
 from toolkit.train.batches import ChunkSampler
 from toolkit.train.config import ChunkConfig
 
@@ -107,7 +102,7 @@ def test_a_training_reads_the_same_batches(local, url, tmp_path):
         shards = TeacherShards(files)
         source = Source(shards, select(shards, SelectionConfig("confidence", share=0.5)))
         data = SubEpochs([source], normaliser, None, 2, max_frames=200, seed=1)
-        batches = TeacherBatches(data, ChunkSampler(ChunkConfig(batch=4), 1), seed=2)
+        batches = TeacherBatches(data, ChunkSampler(ChunkConfig(chunks_per_batch=4), 1), seed=2)
         found.append([b for epoch in range(2) for b in batches.batches(epoch)])
     assert len(found[0]) == len(found[1]) > 2
     for one, other in zip(*found, strict=True):

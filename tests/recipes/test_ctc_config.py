@@ -20,21 +20,21 @@ from toolkit.processes import ranks
             ["features.frontend.num_mel_bins=90"],
             r"mel_bins=80 are not the front end's: set it to 90",
         ),
-        (["train.masks.mel_bins=40"], r"mel_bins=40 are not the front end's: set it to 80"),
+        (["train.specaugment.mel_bins=40"], r"mel_bins=40 are not the front end's: set it to 80"),
         (["features.frontend.kind=mfcc"], r"need mel filters, which mfcc has not: set both to 0"),
     ],
 )
 def test_a_warp_must_know_the_mel_filters(overrides, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         apply_overrides(PROFILES["demo"](), overrides, tmp_path)
-    off = ["train.masks.warp=0", "train.masks.cepstra=0"]
+    off = ["train.specaugment.warp=0", "train.specaugment.cepstra=0"]
     apply_overrides(PROFILES["demo"](), [*overrides, *off], tmp_path)
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["features.frontend.num_mel_bins=40", "train.masks.mel_bins=40"],
+        ["features.frontend.num_mel_bins=40", "train.specaugment.mel_bins=40"],
         ["features.frontend.kind=fbank", "features.frontend.num_mel_bins=80"],
     ],
 )
@@ -77,13 +77,13 @@ def test_the_papers_machines(profile, total, per_device, readers, buffer, monkey
     """The table of the paper (A10), and the batch of 96 that the equal-batch study gives all."""
     for name, batch in ((profile, total), (f"{profile}-equal", 96)):
         config = PROFILES[name]()
-        assert config.readers.batch * config.devices == batch
+        assert config.readers.utterances_per_batch * config.devices == batch
         assert config.readers.readers * config.devices == readers
         assert config.readers.buffer == buffer
         assert config.train.parallel.method == "ssgd"
         assert config.train.amp == "fp32"
         assert (config.evaluation.search, config.readers.pad_to) == ("words+lm", 1670)
-    assert PROFILES[profile]().readers.batch == per_device
+    assert PROFILES[profile]().readers.utterances_per_batch == per_device
     assert (config.evaluation_width, config.tta.wer) == (64, (22.0, 20.0, 19.0))
     with pytest.raises(ToolkitError, match=rf"nproc_per_node {config.devices} .*devices=none"):
         check_devices(config.devices)

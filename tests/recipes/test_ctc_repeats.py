@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.recipes.tiny_ctc import tiny_recipe
 from toolkit.cli import main
 from toolkit.decode.ctc.search import GreedyDecoder
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.train.runlog import Created, read_run_log
 from toolkit.tta import training

@@ -72,7 +72,7 @@ SMALL = (
             f"{system}.initial_rate=4e-3",
             f"{system}.model.hidden=64",
             f"{system}.model.layers=1",
-            f"{system}.chunks.batch=8",
+            f"{system}.chunks.chunks_per_batch=8",
             f"{system}.whole.epochs=1",
         )
     ),
@@ -85,7 +85,7 @@ SMALL = (
     "prepare.select.hours=0.045",
     "prepare.select.hours_per_file=0.02",
     "repartition.hours=0.01",
-    "student.hours=0.02",
+    "student.hours_per_sub_epoch=0.02",
     "choice_of_k.ks=5,20",
     "choice_of_k.utterances=5",
 )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.steps.networks import train_network
-from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import (
     AlignmentStore,
     LowRateAlignments,
@@ -17,10 +17,10 @@ from toolkit.align.store import (
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 from toolkit.train import monitor
-from toolkit.train.config import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig
+from toolkit.train.cross_entropy import train_cross_entropy
 
 CONFIG = CrossEntropyConfig(
     epochs=6,
@@ -29,7 +29,7 @@ CONFIG = CrossEntropyConfig(
     valid_utterances=3,
     threads=1,
     model=LstmConfig(hidden=32, layers=1, lookahead=1),
-    chunks=ChunkConfig(frames=8, batch=4),
+    chunks=ChunkConfig(frames=8, chunks_per_batch=4),
 )
 
 

@@ -39,7 +39,7 @@ def test_factorised_networks_grow_with_the_hours(hours, strides, hidden, bottlen
     config = lattice_free(hours, epochs=5)
     model = config.model
     assert (model.strides, model.hidden, model.bottleneck) == (strides, hidden, bottleneck)
-    assert config.pieces.left_context == config.pieces.right_context == model.context
+    assert config.chunks.left_context == config.chunks.right_context == model.context
     assert config.epochs == 5
     assert config.average_epochs == 3
 

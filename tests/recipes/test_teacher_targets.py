@@ -9,15 +9,15 @@ pytest.importorskip("pyroomacoustics")
 
 from recipes.farfield_ssl.run import baseline_ce, teacher_ce
 from tests.dummies import setting_of
-from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
 from toolkit.features.config import AugmentConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
-from toolkit.models.lstm import BlstmConfig, LstmConfig
-from toolkit.train.config import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.models.config import BlstmConfig, LstmConfig
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig
+from toolkit.train.cross_entropy import train_cross_entropy
 
 BASELINE = CrossEntropyConfig(
     epochs=3,
@@ -25,7 +25,7 @@ BASELINE = CrossEntropyConfig(
     final_rate=2e-3,
     threads=1,
     model=LstmConfig(hidden=16, layers=1, lookahead=1),
-    chunks=ChunkConfig(frames=8, batch=4),
+    chunks=ChunkConfig(frames=8, chunks_per_batch=4),
 )
 TEACHER = replace(BASELINE, model=BlstmConfig(hidden=12, layers=1))
 

@@ -15,7 +15,8 @@ from recipes.steps.learning import label_with_teacher, prepare_unlabelled, train
 from tests.dummies import setting_of
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.shards import FeatureStore
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
 from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.lake import LakeError

@@ -12,11 +12,10 @@ from toolkit.corpus.split_names import Splits
 from toolkit.decode.config import EvaluationConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.units import Characters
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import CtcConfig
 from toolkit.stages.recipe import Recipe
-from toolkit.train.ctc.readers import ReaderConfig
-from toolkit.train.ctc.records import Record, RecordConfig, record_path, write_file
-from toolkit.train.ctc.states import MachineConfig
+from toolkit.train.config import ReaderConfig, RecordConfig, StatesConfig
+from toolkit.train.ctc.records import Record, record_path, write_file
 
 
 def tiny_config(evaluator):
@@ -27,9 +26,9 @@ def tiny_config(evaluator):
         epochs=2,
         average_epochs=1,
         model=tiny,
-        machine=MachineConfig(evaluator=evaluator),
+        states=StatesConfig(evaluator=evaluator),
     )
-    readers = ReaderConfig(batch=4, readers=0)
+    readers = ReaderConfig(utterances_per_batch=4, readers=0)
     records = RecordConfig(window=3, stride=2)
     search = {"evaluation": EvaluationConfig("prefixes"), "evaluation_width": 4}
     return replace(demo(), train=training, readers=readers, records=records, **search)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolkit.lang.text import Normaliser
+from toolkit.lang.policy import EnglishRules
 from toolkit.score.alignment import (
     DELETION,
     INSERTION,
@@ -64,5 +64,5 @@ def test_characters_are_counted_as_removed_once_and_marks_are_none():
     texts = {"u1": "{ a 1 / @ } c*", "u2": "d 2"}
     score(texts, texts, normalise=normalise, aligner=nist_aligner(Grammar()))
     (remark,) = normalise.remarks()
-    assert f"the rules {Normaliser.id} removed 4 characters" in remark
+    assert f"the rules {EnglishRules.id} removed 4 characters" in remark
     assert "{" not in remark

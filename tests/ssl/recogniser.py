@@ -6,15 +6,15 @@ from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.search import DecoderFiles
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.hmm.senones import Senones
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang
 from toolkit.lang.ngram import estimate
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 from toolkit.ssl.recognition import recognise_and_align, recognise_phones
-from toolkit.train.config import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig
+from toolkit.train.cross_entropy import train_cross_entropy
 
 CE = CrossEntropyConfig(
     epochs=5,
@@ -23,7 +23,7 @@ CE = CrossEntropyConfig(
     valid_utterances=3,
     threads=1,
     model=LstmConfig(hidden=24, layers=1, lookahead=1),
-    chunks=ChunkConfig(frames=8, batch=4),
+    chunks=ChunkConfig(frames=8, chunks_per_batch=4),
 )
 
 

@@ -5,14 +5,15 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import save_model
+from toolkit.ssl.config import CalibrationConfig
 from toolkit.ssl.targets import TargetError
 from toolkit.ssl.teacher_evaluation import (
     BINS,
     TEMPERATURES,
-    CalibrationConfig,
     Reliability,
     TemperatureSweep,
     TrainedModel,

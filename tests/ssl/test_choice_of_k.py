@@ -7,12 +7,13 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.features.low_frame_rate import low_rate_length, stack
-from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.models.config import BlstmConfig, LstmConfig
+from toolkit.models.lstm import BlstmModel, LstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import save_model
+from toolkit.ssl.config import ChoiceConfig
 from toolkit.ssl.targets import TargetError
 from toolkit.ssl.teacher_evaluation import (
-    ChoiceConfig,
     Row,
     TrainedModel,
     choose_k,

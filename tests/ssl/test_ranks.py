@@ -7,23 +7,25 @@ from tests.ssl.synthetic import CLASSES
 from toolkit.align.store import AlignmentStore, write_shard
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import FeatureStore
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.parallel.config import BmufConfig
 from toolkit.ssl import scheduled
-from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
+from toolkit.ssl.config import ScheduledConfig
+from toolkit.ssl.scheduled import student_loss, train_student
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.cross_entropy import KBestBatch
 from toolkit.train.trainer import Trainer
 
 CONFIG = ScheduledConfig(
     epochs=2,
-    hours=None,
+    hours_per_sub_epoch=None,
     initial_rate=1e-2,
     final_rate=1e-3,
     threads=1,
     model=LstmConfig(hidden=8, layers=1, lookahead=1),
-    chunks=ChunkConfig(frames=8, batch=8, window=2000),
-    whole=WholeUtteranceConfig(1, batch_frames=100),
+    chunks=ChunkConfig(frames=8, chunks_per_batch=8, shuffle_frames=2000),
+    whole_utterances=WholeUtteranceConfig(1, batch_frames=100),
     valid_utterances=2,
     parallel=with_method("bmuf", bmuf=BmufConfig(block=3, optimizer="average")),
 )

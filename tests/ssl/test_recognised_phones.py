@@ -14,12 +14,15 @@ from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import SHARDS, FeatureStore, shard_writer, write_manifest
 from toolkit.features.shards import write_shard as write_features
-from toolkit.fsa.denominator import PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.numerator import PhoneTimes
-from toolkit.models.lstm import LstmConfig
-from toolkit.ssl.recognition import DamagedPhonesError, RecognisedPhones, RecognisedPhonesConfig
+from toolkit.models.config import LstmConfig
+from toolkit.ssl.config import RecognisedPhonesConfig
+from toolkit.ssl.recognition import DamagedPhonesError, RecognisedPhones
+from toolkit.train.config import LfmmiChunkConfig, LfmmiConfig
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi import AlignedPhones, LfmmiChunkConfig, LfmmiConfig, train_lfmmi
+from toolkit.train.lfmmi import AlignedPhones, train_lfmmi
 
 CONFIG = RecognisedPhonesConfig(samples=40, alternatives=5)
 
@@ -140,7 +143,7 @@ def test_a_network_learns_from_both_kinds_of_speech(
         valid_utterances=0,
         threads=1,
         model=LstmConfig(hidden=16, layers=1, lookahead=1),
-        pieces=LfmmiChunkConfig(max_frames=20, left_context=2, batch_frames=200),
+        chunks=LfmmiChunkConfig(max_frames=20, left_context=2, batch_frames=200),
     )
     found = train_lfmmi(
         [FeatureStore(speech.cepstra), renamed(unlabelled.cepstra, tmp_path / "lake")],

@@ -8,24 +8,35 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import KINDS, ModelError, load_model, make_model, save_model
 from toolkit.ssl import scheduled
-from toolkit.ssl.scheduled import ScheduledConfig, student_loss, train_student
+from toolkit.ssl.config import ScheduledConfig, SelectionConfig
+from toolkit.ssl.scheduled import student_loss, train_student
 from toolkit.ssl.targets import TargetError
-from toolkit.ssl.unlabelled import SelectionConfig
-from toolkit.train.config import ChunkConfig, SpecAugmentConfig, WholeUtteranceConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import (
+    ChunkConfig,
+    CrossEntropyConfig,
+    SpecAugmentConfig,
+    WholeUtteranceConfig,
+)
+from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
 
 CLASSES = 6
-CHUNKS = ChunkConfig(frames=16, batch=16)
+CHUNKS = ChunkConfig(frames=16, chunks_per_batch=16)
 RATES = {"initial_rate": 2e-2, "final_rate": 2e-3, "threads": 1}
 STUDENT = LstmConfig(hidden=24, layers=1, lookahead=1)
 WHOLE = WholeUtteranceConfig(1, 5e-3, 1e-3, batch_frames=400)
 CONFIG = ScheduledConfig(
-    epochs=3, hours=None, model=STUDENT, chunks=CHUNKS, whole=WHOLE, valid_utterances=2, **RATES
+    epochs=3,
+    hours_per_sub_epoch=None,
+    model=STUDENT,
+    chunks=CHUNKS,
+    whole_utterances=WHOLE,
+    valid_utterances=2,
+    **RATES,
 )
 
 
@@ -94,7 +105,7 @@ def test_a_student_does_better_than_the_labels_alone(
         tmp_path / "baseline",
         valid=(valid.store, valid),
     )
-    config = replace(CONFIG, epochs=8, hours=0.012)  # half of the data
+    config = replace(CONFIG, epochs=8, hours_per_sub_epoch=0.012)  # half of the data
     headline = train(tmp_path / "student", config, valid=(valid.store, valid))
     assert teacher[1] > baseline["frame_accuracy"] + 0.05
     assert headline["frame_accuracy"] > baseline["frame_accuracy"] + 0.03
@@ -161,7 +172,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
         CONFIG,
         average_epochs=2,
         model=replace(STUDENT, layers=2, dropout=0.2),
-        chunks=replace(CHUNKS, window=1200),
+        chunks=replace(CHUNKS, shuffle_frames=1200),
         select=SelectionConfig("confidence", 0.7),
         specaugment=SpecAugmentConfig(frequency_masks=1, frequency_width=1),
     )
@@ -216,7 +227,7 @@ def test_every_unlabelled_frame_is_seen_once_and_labelled_data_at_three_offsets(
 def test_a_start_from_other_weights(train, teacher, tmp_path):
     train(tmp_path / "first")
     config = replace(CONFIG, epochs=1, initial_rate=1e-9, final_rate=1e-9, valid_utterances=0)
-    config = replace(config, whole=replace(WHOLE, epochs=0), hours=0.004)
+    config = replace(config, whole_utterances=replace(WHOLE, epochs=0), hours_per_sub_epoch=0.004)
     train(tmp_path / "second", config, start=tmp_path / "first")
     first, second = load_model(tmp_path / "first"), load_model(tmp_path / "second")
     for name, value in first.state_dict().items():
@@ -247,7 +258,9 @@ class OwnModel(torch.nn.Module):
 
 def test_a_network_of_ones_own_starts_from_other_weights(train, tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "own", (OwnConfig, OwnModel))
-    config = replace(CONFIG, model=OwnConfig(0, 0), epochs=1, whole=replace(WHOLE, epochs=0))
+    config = replace(
+        CONFIG, model=OwnConfig(0, 0), epochs=1, whole_utterances=replace(WHOLE, epochs=0)
+    )
     train(tmp_path / "first", config)
     train(tmp_path / "second", config, start=tmp_path / "first")
     with pytest.raises(ModelError, match="the student is to be"):
@@ -277,8 +290,8 @@ def test_settings_and_stores_that_do_not_fit(
     monkeypatch.setattr(scheduled, "student_loss", stop)
     with pytest.raises(KilledError):
         train(tmp_path / "d", config)
-    with pytest.raises(TrainingError, match="labelled_factor"):
-        train(tmp_path / "d", replace(config, labelled_factor=1.5))
+    with pytest.raises(TrainingError, match="labelled_rate_factor"):
+        train(tmp_path / "d", replace(config, labelled_rate_factor=1.5))
     save_model(tmp_path / "start", make_model(replace(STUDENT, input_dim=15, output_dim=CLASSES)))
     with pytest.raises(TrainingError, match="initial weights"):
         train(tmp_path / "d", config, start=tmp_path / "start")
@@ -312,7 +325,9 @@ def test_a_selection_is_of_the_targets_it_was_made_from(
     assert json.loads(path.read_text())["data"] != json.loads(before)["data"]
 
 
-@pytest.mark.parametrize("wrong", [{"hours": 0.0}, {"labelled_factor": 0.0}, {"epochs": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"hours_per_sub_epoch": 0.0}, {"labelled_rate_factor": 0.0}, {"epochs": 0}]
+)
 def test_impossible_configurations(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ScheduledConfig(**wrong)
@@ -320,5 +335,5 @@ def test_impossible_configurations(wrong):
 
 def test_the_papers_numbers():
     config = ScheduledConfig()
-    assert (config.epochs + config.whole.epochs) * config.hours == 990_000
-    assert (config.epochs, config.whole.epochs) == (15, 3)
+    assert (config.epochs + config.whole_utterances.epochs) * config.hours_per_sub_epoch == 990_000
+    assert (config.epochs, config.whole_utterances.epochs) == (15, 3)

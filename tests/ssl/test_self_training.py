@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from tests.ssl.recogniser import CE
-from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.words import Calibration
 from toolkit.score.wer import score
+from toolkit.ssl.config import SelfTrainingConfig
 from toolkit.ssl.recognition import (
     Recognised,
-    SelfTrainingConfig,
     most_confident,
     read_texts,
     self_labelled,

@@ -8,15 +8,11 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import low_rate_length
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
+from toolkit.ssl.config import SelectionConfig
 from toolkit.ssl.targets import TargetError, TargetStore
-from toolkit.ssl.unlabelled import (
-    Selection,
-    SelectionConfig,
-    TeacherShards,
-    score_threshold,
-    select,
-)
+from toolkit.ssl.unlabelled import Selection, TeacherShards, score_threshold, select
 
 
 @pytest.fixture(scope="module")

@@ -8,21 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.features.low_frame_rate import stack
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
+from toolkit.ssl.config import SelectionConfig
 from toolkit.ssl.targets import TargetStore
-from toolkit.ssl.unlabelled import (
-    SelectionConfig,
-    Source,
-    SubEpochs,
-    TeacherBatches,
-    TeacherShards,
-    select,
-)
+from toolkit.ssl.unlabelled import Source, SubEpochs, TeacherBatches, TeacherShards, select
 from toolkit.train.batches import ChunkSampler, UtteranceSampler, equal_parts
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
 from toolkit.train.errors import TrainingDataError
 
-CHUNKS = ChunkConfig(frames=8, batch=6, window=1500)
+CHUNKS = ChunkConfig(frames=8, chunks_per_batch=6, shuffle_frames=1500)
 WHOLE = WholeUtteranceConfig(batch_frames=100, max_frames=26)
 
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from toolkit.decode.ctc.search import GreedyDecoder
 from toolkit.lang.units import Characters
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.wer import error_rates
+from toolkit.train.config import CtcTrainingConfig, StatesConfig
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
 from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import CtcBatch
-from toolkit.train.ctc.states import MachineConfig
-from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.ctc.training import train_ctc
 from toolkit.train.runlog import Started, read_run_log
 
 
@@ -245,7 +245,7 @@ class CtcToy:
         initial_rate=1e-2,
         final_rate=1e-2,
         model=CtcConfig(channels=(12,), kernels=(3,), strides=(1,), lstm_layers=1, hidden=16),
-        machine=MachineConfig(sentences_every=4, checkpoint_every=5, evaluator="in_place"),
+        states=StatesConfig(sentences_every=4, checkpoint_every=5, evaluator="in_place"),
         log_every=3,
     )
     data = Spelling()
@@ -255,7 +255,7 @@ class CtcToy:
     def train(self, out, config=None, evaluator="in_place", **options):
         """Train, 6 iterations per epoch."""
         config = config or self.config
-        config = replace(config, machine=replace(config.machine, evaluator=evaluator))
+        config = replace(config, states=replace(config.states, evaluator=evaluator))
         return train_ctc(self.data, self.valid, self.recognition, config, out, **options)
 
     def weights(self, out):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.train.batches import (
     AccumulatedBatches,
     Batch,
@@ -34,7 +35,7 @@ def corpus(make_stores):
 
 @pytest.fixture
 def chunks(corpus):
-    sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 3)
+    sampler = ChunkSampler(ChunkConfig(frames=8, chunks_per_batch=4), 3)
     return CorpusBatches(ShardGroups(corpus, 10_000, 0), sampler, seed=0)
 
 

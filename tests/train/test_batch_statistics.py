@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from toolkit.models.config import TdnnfConfig
 from toolkit.models.ctc import MaskedBatchNorm
-from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
+from toolkit.models.tdnnf import TdnnfModel
 from toolkit.train import checkpoints
 from toolkit.train.batches import Batch, ChunkSampler, CorpusBatches, ShardGroups
 from toolkit.train.checkpoints import update_batch_norm
@@ -105,7 +106,7 @@ def test_momenta_are_restored_after_a_fault():
 def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_path, average_epochs):
     stores = make_stores([90, 40, 70, 100])
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-    sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 0)
+    sampler = ChunkSampler(ChunkConfig(frames=8, chunks_per_batch=4), 0)
     data = CorpusBatches(ShardGroups(corpus, 10_000, 0), sampler, seed=0)
     torch.manual_seed(0)
     model = TdnnfModel(

@@ -30,8 +30,8 @@ def peak_of_an_epoch(utterances):
     features = NoiseFeatures(64, utterances, FRAMES)
     corpus = Corpus([(features, ConstantTargets(features.ids))], features, 10)
     # A window holds one shard, so that no size of corpus is kept as a whole.
-    config = ChunkConfig(window=SHARD * FRAMES - 1)
-    groups = ShardGroups(corpus, config.window, seed=0)
+    config = ChunkConfig(shuffle_frames=SHARD * FRAMES - 1)
+    groups = ShardGroups(corpus, config.shuffle_frames, seed=0)
     source = CorpusBatches(groups, ChunkSampler(config, lookahead=5), seed=0)
     total = sum(batch.frames for batch in source.batches(0))
     assert total >= utterances * FRAMES // 3

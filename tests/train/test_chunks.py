@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel, with_lookahead
 from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups
 from toolkit.train.config import ChunkConfig
 from toolkit.train.corpus import Corpus
@@ -18,7 +19,7 @@ def make_chunks(make_stores):
         stores = make_stores(lengths, shard_size=shard_size)
         corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
         settings = ChunkConfig(**config)
-        groups = ShardGroups(corpus, settings.window, seed)
+        groups = ShardGroups(corpus, settings.shuffle_frames, seed)
         return stores, CorpusBatches(groups, ChunkSampler(settings, lookahead), seed)
 
     return make
@@ -42,7 +43,9 @@ def expected_chunks(stores, offset, frames, lookahead, left=0):
 @pytest.mark.parametrize("epoch", [0, 1, 2, 4])
 @pytest.mark.parametrize(("window", "left"), [(10_000, 0), (100, 0), (100, 3)])
 def test_every_chunk_comes_once_with_its_context_and_targets(make_chunks, epoch, window, left):
-    stores, chunks = make_chunks(frames=8, batch=3, window=window, left_context=left)
+    stores, chunks = make_chunks(
+        frames=8, chunks_per_batch=3, shuffle_frames=window, left_context=left
+    )
     expected = expected_chunks(stores, epoch % 3, 8, lookahead=2, left=left)
     count = 0
     for batch in chunks.batches(epoch):
@@ -74,19 +77,19 @@ def signature(batches):
 
 @pytest.mark.parametrize("window", [10_000, 100])
 def test_order_is_a_function_of_seed_and_epoch(make_chunks, window):
-    _, one = make_chunks(frames=8, batch=3, window=window)
-    _, other = make_chunks(frames=8, batch=3, window=window)
+    _, one = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
+    _, other = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
     signature(one.batches(1))  # what was asked before does not matter
     assert signature(one.batches(3)) == signature(other.batches(3))
     assert signature(one.batches(0)) != signature(one.batches(3))  # same offset, other order
-    _, seeded = make_chunks(frames=8, batch=3, window=window, seed=4)
+    _, seeded = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window, seed=4)
     assert signature(seeded.batches(3)) != signature(one.batches(3))
 
 
 @pytest.mark.parametrize("window", [60, 150, 10_000])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_starting_late_and_sharing_out_follow_the_same_order(make_chunks, window, ranks):
-    _, chunks = make_chunks(frames=8, batch=3, window=window)
+    _, chunks = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
     for epoch in (0, 5):
         whole = signature(chunks.batches(epoch))
         steps = chunks.num_steps(epoch, ranks)
@@ -98,18 +101,18 @@ def test_starting_late_and_sharing_out_follow_the_same_order(make_chunks, window
 
 
 def test_a_resident_corpus_is_read_once_and_a_larger_one_per_epoch(make_chunks):
-    stores, chunks = make_chunks(frames=8, batch=3, window=10_000)
+    stores, chunks = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=10_000)
     for epoch in range(3):
         list(chunks.batches(epoch))
     assert set(stores.features.loads.values()) == {1}
-    stores, chunks = make_chunks(frames=8, batch=3, window=100)
+    stores, chunks = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=100)
     for epoch in range(3):
         list(chunks.batches(epoch))
     assert set(stores.features.loads.values()) == {3}
 
 
 def test_resuming_loads_only_the_windows_that_remain(make_chunks):
-    stores, chunks = make_chunks(frames=8, batch=3, window=50, shard_size=1)
+    stores, chunks = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=50, shard_size=1)
     last = list(chunks.batches(0, start=chunks.num_steps(0) - 1))
     assert len(last) == 1
     assert set(last[0].ids) <= {name for name, loads in stores.features.loads.items() if loads}
@@ -117,7 +120,9 @@ def test_resuming_loads_only_the_windows_that_remain(make_chunks):
 
 
 def test_windows_mix_shards_differently_in_each_epoch(make_chunks):
-    _, chunks = make_chunks(lengths=[30] * 12, frames=8, batch=2, window=60, shard_size=1)
+    _, chunks = make_chunks(
+        lengths=[30] * 12, frames=8, chunks_per_batch=2, shuffle_frames=60, shard_size=1
+    )
 
     def windows(epoch):  # two utterances of two chunks each fit into a window
         ids = [name for batch in chunks.batches(epoch) for name in batch.ids]
@@ -131,7 +136,7 @@ def test_windows_mix_shards_differently_in_each_epoch(make_chunks):
 
 @pytest.mark.parametrize("left", [0, 40])
 def test_chunked_forward_is_the_full_forward_when_chunks_are_long_enough(make_chunks, left):
-    stores, chunks = make_chunks(lookahead=3, frames=40, batch=4, left_context=left)
+    stores, chunks = make_chunks(lookahead=3, frames=40, chunks_per_batch=4, left_context=left)
     torch.manual_seed(0)
     model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, lookahead=3)).eval()
     seen = 0
@@ -149,7 +154,7 @@ def test_chunked_forward_is_the_full_forward_when_chunks_are_long_enough(make_ch
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"frames": 0}, {"batch": 0}, {"window": 0}, {"left_context": -1}]
+    "wrong", [{"frames": 0}, {"chunks_per_batch": 0}, {"shuffle_frames": 0}, {"left_context": -1}]
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from toolkit.train.specaugment import check_consistency, view_divergence
+from toolkit.train.config import CtcTrainingConfig, LfmmiConfig, SpecAugmentConfig
+from toolkit.train.specaugment import view_divergence
 
 
 def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():
@@ -14,14 +15,18 @@ def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():
     torch.testing.assert_close(logits.grad, expected)
 
 
+MASKS = SpecAugmentConfig(time_masks=1.0)
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.2])
 def test_views_that_differ_may_have_any_weight(weight):
-    check_consistency(weight, masked=True)
+    assert LfmmiConfig(consistency=weight, specaugment=MASKS).consistency == weight
 
 
-def test_equal_views_have_none():
-    check_consistency(0.0, masked=False)
+@pytest.mark.parametrize("config", [LfmmiConfig, CtcTrainingConfig])
+def test_equal_views_have_none(config):
+    assert config().consistency == 0
     with pytest.raises(ValueError, match=r"consistency is 0\.2"):
-        check_consistency(0.2, masked=False)
+        config(consistency=0.2)
     with pytest.raises(ValueError, match="consistency is -1"):
-        check_consistency(-1.0, masked=True)
+        config(consistency=-1.0)

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig, TdnnfConfig
 from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model
-from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.config import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig
+from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
 
 CONFIG = CrossEntropyConfig(
@@ -19,7 +18,7 @@ CONFIG = CrossEntropyConfig(
     final_rate=3e-3,
     valid_utterances=4,
     model=LstmConfig(hidden=48, layers=1, lookahead=3),
-    chunks=ChunkConfig(frames=16, batch=8),
+    chunks=ChunkConfig(frames=16, chunks_per_batch=8),
 )
 
 
@@ -114,7 +113,7 @@ def test_held_out_data_of_which_nothing_fits_are_refused(toy, tmp_path):
 
 def test_a_factorised_network_is_trained_and_constrained(toy, tmp_path):
     model = TdnnfConfig(hidden=24, bottleneck=8, strides=(1, 3, 3), final=8)
-    chunks = ChunkConfig(frames=16, batch=8, left_context=3, right_context=3)
+    chunks = ChunkConfig(frames=16, chunks_per_batch=8, left_context=3, right_context=3)
     config = replace(CONFIG, initial_rate=1e-2, epochs=3, model=model, chunks=chunks)
     assert train(toy(2), tmp_path, config)["frame_accuracy"] > 0.9
     deviations = []
@@ -145,7 +144,7 @@ def test_a_killed_run_is_continued_and_a_finished_one_left_alone(toy, tmp_path):
         return features + state
 
     stores.normaliser.apply = normalise
-    small = replace(config, chunks=replace(config.chunks, window=1000))
+    small = replace(config, chunks=replace(config.chunks, shuffle_frames=1000))
     with pytest.raises(KilledError):
         train(stores, tmp_path / "killed", small)
     assert list((tmp_path / "killed/checkpoints").glob("epoch-*"))
@@ -171,7 +170,9 @@ def test_other_settings_do_not_continue_a_partial_run(toy, tmp_path):
         return stores.features.features[name]
 
     stores.features.load = load
-    config = replace(CONFIG, checkpoint_seconds=0, chunks=ChunkConfig(16, 0, 8, window=1000))
+    config = replace(
+        CONFIG, checkpoint_seconds=0, chunks=ChunkConfig(16, 0, 8, shuffle_frames=1000)
+    )
     with pytest.raises(OSError, match="gone"):
         train(stores, tmp_path, config)
     with pytest.raises(TrainingError, match="seed"):

@@ -16,8 +16,8 @@ from toolkit.models.ctc import ctc_log_probs
 from toolkit.models.export import wrap_for_export
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import ModelError, load_model, make_model, save_model
-from toolkit.train.config import ChunkConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig
+from toolkit.train.cross_entropy import train_cross_entropy
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE, TABLE, HYBRID, CTC = re.findall(
@@ -49,7 +49,7 @@ def test_it_learns_by_cross_entropy_and_is_scored_as_the_decoder_does(conv, make
         final_rate=1e-3,
         valid_utterances=4,
         model=conv.ConvConfig(hidden=24, layers=2, kernel=3),
-        chunks=ChunkConfig(frames=16, batch=8),
+        chunks=ChunkConfig(frames=16, chunks_per_batch=8),
     )
     headline = train_cross_entropy(
         stores.features, stores.alignments, stores.normaliser, config, 5, tmp_path

@@ -7,11 +7,16 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import load_model
-from toolkit.train.config import ChunkConfig, SpecAugmentConfig, WholeUtteranceConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import (
+    ChunkConfig,
+    CrossEntropyConfig,
+    SpecAugmentConfig,
+    WholeUtteranceConfig,
+)
+from toolkit.train.cross_entropy import train_cross_entropy
 
 CONFIG = CrossEntropyConfig(
     epochs=2,
@@ -20,8 +25,8 @@ CONFIG = CrossEntropyConfig(
     valid_utterances=2,
     average_epochs=2,
     model=LstmConfig(hidden=32, layers=2, lookahead=3, dropout=0.1),
-    chunks=ChunkConfig(frames=16, batch=8),
-    whole=WholeUtteranceConfig(
+    chunks=ChunkConfig(frames=16, chunks_per_batch=8),
+    whole_utterances=WholeUtteranceConfig(
         epochs=3, initial_rate=1e-2, final_rate=3e-3, batch_frames=200, max_frames=40
     ),
     specaugment=SpecAugmentConfig(
@@ -76,7 +81,7 @@ def test_a_run_killed_in_either_phase_ends_with_the_same_bits(
 
 
 def test_bfloat16_trains_about_as_well(toy, tmp_path):
-    config = replace(CONFIG, epochs=4, whole=WholeUtteranceConfig())
+    config = replace(CONFIG, epochs=4, whole_utterances=WholeUtteranceConfig())
     exact = train(toy(), tmp_path / "fp32", config)
     found = train(toy(), tmp_path / "bf16", replace(config, amp="bf16"))
     assert weights(tmp_path / "bf16") != weights(tmp_path / "fp32")
@@ -95,7 +100,9 @@ def test_progress_counts_the_steps_of_both_phases(toy, tmp_path):
 
 
 def test_whole_utterances_go_on_from_the_chunks(toy, tmp_path):
-    chunks = train(toy(), tmp_path / "chunks", replace(CONFIG, whole=WholeUtteranceConfig()))
+    chunks = train(
+        toy(), tmp_path / "chunks", replace(CONFIG, whole_utterances=WholeUtteranceConfig())
+    )
     both = train(toy(), tmp_path / "both")
     assert both["frame_accuracy_chunks"] == chunks["frame_accuracy"]
     assert both["frame_accuracy"] > chunks["frame_accuracy"]
@@ -114,10 +121,10 @@ def test_whole_utterances_have_rates_of_their_own_and_no_warm_up(schedule, expec
 
 def test_a_phase_that_does_harm_is_undone(toy, tmp_path):
     config = replace(CONFIG, average_epochs=1)
-    chunks = replace(config, whole=WholeUtteranceConfig())
+    chunks = replace(config, whole_utterances=WholeUtteranceConfig())
     expected = train(toy(), tmp_path / "chunks", chunks)
     harmful = WholeUtteranceConfig(epochs=1, initial_rate=30.0, final_rate=30.0, batch_frames=200)
-    found = train(toy(), tmp_path / "harm", replace(config, whole=harmful))
+    found = train(toy(), tmp_path / "harm", replace(config, whole_utterances=harmful))
     assert found["frame_accuracy"] == expected["frame_accuracy"]
     assert weights(tmp_path / "harm") == weights(tmp_path / "chunks")
 
@@ -130,7 +137,7 @@ def test_a_bidirectional_model_sees_what_follows(make_stores, tmp_path):
         final_rate=3e-3,
         valid_utterances=4,
         model=BlstmConfig(hidden=32, layers=1),
-        chunks=ChunkConfig(frames=16, batch=8, left_context=2, right_context=6),
+        chunks=ChunkConfig(frames=16, chunks_per_batch=8, left_context=2, right_context=6),
     )
     stores = make_stores([120 + 3 * i for i in range(60)], dimension=6, delay=4)
     unseen = make_stores([150] * 8, dimension=6, delay=4, seed=1)
@@ -156,7 +163,7 @@ def test_copies_of_held_out_utterances_are_left_out(toy, tmp_path):
         [stores.features, copies.features],
         [stores.alignments, copies.alignments],
         stores.normaliser,
-        replace(CONFIG, epochs=1, whole=WholeUtteranceConfig()),
+        replace(CONFIG, epochs=1, whole_utterances=WholeUtteranceConfig()),
         5,
         tmp_path,
     )

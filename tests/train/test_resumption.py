@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, ValidationBatches
 from toolkit.train.config import ChunkConfig, TrainerConfig
 from toolkit.train.corpus import Corpus
@@ -42,7 +43,7 @@ def train(make_stores, tmp_path):
         model = LstmModel(LstmConfig(12, 5, hidden=8, layers=1, lookahead=3))
         if shared:
             model.also = model.output
-        sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 3)
+        sampler = ChunkSampler(ChunkConfig(frames=8, chunks_per_batch=4), 3)
         chunks = CorpusBatches(ShardGroups(corpus, 10_000, 0), sampler, seed=0)
         valid = ValidationBatches(corpus, 3)
         objective = StopAt(stop)

@@ -71,7 +71,7 @@ def test_padding_does_not_change_the_masks():
 def data(make_stores):
     stores = make_stores([60] * 12)
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
-    sampler = ChunkSampler(ChunkConfig(frames=8, batch=3), 2)
+    sampler = ChunkSampler(ChunkConfig(frames=8, chunks_per_batch=3), 2)
     return CorpusBatches(ShardGroups(corpus, 10_000, 1), sampler, seed=1)
 
 

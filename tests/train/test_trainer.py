@@ -8,7 +8,8 @@ import torch
 from safetensors import safe_open
 
 from toolkit.environment import has_bf16
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.strategy import Strategy
 from toolkit.train.batches import ChunkSampler, CorpusBatches, ShardGroups, ValidationBatches
@@ -49,7 +50,7 @@ def corpus(make_stores):
 
 
 def chunks_of(corpus, window=10_000):
-    sampler = ChunkSampler(ChunkConfig(frames=8, batch=4), 3)
+    sampler = ChunkSampler(ChunkConfig(frames=8, chunks_per_batch=4), 3)
     return CorpusBatches(ShardGroups(corpus, window, 0), sampler, seed=0)
 
 
@@ -85,17 +86,17 @@ def without_times(history):
 @pytest.mark.parametrize("window", [100, 10_000])
 def test_an_interrupted_run_ends_with_the_same_bits(make_training, corpus, optimizer, window):
     config = replace(CONFIG, optimizer=optimizer, average_epochs=2)
-    model, train = make_training("whole", config=config, window=window)
+    model, train = make_training("whole", config=config, shuffle_frames=window)
     result = train()
     steps = sum(chunks_of(corpus, window).num_steps(epoch) for epoch in range(config.epochs))
     for n in (1, 2, 7, 12):
         name = f"stopped{n}"
         objective = StopAt(n, interrupt)
-        _, train = make_training(name, objective, config=config, window=window)
+        _, train = make_training(name, objective, config=config, shuffle_frames=window)
         with pytest.raises(KeyboardInterrupt):
             train()
         objective = StopAt()
-        other, train = make_training(name, objective, config=config, window=window)
+        other, train = make_training(name, objective, config=config, shuffle_frames=window)
         resumed = train()
         assert (resumed.score, resumed.selected) == (result.score, result.selected)
         assert without_times(resumed.history) == without_times(result.history)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.models.lstm import BlstmConfig, LstmConfig, with_lookahead
+from toolkit.models.config import BlstmConfig, LstmConfig
+from toolkit.models.lstm import with_lookahead
 from toolkit.models.store import make_model
 from toolkit.train.batches import BUCKET_BATCHES, CorpusBatches, ShardGroups, UtteranceSampler
 from toolkit.train.config import WholeUtteranceConfig

@@ -8,15 +8,15 @@ from click.testing import CliRunner
 
 from toolkit.cli import main
 from toolkit.errors import ToolkitError
-from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.config import CtcConfig
+from toolkit.models.ctc import CtcModel
 from toolkit.models.store import save_model
 from toolkit.processes.devices import torch_threads
-from toolkit.train.config import TrainerConfig
+from toolkit.train.config import CtcTrainingConfig, ReaderConfig, TrainerConfig
 from toolkit.train.ctc import objective
 from toolkit.train.ctc.objective import CtcLoss
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.ctc.records import Records
-from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.optimizer import make_optimizer
 from toolkit.tta import readers as module
 from toolkit.tta.readers import (
@@ -146,7 +146,9 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     def fake(setting):
         settings.append(setting)
         config = setting.readers
-        return Measurement(config.readers, config.batch, 30.0, 0.25, 2_500_000_000, 7_000_000_000)
+        return Measurement(
+            config.readers, config.utterances_per_batch, 30.0, 0.25, 2_500_000_000, 7_000_000_000
+        )
 
     monkeypatch.setattr(module, "measure", fake)
     monkeypatch.setattr(module, "machine", lambda: {"cpu": "8086", "cpus": 1})
@@ -159,7 +161,9 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "Choice: 1 reader, batch 6 (24 fit, but give no more throughput)." in result.output
     assert "25 %" in result.output
-    tried = [(setting.readers.readers, setting.readers.batch) for setting in settings]
+    tried = [
+        (setting.readers.readers, setting.readers.utterances_per_batch) for setting in settings
+    ]
     assert tried == [(1, 6), (2, 6), (1, 12), (1, 24)]
     assert {(s.records, s.readers.pad_to, s.readers.order) for s in settings} == {
         (records, 1670, "buckets")

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from toolkit.align.config import EmConfig
 from toolkit.align.em import (
     AlignedUtterances,
-    EmConfig,
     TrainingData,
     aligned_frames,
     partition_utterances,
@@ -20,10 +20,10 @@ from toolkit.align.em import (
 )
 from toolkit.features.gmm_features import GmmFeatures, save_transforms
 from toolkit.features.shards import map_shards
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.forward_backward import pdf_posteriors
 from toolkit.fsa.fst import Fst, load_fst
-from toolkit.fsa.search import search_with_retries
+from toolkit.fsa.search import GraphMismatchError, search_with_retries
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 
@@ -53,6 +53,7 @@ def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> Speaker
     for utterance in aligned:
         speakers.setdefault(system.features.speaker(utterance), []).append(utterance)
     for speaker, utterances in speakers.items():
+        # Only frames of speech that are no digital silence.
         of_speaker = {u: aligned[u] for u in utterances}
         statistics[speaker] = FmllrStatistics.zeros(system.features.dimension)
         for x, batch, counted in aligned_frames(of_speaker, system.features):
@@ -87,21 +88,26 @@ def refined(
       utterances: of each part.
       features: with these transforms, which the new ones are composed with.
     """
+    # The last part with frames of each speaker, and the speakers that end with each part.
     last = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
-    done: dict[int, list[str]] = {}
+    last_speakers: dict[int, list[str]] = {}
     for speaker, number in last.items():
-        done.setdefault(number, []).append(speaker)
+        last_speakers.setdefault(number, []).append(speaker)
     sums, estimates = SpeakerStatistics({}), {}
     for number, part in enumerate(parts):
         sums.add(part)
-        for speaker in done.get(number, []):
+        # Estimate the speakers that are complete, and release their statistics.
+        for speaker in last_speakers.get(number, []):
             statistics = sums.by_speaker.pop(speaker, None)
             if statistics is not None:
                 estimates[speaker] = (*estimate_fmllr(statistics), statistics.beta)
     transforms, gains, frames = dict(features.transforms), 0.0, 0.0
+    # W_new = W_estimate W_previous; the gain is averaged over frames.
     for speaker, (estimate, gain, beta) in sorted(estimates.items()):
-        old = features.transforms.get(speaker)
-        transforms[speaker] = (estimate if old is None else compose(estimate, old.double())).float()
+        previous = features.transforms.get(speaker)
+        transforms[speaker] = (
+            estimate if previous is None else compose(estimate, previous.double())
+        ).float()
         gains, frames = gains + gain * beta, frames + beta
     mean = gains / max(frames, 1)
     logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(estimates), mean)
@@ -110,6 +116,7 @@ def refined(
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
     """The transform [D, D+1] that applies `inner` first, then `outer`."""
+    # A (B x + c) + d = (A B) x + (A c + d)
     square, offset = outer[:, :-1], outer[:, -1:]
     linear = square @ inner[:, :-1]
     return torch.cat([linear, square @ inner[:, -1:] + offset], dim=1)
@@ -140,6 +147,8 @@ def adapt_speakers(
     """
     folder = out.parent
     with training_data(partition_utterances(hypotheses, folder), lang, config, jobs) as data:
+        # First transforms from alignments of the speaker-independent system, second ones from
+        # alignments of the adapted system with the first.
         data.realign(independent)
         system = adapt(data, adapted)
         data.realign(system)
@@ -178,9 +187,9 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
       out: the file of the refined transforms.
       jobs: worker processes.
     """
-    work = partial(accumulate_on_lattices, system=system, search=search)
+    accumulate = partial(accumulate_on_lattices, system=system, search=search)
     store = system.features.store
-    parts = map_shards(work, store, jobs, "adapt")
+    parts = map_shards(accumulate, store, jobs, "adapt")
     save_transforms(out, refined(parts, store.shards, system.features))
 
 
@@ -198,6 +207,7 @@ def accumulate_on_lattices(
         lattice, _ = search_with_retries(scores, graph, search.beams)
         if lattice is None:
             continue
+        # Every frame counts for each pdf by its posterior, and little in silence.
         frames, pdfs, posteriors = pdf_posteriors(lattice)
         statistics = FmllrStatistics.zeros(x.shape[1])
         weights = posteriors * weight[pdfs] * system.features.counted(utterance)[frames]

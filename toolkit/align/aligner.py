@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from toolkit.align.config import LongConfig
 from toolkit.align.em import speech_mask
 from toolkit.align.folder import RecordingTimes, SpeakerAdaptation
 from toolkit.align.force_align import TranscriptGraphs, check_phones
@@ -18,7 +19,6 @@ from toolkit.align.inputs import Recording
 from toolkit.align.recording import (
     BLOCK_FRAMES,
     SAMPLE_STEP,
-    LongConfig,
     PhonePosteriors,
     RecordingAlignment,
     RecordingScores,
@@ -36,8 +36,8 @@ from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lang import Lang
-from toolkit.lang.letters import UnknownNormaliserError
 from toolkit.lang.lexicon import Lexicon, Pronunciation, without_positions
+from toolkit.lang.policy import UnknownPolicyError
 from toolkit.lang.tables import word_table
 from toolkit.storage.files import write_atomically
 
@@ -222,6 +222,7 @@ class _System:
         self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None
     ) -> Tensor:
         """Features [end - begin, D] of raw cepstra [T, F], as those of the whole recording."""
+        # The frames that deltas and splicing look at on either side, cut off again afterwards.
         reach = DELTA_REACH + self.frontend.splice
         first = max(0, begin - reach)
         x = self.frontend(cepstra[first : end + reach], mean, transform)
@@ -267,7 +268,7 @@ class GmmAligner:
         lang = Lang.load(bundle / LANG)
         try:
             lang.policy  # noqa: B018
-        except UnknownNormaliserError as error:
+        except UnknownPolicyError as error:
             raise AlignerError(f"{bundle}: {error}: make the bundle again") from error
         lang = extend_lang(lang, {word: [phones] for word, phones in pronunciations})
         self.config = config or LongConfig()
@@ -326,11 +327,13 @@ class GmmAligner:
           NoPathError: no path leads through audio and words.
         """
         system = self._system
+        # Align without a transform; only speech that is no digital silence counts.
         states = self._independent.align(features, mean, words).states.long()
         speech = speech_mask(states, system.senones.topology)
         speech &= counted_frames(features, self.frontend.config.kind)
         pdfs = system.senones.pdfs(states)
         statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
+        # Block by block: a recording may last hours.
         for begin in range(0, len(states), BLOCK_FRAMES):
             block = slice(begin, begin + BLOCK_FRAMES)
             x = system.features(features, mean, begin, min(block.stop, len(states)))
@@ -377,6 +380,7 @@ class GmmAligner:
         A word ends where the next one or a silence begins. Phones are written without the marks of
         position-dependent ones.
         """
+        # A phone ends where the next one begins, a word behind its last phone that is no silence.
         starts = alignment.phone_frames
         ends = [*starts[1:], alignment.num_frames]
         word_starts = [starts[phone] for phone in alignment.word_phones]

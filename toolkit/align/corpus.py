@@ -2,18 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.align.force_align import (
-    AlignConfig,
-    TranscriptGraphs,
-    UtteranceAlignment,
-    align_batched,
-)
+from toolkit.align.config import AlignConfig, CorpusAlignConfig
+from toolkit.align.force_align import TranscriptGraphs, UtteranceAlignment, align_batched
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances, on_gpu
 from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
@@ -26,24 +21,6 @@ from toolkit.storage.words import split_words
 
 class AlignmentFailuresError(ToolkitError):
     """Too many utterances cannot be aligned."""
-
-
-@dataclass(frozen=True)
-class CorpusAlignConfig:
-    """Alignment of a whole corpus."""
-
-    search: AlignConfig = AlignConfig()
-    """The search of one utterance."""
-    max_failed: float = 0.1
-    """Share of failed utterances above which the corpus counts as unusable."""
-    rounds: int = 0
-    """Rounds of realignment with the trained network, each followed by a new training (C4)."""
-
-    def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise ValueError("rounds must not be negative")
-        if not 0 <= self.max_failed <= 1:
-            raise ValueError(f"max_failed is {self.max_failed}, needs to be between 0 and 1")
 
 
 def align_corpus(
@@ -76,13 +53,14 @@ def align_corpus(
     if table.exists() and all(_shard(out, number).exists() for number in numbers):
         outcomes = read_table(table)  # an earlier run has finished
     else:
-        work = partial(_align_shard, senones, lang, config.search, out)
-        for path in map_scored_shards(work, scorer, jobs, "align", progress):
+        align_shard = partial(_align_shard, senones, lang, config.search, out)
+        for path in map_scored_shards(align_shard, scorer, jobs, "align", progress):
             outcomes += read_table(path)
         write_table(table, outcomes)
     for part in out.glob("ali.*.tsv"):
         part.unlink()
 
+    # The stage fails only above the allowed share; the table lists all failures in any case.
     counts = Counter(outcome.status for outcome in outcomes)
     if counts["failed"] > config.max_failed * len(outcomes):
         first = [o for o in outcomes if o.status == "failed"][:5]
@@ -131,8 +109,10 @@ def align_at_offsets(
         folder, shards = out / f"ali.{offset}", len(scorer.store.shards)
         folder.mkdir(parents=True, exist_ok=True)
 
-        def report(done: int, _: int, before: int = offset * shards, of: int = shards) -> None:
-            progress(before + done, len(scorers) * of)
+        def report(
+            done: int, _: int, shards_before: int = offset * shards, shards_per_offset: int = shards
+        ) -> None:
+            progress(shards_before + done, len(scorers) * shards_per_offset)
 
         counts = align_corpus(scorer, senones, lang, config, folder, jobs, report)
     return counts

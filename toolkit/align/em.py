@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, align_batched
+from toolkit.align.config import AlignConfig, EmConfig
+from toolkit.align.force_align import TranscriptGraphs, align_batched
 from toolkit.align.store import ADVICE, DamagedAlignmentsError
 from toolkit.errors import ToolkitError
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend, save_transforms
@@ -98,13 +99,15 @@ class TrainingData:
 
     def realign(self, system: GmmSystem) -> list[str]:
         """Align all utterances with a system; returns those without a path."""
-        work = partial(_realign, system=system, lang=self.lang, config=self.align)
-        return [u for failed in self.pool.map(work, self.partitions) for u in failed]
+        realign_partition = partial(_realign, system=system, lang=self.lang, config=self.align)
+        return [u for failed in self.pool.map(realign_partition, self.partitions) for u in failed]
 
     def flat_start_alignment(self, features: GmmFeatures, topology: Topology) -> list[str]:
         """The flat start, all states equally long; returns utterances too short for it."""
-        work = partial(_flat_start_alignment, features=features, topology=topology, lang=self.lang)
-        return [u for failed in self.pool.map(work, self.partitions) for u in failed]
+        align_equally = partial(
+            _flat_start_alignment, features=features, topology=topology, lang=self.lang
+        )
+        return [u for failed in self.pool.map(align_equally, self.partitions) for u in failed]
 
     def accumulate(
         self, function: Callable[[Partition], Statistics], **arguments: Any
@@ -117,6 +120,7 @@ def partition_utterances(
     transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
 ) -> list[Partition]:
     """Partition utterances contiguously: eight partitions, more where there are many utterances."""
+    # -(-a // b) is a / b rounded up.
     names = list(transcripts)
     count = min(len(names), max(8, -(-len(names) // per_partition)))
     bounds = [len(names) * i // count for i in range(count + 1)]
@@ -178,6 +182,7 @@ def aligned_frames(
         frames.append(features.load(utterance))
         states.append(alignment)
         counted.append(features.counted(utterance))
+        # Whole utterances until there are enough frames.
         if sum(map(len, frames)) >= SUM_FRAMES:
             yield torch.cat(frames), states, torch.cat(counted)
             frames, states, counted = [], [], []
@@ -210,10 +215,11 @@ def accumulate_tree(
     """
     statistics = TreeStatistics(features.dimension)
     for x, batch, _ in aligned_frames(partition.load(), features):
+        # The triphone of each frame: neighbours come from the alignment's own topology.
         contexts = [phone_contexts(topology, states) for states in batch]
-        left, right = (torch.cat(side) for side in zip(*contexts, strict=True))
+        left_phones, right_phones = (torch.cat(side) for side in zip(*contexts, strict=True))
         mapped = [topology.low_rate_targets(s) for s in batch] if low_rate else batch
-        statistics.accumulate(left, torch.cat(mapped), right, x)
+        statistics.accumulate(left_phones, torch.cat(mapped), right_phones, x)
     return statistics
 
 
@@ -242,37 +248,6 @@ class UnalignableError(ToolkitError):
     """Too little of the training data can be aligned."""
 
 
-@dataclass(frozen=True)
-class EmConfig:
-    """EM iterations; the defaults are those of Kaldi's train_deltas.sh."""
-
-    iterations: int = 35
-    """EM iterations (Kaldi: 35, monophones 40)."""
-    realign: tuple[int, ...] = (10, 20, 30)
-    """Iterations, counted from 1, that begin with a new Viterbi alignment."""
-    gaussians: int = 10_000
-    """Gaussians of all pdfs together in the end."""
-    grow_until: int = 25
-    """The iteration that splits Gaussians last."""
-    min_occupancy: float = 10.0
-    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than
-    twice as many is not split."""
-    align: AlignConfig = AlignConfig()
-    """The search of the alignments."""
-    max_failed: float = 0.2
-    """Share of utterances without an alignment at which training stops."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.grow_until <= self.iterations:
-            raise ValueError("need 0 < grow_until <= iterations")
-        if self.gaussians < 1:
-            raise ValueError(f"gaussians is {self.gaussians}, needs to be 1 or more")
-        if self.min_occupancy < 0:
-            raise ValueError(f"min_occupancy is {self.min_occupancy}, must not be negative")
-        if not 0 <= self.max_failed <= 1:
-            raise ValueError(f"max_failed is {self.max_failed}, needs to be between 0 and 1")
-
-
 @contextmanager
 def training_data(
     partitions: Sequence[Partition], lang: Path, config: EmConfig, jobs: int
@@ -298,6 +273,7 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
 
 def single_gaussians(statistics: TreeStatistics, table: Tensor) -> tuple[Gmm, Tensor]:
     """One Gaussian for every pdf of a tree, and the variance floor [D]."""
+    # The floor is a share of the variance of all frames.
     count, first, second = statistics.sum_by_pdf(table)
     mean = first.sum(0) / count.sum()
     floor = (VARIANCE_FLOOR * (second.sum(0) / count.sum() - mean**2)).float()
@@ -340,14 +316,17 @@ def train_em(
         history = []
     initial = system.senones.num_pdfs
     for iteration in Bar(range(len(history) + 1, config.iterations + 1), name):
+        # Viterbi alignment with the present system, in the iterations of the schedule.
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)
             logger.info("%s, iteration %d: %d utterances unaligned", name, iteration, len(failed))
         system = update(iteration, system)
+        # E step over all partitions, M step.
         statistics = data.accumulate(accumulate_gmm, system=system)
         gmm = system.gmm.maximise(statistics, config.min_occupancy, floor)
         removed = system.gmm.num_gaussians - gmm.num_gaussians
+        # Mix up: the number of Gaussians grows linearly from one per pdf (Kaldi's numgauss).
         if iteration <= config.grow_until and gmm.num_gaussians < config.gaussians:
             target = initial + (config.gaussians - initial) * iteration // config.grow_until
             occupancy = torch.zeros(gmm.num_pdfs, dtype=torch.float64)
@@ -365,6 +344,7 @@ def train_em(
         )
         _save_checkpoint(checkpoint, system, floor, history)
         progress(iteration, config.iterations)
+    # The checkpoint and the alignments are removed last: without them training would begin anew.
     system.save(out)
     save_transforms(out / "fmllr.safetensors", system.features.transforms)
     write_atomically(out / "history.json", json.dumps(history, indent=1) + "\n")

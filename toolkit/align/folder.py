@@ -1,7 +1,7 @@
 """Alignment of a folder of recordings with their texts, in several processes.
 
 An acoustic model takes part as an `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
-`toolkit.decode.ctc.align_folder`.
+`toolkit.decode.ctc.aligner`.
 """
 
 import json
@@ -414,11 +414,14 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
         ) -> Iterable[Result]:
             return Bar(pool.map(partial(function, job), items), title, len(items))
 
+        # One pass where recordings are normalised one by one.
         if not job.aligner.by_speaker:
             return list(run("align", align, [(task, None) for task in tasks]))
+        # 1. Features and their sums; the mean of each speaker.
         extracted = list(run("features", extract, list(tasks)))
         usable = [recording for recording in extracted if not recording.fault]
         speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
+        # 2. Speaker transforms, from alignments without them.
         if job.aligner.adapts:
             items = [(e.task, speakers[e.task.speaker]) for e in usable]
             statistics = run("adapt", accumulate, items)
@@ -426,6 +429,7 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
             for name, matrix in estimate_speaker_transforms(names, statistics).items():
                 rows = tuple(tuple(row) for row in matrix.tolist())
                 speakers[name] = SpeakerAdaptation(speakers[name].mean, rows)
+        # 3. Alignment.
         items = [(e.task, speakers[e.task.speaker]) for e in usable]
         aligned = iter(list(run("align", align, items)))
     return [

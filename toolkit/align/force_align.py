@@ -8,41 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.align.config import AlignConfig
 from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import BestPath
 from toolkit.fsa.lexicon import transcript_graph, unpack_label, weighted_transcript_graph
-from toolkit.fsa.search import search_best_paths
+from toolkit.fsa.search import GraphMismatchError, search_best_paths
 from toolkit.fsa.search_kernels import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-
-
-@dataclass(frozen=True)
-class AlignConfig:
-    """The search for the best path through a transcript."""
-
-    acoustic_scale: float = 0.1
-    """Factor on log-likelihoods; Kaldi's default for alignment."""
-    beam: float = 10.0
-    """First search beam, in scaled log units."""
-    retries: tuple[float, ...] = (4.0, 16.0)
-    """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
-    max_active: int = 2000
-    """Of the first beam, see `toolkit.fsa.beam.Beam`."""
-
-    def __post_init__(self) -> None:
-        if not min(self.acoustic_scale, self.beam, *self.retries) > 0:
-            raise ValueError("acoustic_scale, beam and retries must be positive")
-        if self.max_active < 2:
-            raise ValueError(f"max_active is {self.max_active}, needs to be 2 or more")
-        self.beams()
-
-    def beams(self) -> list[Beam]:
-        """The beams to try, in order."""
-        first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
-        return first.with_retries(self.retries)
 
 
 @dataclass(frozen=True)
@@ -58,6 +32,7 @@ class TrainingGraph:
     @classmethod
     def of(cls, graph: Fst) -> "TrainingGraph":
         """Renumber the labels of a graph that reads pdf + 1."""
+        # Columns 0 ... L - 1 for the L pdfs that occur; labels are column + 1.
         reads = graph.labels > 0
         pdfs, columns = np.unique(graph.labels[reads] - 1, return_inverse=True)
         labels = graph.labels.copy()
@@ -108,22 +83,24 @@ def force_align(
       config: the search; utterances without a path are tried again with the wider beams.
     """
     alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
-    open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
+    unaligned = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
+    # Utterances without a path are searched again with the next, wider beam.
     for beam in config.beams():
-        if not open_ones:
+        if not unaligned:
             break
-        open_ones.sort(key=lambda i: (-len(log_likelihoods[i]), i))
+        # The longest first, as `search_best_paths` takes them.
+        unaligned.sort(key=lambda i: (-len(log_likelihoods[i]), i))
         paths = search_best_paths(
-            [log_likelihoods[i] * config.acoustic_scale for i in open_ones],
-            [graphs[i].fst for i in open_ones],
+            [log_likelihoods[i] * config.acoustic_scale for i in unaligned],
+            [graphs[i].fst for i in unaligned],
             beam,
         )
-        for i, path in zip(open_ones, paths, strict=True):
+        for i, path in zip(unaligned, paths, strict=True):
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
                 pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
                 alignments[i] = _read_path(path, pdfs, senones, score, beam.search)
-        open_ones = [i for i in open_ones if alignments[i] is None]
+        unaligned = [i for i in unaligned if alignments[i] is None]
     return alignments
 
 
@@ -134,6 +111,7 @@ def _read_path(
     pairs = [unpack_label(label) for label in path.words]
     phones = [phone for phone, _ in pairs]
     topology = senones.topology
+    # State of a frame: the first state of its phone, plus the position of its pdf within a phone.
     entered = torch.zeros(len(pdfs), dtype=torch.int64)
     entered[path.word_frames] = 1
     first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
@@ -232,6 +210,7 @@ class TranscriptGraphs:
         )
         if frames < len(path):
             return path[:0]
+        # Frame t is in state floor(t S / T) of the path's S states.
         return path[torch.arange(frames) * len(path) // frames]
 
 

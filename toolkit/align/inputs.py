@@ -73,12 +73,12 @@ def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
     files = visible_files(folder)
     named = {path.with_suffix("") for path in files if path.suffix.lower() in AUDIO_SUFFIXES}
     audio: list[Path] = []
-    others: list[Path] = []
+    other_files: list[Path] = []
     for path in files:
         suffix = path.suffix.lower()
         media = suffix in MEDIA_SUFFIXES and path.with_suffix("") not in named
-        (audio if suffix in AUDIO_SUFFIXES or media else others).append(path)
-    return audio, others
+        (audio if suffix in AUDIO_SUFFIXES or media else other_files).append(path)
+    return audio, other_files
 
 
 def read_inputs(
@@ -110,7 +110,7 @@ def read_inputs(
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder of audio")
     texts, faults = _texts(text)
-    known = read_speakers(speakers) if speakers else {}
+    speaker_of = read_speakers(speakers) if speakers else {}
     by_path: dict[str, list[Path]] = {}
     by_stem: dict[str, list[Path]] = {}
     for path in audio_files(audio)[0]:
@@ -118,24 +118,26 @@ def read_inputs(
         by_path.setdefault(_id(name), []).append(path)
         by_stem.setdefault(_id(path.stem), []).append(path)
 
+    # A text belongs to the audio file of its path, else to the only one of its file name.
     recordings = []
-    alike = {_bare(name): name for name in by_path}
-    taken: set[Path] = set()
+    name_of_letters = {_bare(name): name for name in by_path}
+    used: set[Path] = set()
     for name, words in texts.items():
-        found = by_path.get(_id(name)) or by_stem.get(_id(name), [])
-        taken.update(found)
-        fault, path = faults.get(name, ""), found[0] if found else None
-        if not found:
+        candidates = by_path.get(_id(name)) or by_stem.get(_id(name), [])
+        used.update(candidates)
+        fault, path = faults.get(name, ""), candidates[0] if candidates else None
+        if not candidates:
             fault = f"no audio file of this name below {audio}"
-            if like := alike.get(_bare(name)):
-                fault += f"; there is {like}: is it meant?"
-        elif len(found) > 1:
-            fault = f"several audio files of this name: {', '.join(map(str, found))}"
-        recordings.append(_recording(name, path, words, audio, known, fault))
+            if similar := name_of_letters.get(_bare(name)):
+                fault += f"; there is {similar}: is it meant?"
+        elif len(candidates) > 1:
+            fault = f"several audio files of this name: {', '.join(map(str, candidates))}"
+        recordings.append(_recording(name, path, words, audio, speaker_of, fault))
+    # Audio without a text.
     for name, paths in by_path.items():
-        if taken.isdisjoint(paths):
+        if used.isdisjoint(paths):
             fault = f"{paths[0]} has no text in {text}"
-            recordings.append(_recording(name, paths[0], "", audio, known, fault))
+            recordings.append(_recording(name, paths[0], "", audio, speaker_of, fault))
     _mark_clashes(recordings)
     one_speaker = speakers is None and len({r.speaker for r in recordings}) == 1
     if by_speaker and one_speaker and len(recordings) >= MANY:

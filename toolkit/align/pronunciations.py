@@ -68,27 +68,31 @@ def match_words(
       The word and phones of each word, and whether silence precedes each and the end; the first
       way in the order of the lexicon where there are several. None if there is none.
     """
-    reached: dict[int, tuple[int, bool, Entry] | None] = {0: None}
+    reached_positions: dict[int, tuple[int, bool, Entry] | None] = {0: None}
     steps = []
+    # Forward: from each position in the phones that the words so far reach, by optional silence and
+    # each pronunciation of the next word.
     for word in words:
-        known = word if word in lang.lexicon else UNKNOWN
-        further: dict[int, tuple[int, bool, Entry] | None] = {}
-        for position in reached:
+        listed_word = word if word in lang.lexicon else UNKNOWN
+        next_positions: dict[int, tuple[int, bool, Entry] | None] = {}
+        for position in reached_positions:
             for silent in _choices(phones, position):
                 begin = position + silent
-                for variant in lang.lexicon[known]:
+                for variant in lang.lexicon[listed_word]:
                     end = begin + len(variant)
                     if phones[begin:end] == variant:
-                        further.setdefault(end, (position, silent, (known, variant)))
-        steps.append(further)
-        reached = further
+                        next_positions.setdefault(end, (position, silent, (listed_word, variant)))
+        steps.append(next_positions)
+        reached_positions = next_positions
+    # The phones end with the last word, or with one silence after it.
     last = len(phones)
-    if last in reached:
+    if last in reached_positions:
         position, silent_end = last, False
-    elif last - 1 in reached and phones[-1] == SILENCE:
+    elif last - 1 in reached_positions and phones[-1] == SILENCE:
         position, silent_end = last - 1, True
     else:
         return None
+    # Backward: follow the first path into each position.
     spoken, silences = [], [silent_end]
     for step in reversed(steps):
         position, silent, entry = step[position]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from toolkit.align.config import AlignConfig, LongConfig
 from toolkit.align.force_align import (
-    AlignConfig,
     TrainingGraph,
     TranscriptGraphs,
     UtteranceAlignment,
@@ -29,8 +29,8 @@ With HMMs of three states every phone has at least one."""
 
 def samples_among(begin: int, end: int) -> range:
     """The numbers of the samples among frames begin, ..., end - 1; sample n is frame 3 n + 1."""
-    before = [(frame + SAMPLE_STEP - 2) // SAMPLE_STEP for frame in (begin, end)]
-    return range(*before)
+    first_samples = [(frame + SAMPLE_STEP - 2) // SAMPLE_STEP for frame in (begin, end)]
+    return range(*first_samples)
 
 
 class PhonePosteriors:
@@ -57,6 +57,7 @@ class PhonePosteriors:
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:
         """Log-likelihoods of all pdfs [T, P] -> posteriors [T, size] by phone id."""
+        # p(phone | x) ~ (sum over its pdfs of p(x | pdf)) ^ scale, relative to the best pdf.
         best = log_likelihoods.max(dim=1, keepdim=True).values
         likelihoods = (log_likelihoods - best).exp_() @ self._member
         shares = likelihoods.pow_(self._scale)
@@ -91,6 +92,7 @@ class RecordingScores:
         columns = torch.empty(end - begin, len(pdfs))
         for first in range(begin, end, BLOCK_FRAMES):
             behind = min(first + BLOCK_FRAMES, end)
+            # All frames for the window's pdfs, the samples for all pdfs.
             x = self._features(first, behind)
             columns[first - begin : behind - begin] = self._log_likelihoods(x, pdfs)
             samples = torch.tensor(samples_among(first, behind), dtype=torch.int64)
@@ -119,6 +121,7 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
     Returns:
       A confidence within [0, 1] for each span; one without a sample has that of the next one.
     """
+    # Means over spans from cumulated sums.
     sums = torch.cat([torch.zeros(1, dtype=torch.float64), log_posteriors.double().cumsum(0)])
     spans = [samples_among(start, end) for start, end in zip(starts, ends, strict=True)]
     first = torch.tensor([span.start for span in spans]).clamp(max=len(log_posteriors) - 1)
@@ -174,7 +177,9 @@ class WindowCut:
     """The words between `resume` and `end`."""
 
 
-def find_cut(path: UtteranceAlignment, silence: int, margin: int, forced: bool) -> WindowCut | None:
+def find_cut(
+    path: UtteranceAlignment, silence: int, margin: int, must_cut: bool
+) -> WindowCut | None:
     """Find where to cut a window off from the next one; None: more audio is needed to decide.
 
     The cut is at the last pause that is followed by `margin` frames of speech in the window, or
@@ -185,11 +190,12 @@ def find_cut(path: UtteranceAlignment, silence: int, margin: int, forced: bool) 
       path: the path through the window.
       silence: the silence phone.
       margin: frames of speech that must follow the cut.
-      forced: whether there must be a cut, however short the accepted part.
+      must_cut: whether there must be a cut, however short the accepted part.
     """
     size = len(path.states)
     starts = [*path.phone_frames, size]
     first_phones = set(path.word_phones)
+    # Pauses and beginnings of words that `margin` frames of speech follow, the latest first.
     pauses, words, speech = [], [], 0
     for i in reversed(range(len(path.phones))):
         speech += (starts[i + 1] - starts[i]) * (path.phones[i] != silence)
@@ -198,15 +204,16 @@ def find_cut(path: UtteranceAlignment, silence: int, margin: int, forced: bool) 
                 pauses.append(i)
             elif i in first_phones:
                 words.append(i)
-    least = 1 if forced else size // 3
+    earliest = 1 if must_cut else size // 3
     if pauses and starts[pauses[0]] >= size // 3:
         return _before(path, pauses[0], lead=0)
-    if words and starts[words[0]] >= least:
+    if words and starts[words[0]] >= earliest:
         return _before(path, words[0], lead=min(LEAD_WORDS, len(words) - 1))
-    if pauses and starts[pauses[0]] >= least:
+    if pauses and starts[pauses[0]] >= earliest:
         return _before(path, pauses[0], lead=0)
-    if not forced:
+    if not must_cut:
         return None
+    # Forced, and hardly any speech: cut in the middle of the longest pause or later.
     pause = max(range(len(path.phones)), key=lambda i: (starts[i + 1] - starts[i], -i))
     middle = (starts[pause] + starts[pause + 1]) // 2
     frame = max(1, middle, starts[pause + 1] - margin)
@@ -225,7 +232,7 @@ def cut_at_end(path: UtteranceAlignment) -> WindowCut:
 
 
 def join(
-    done: RecordingAlignment,
+    joined: RecordingAlignment,
     path: UtteranceAlignment,
     begin: int,
     lead: int,
@@ -238,37 +245,39 @@ def join(
     where the window begins.
 
     Args:
-      done: what came before; its lists are not changed.
+      joined: what came before; its lists are not changed.
       path: through the window.
       begin: the window's first frame.
-      lead: the last words of `done` that the window repeats.
+      lead: the last words of `joined` that the window repeats.
       cut: how much of the path to take.
       silence: the silence phone.
 
     Returns:
-      The longer alignment, whose tensors are those of `done`, and the frame of the joint, from
+      The longer alignment, whose tensors are those of `joined`, and the frame of the joint, from
       which on the caller must fill them.
     """
-    repeated = done.word_phones[len(done.word_phones) - lead :]
-    before = [*(done.phone_frames[phone] for phone in repeated), done.num_frames]
+    repeated = joined.word_phones[len(joined.word_phones) - lead :]
+    frames_of_repeated = [*(joined.phone_frames[phone] for phone in repeated), joined.num_frames]
     joint, first, word = begin, 0, 0
+    # The joint is the last repeated word that begins in the same frame in both alignments.
     for i in range(1, min(lead, cut.words, len(path.word_phones) - 1) + 1):
-        if begin + path.word_frames[i] == before[i]:
-            joint, first, word = before[i], path.word_phones[i], i
-    kept = bisect_left(done.phone_frames, joint)
-    words = done.word_phones[: bisect_left(done.word_phones, kept)]
-    if kept and done.phones[kept - 1] == silence == path.phones[first]:
+        if begin + path.word_frames[i] == frames_of_repeated[i]:
+            joint, first, word = frames_of_repeated[i], path.word_phones[i], i
+    num_kept = bisect_left(joined.phone_frames, joint)
+    words = joined.word_phones[: bisect_left(joined.word_phones, num_kept)]
+    if num_kept and joined.phones[num_kept - 1] == silence == path.phones[first]:
         # One pause on both sides of the joint.
         first += 1
-    shift = kept - first
+    # Phone `first` of the path becomes phone `num_kept` of the whole.
+    shift = num_kept - first
     longer = replace(
-        done,
+        joined,
         num_frames=begin + cut.end,
-        phones=done.phones[:kept] + path.phones[first : cut.phones],
-        phone_frames=done.phone_frames[:kept]
+        phones=joined.phones[:num_kept] + path.phones[first : cut.phones],
+        phone_frames=joined.phone_frames[:num_kept]
         + [begin + frame for frame in path.phone_frames[first : cut.phones]],
         word_phones=words + [shift + phone for phone in path.word_phones[word : cut.words]],
-        beam=max(done.beam, path.beam),
+        beam=max(joined.beam, path.beam),
     )
     return longer, joint
 
@@ -281,24 +290,6 @@ PHONE_RATE = 0.2
 
 class NoPathError(ToolkitError):
     """No path through the graph of the words fits the audio."""
-
-
-@dataclass(frozen=True)
-class LongConfig:
-    """How a long recording is cut into windows; frames are 10 ms."""
-
-    search: AlignConfig = AlignConfig()
-    """The search within a window."""
-    window: int = 6000
-    """Frames of a window; recordings up to a quarter longer are aligned in one piece."""
-    longest: int = 18000
-    """Frames to which a window may grow when it holds too little speech for a reliable cut."""
-    margin: int = 400
-    """Frames of speech that must follow in a window for the path before them to be accepted."""
-
-    def __post_init__(self) -> None:
-        if not 0 < 2 * self.margin < self.window <= self.longest:
-            raise ValueError("need 0 < 2 * margin < window <= longest")
 
 
 @dataclass(frozen=True)
@@ -369,16 +360,18 @@ def align_long(
             size = num_frames - starts[-1].begin
             continue
         path, full = window.aligned, size >= config.longest
+        # Accept the path up to a cut; without one the window grows.
         cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
         if cut is None:
             size = min(2 * size, config.longest)
             continue
+        # Fill in what the path gives from the joint on.
         longer, joint = join(done, path, begin, start.lead, cut, silence)
-        taken, behind = slice(joint - begin, cut.end), begin + cut.end
-        longer.states[joint:behind] = path.states[taken]
-        longer.log_likelihoods[joint:behind] = window.log_likelihoods[taken]
+        accepted, behind = slice(joint - begin, cut.end), begin + cut.end
+        longer.states[joint:behind] = path.states[accepted]
+        longer.log_likelihoods[joint:behind] = window.log_likelihoods[accepted]
         samples = samples_among(joint, behind)
-        posteriors = scores.log_posteriors(joint, path.pdfs[taken])
+        posteriors = scores.log_posteriors(joint, path.pdfs[accepted])
         longer.log_posteriors[samples.start : samples.stop] = posteriors
         if last:
             return longer
@@ -399,6 +392,7 @@ def _align_window(
     if last and compiler.min_frames(words_left) > end - begin:
         return None
     budget = PHONE_RATE * (end - begin)
+    # A path that reaches the last word of the prefix may need more words: double the budget.
     while True:
         prefix = words_left if last else _prefix(words_left, budget, compiler)
         graph = compiler.compile(prefix, open_end=not last)

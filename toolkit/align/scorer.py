@@ -134,7 +134,7 @@ def on_gpu(scorer: Scorer) -> bool:
 
 
 def map_scored_shards(
-    work: Work,
+    function: Work,
     scorer: Scorer,
     jobs: int,
     title: str,
@@ -146,27 +146,27 @@ def map_scored_shards(
     which works on one shard after the other, with `jobs` threads.
 
     Args:
-      work: picklable; uses `map_scored`.
+      function: picklable; uses `map_utterances`.
       scorer: the acoustic model.
       jobs: worker processes or threads.
       title: title of the progress bar.
       progress: called with (shards done, shards).
     """
     threads, processes = (jobs, 1) if on_gpu(scorer) else (1, jobs)
-    function = _OnShard(work, scorer, threads)
-    return map_shards(function, scorer.store, processes, title, progress)
+    on_shard = _OnShard(function, scorer, threads)
+    return map_shards(on_shard, scorer.store, processes, title, progress)
 
 
 @dataclass(frozen=True)
 class _OnShard:
-    """A shard's work; picklable where `work` is."""
+    """A shard's work; picklable where `function` is."""
 
-    work: Work
+    function: Work
     scorer: Scorer
     threads: int
 
     def __call__(self, shard: tuple[int, Sequence[str]]) -> Result:
-        return self.work(self.scorer, self.threads, shard)
+        return self.function(self.scorer, self.threads, shard)
 
 
 def map_utterances(
@@ -200,6 +200,7 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
     def score(rows: slice) -> list[ScoredUtterance]:
         start = time.perf_counter()
         batch = scorer.batch_log_likelihoods(ids[rows])
+        # The batch's time is shared out by frames.
         share = (time.perf_counter() - start) / max(1, sum(lengths[rows]))
         return [
             ScoredUtterance(utterance, scores, share * frames, time.thread_time)
@@ -223,6 +224,7 @@ def batches_in_order(lengths: Sequence[int]) -> list[slice]:
     longest = 0
     for row, length in enumerate(lengths):
         longest = max(longest, length)
+        # Batches are padded to their longest utterance; the first row opens a batch.
         size = 1 + row - batches[-1].start if batches else BATCH + 1
         if size > BATCH or size * longest > BATCH_FRAMES:
             batches.append(slice(row, row))

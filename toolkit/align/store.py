@@ -94,8 +94,10 @@ class LowRateAlignments:
     def load(self, utterance: str) -> Tensor:
         """The low-rate pdf of every 10 ms frame, [T] int64."""
         states = self._store.load(utterance)
-        left, right = phone_contexts(self._topology, states)
-        return self._senones.table[self._topology.low_rate_targets(states), left, right].long()
+        left_phones, right_phones = phone_contexts(self._topology, states)
+        return self._senones.table[
+            self._topology.low_rate_targets(states), left_phones, right_phones
+        ].long()
 
 
 class PdfAlignments:
@@ -145,8 +147,8 @@ class OffsetAlignments:
     @cached_property
     def ids(self) -> list[str]:
         """The utterances that are aligned at every offset."""
-        first, *others = self._stores
-        shared = set(first.ids).intersection(*(store.ids for store in others))
+        first, *other_stores = self._stores
+        shared = set(first.ids).intersection(*(store.ids for store in other_stores))
         return [u for u in first.ids if u in shared]
 
     def load(self, utterance: str) -> Tensor:
@@ -239,6 +241,7 @@ class AugmentedAlignments:
         # Both lengths are rounded, each by half a frame of its own at most.
         if abs(frames * speed - len(targets)) > (1 + speed) / 2 + 0.05:
             frames = round(len(targets) / speed)
+        # floor((t + 1/2) * speed) in integers: (2 t + 1) n // (2 d) for speed n / d.
         doubled = (2 * torch.arange(frames) + 1) * speed.numerator
         index = torch.div(doubled, 2 * speed.denominator, rounding_mode="floor")
         return targets[index.clamp(max=len(targets) - 1)].long()

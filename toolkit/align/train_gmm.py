@@ -9,9 +9,9 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.align.adapt import adapt
+from toolkit.align.config import LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.align.em import (
     AlignedUtterances,
-    EmConfig,
     TrainingData,
     accumulate_tree,
     aligned_frames,
@@ -25,34 +25,14 @@ from toolkit.align.em import (
 )
 from toolkit.align.store import AlignmentStore
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend, load_transforms
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.transforms import LdaStatistics, MlltStatistics, estimate_lda, estimate_mllt
-from toolkit.hmm.tree_growing import TreeConfig, grow_tree
+from toolkit.hmm.tree_growing import grow_tree
 from toolkit.lang.lang import Lang
 from toolkit.processes.workers import map_in_processes
-
-
-@dataclass(frozen=True)
-class MonophoneConfig:
-    """Kaldi's train_mono.sh, with its values as defaults."""
-
-    em: EmConfig = EmConfig(
-        iterations=40,
-        realign=(*range(1, 11), *range(12, 21, 2), 23, 26, 29, 32, 35, 38),
-        gaussians=1000,
-        grow_until=30,
-        min_occupancy=3.0,
-    )
-    """The EM schedule (Kaldi's)."""
-    max_utterances: int = 2000
-    """Train on this many utterances at most, those of the fewest words. Kaldi's recipes take those
-    of the fewest frames (subset_data_dir.sh --shortest)."""
-
-    def __post_init__(self) -> None:
-        if self.max_utterances < 1:
-            raise ValueError(f"max_utterances is {self.max_utterances}, needs to be 1 or more")
 
 
 def train_monophone(
@@ -82,6 +62,7 @@ def train_monophone(
     Raises:
       UnalignableError: more than `max_failed` of the utterances have no alignment.
     """
+    # The shortest transcripts; utterances keep the store's order.
     ranked = sorted(transcripts, key=lambda u: (len(transcripts[u]), u))
     chosen = set(ranked[: config.max_utterances])
     partitions = partition_utterances({u: w for u, w in transcripts.items() if u in chosen}, out)
@@ -90,6 +71,7 @@ def train_monophone(
     with training_data(partitions, lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
+            # Flat start: equal alignment, one Gaussian per state.
             short = data.flat_start_alignment(features, topology)
             require_aligned(data, short, config.em.max_failed)
             statistics = data.accumulate(accumulate_tree, features=features, topology=topology)
@@ -98,16 +80,6 @@ def train_monophone(
             return GmmSystem(features, senones, gmm), floor
 
         return train_em("monophones", start, cepstra, data, config.em, out, progress)
-
-
-@dataclass(frozen=True)
-class TriphoneConfig:
-    """Kaldi's train_deltas.sh."""
-
-    tree: TreeConfig = TreeConfig()
-    """The phonetic decision tree."""
-    em: EmConfig = EmConfig()
-    """The EM schedule."""
 
 
 def train_triphone(
@@ -181,24 +153,6 @@ def initial_system(
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LdaMlltConfig(TriphoneConfig):
-    """Kaldi's train_lda_mllt.sh; splicing and dimension as in C4."""
-
-    em: EmConfig = EmConfig(gaussians=15_000)
-    """The EM schedule."""
-    splice: int = 3
-    """Frames on either side that LDA sees (Kaldi: 4 of 13 cepstra; here of 39 with deltas, C4)."""
-    dimension: int = 40
-    """Dimensions that LDA keeps (C4)."""
-    mllt: tuple[int, ...] = (2, 4, 6, 12)
-    """Iterations that begin with a new MLLT matrix (Kaldi's list)."""
-
-    def __post_init__(self) -> None:
-        if self.splice < 0 or self.dimension < 1:
-            raise ValueError("splice must not be negative, and dimension needs to be 1 or more")
-
-
 def train_lda_mllt(
     cepstra: Path,
     transcripts: Mapping[str, Sequence[str]],
@@ -239,6 +193,7 @@ def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Rotate the features so that the Gaussians' covariances become more diagonal."""
     matrix, gain = estimate_mllt(data.accumulate(accumulate_mllt, system=system))
     logger.info("MLLT: %.3f nats per frame gained", gain)
+    # Features become M (P x), means M m.
     projection = matrix @ system.features.frontend.projection.double()
     features = system.features.projected(projection.float())
     return GmmSystem(features, system.senones, system.gmm.transform_means(matrix))
@@ -260,16 +215,6 @@ def accumulate_mllt(partition: AlignedUtterances, system: GmmSystem) -> MlltStat
     for x, batch, counted in aligned_frames(partition.load(), system.features):
         statistics.accumulate(system.gmm, *speech_frames(x, batch, counted, system.senones))
     return statistics
-
-
-@dataclass(frozen=True)
-class SatConfig(TriphoneConfig):
-    """Kaldi's train_sat.sh."""
-
-    em: EmConfig = EmConfig(gaussians=15_000)
-    """The EM schedule."""
-    fmllr: tuple[int, ...] = (2, 4, 6, 12)
-    """Iterations that begin with new speaker transforms (Kaldi's list)."""
 
 
 def train_sat(
@@ -339,8 +284,9 @@ def build_low_rate_senones(
     topology = Topology.load(system / "topology.json")
     low = topology.at_low_rate()
     shards = [_Shard(alignments, ids) for ids in features.store.shards]
-    work = partial(accumulate_tree, features=features, topology=topology, low_rate=low)
-    total = sum_statistics(map_in_processes(work, shards, jobs))
+    accumulate = partial(accumulate_tree, features=features, topology=topology, low_rate=low)
+    # Statistics of 10 ms frames by low-rate state and phonetic context, then the tree.
+    total = sum_statistics(map_in_processes(accumulate, shards, jobs))
     senones = Senones(low, grow_tree(total, low, config))
     out.mkdir(parents=True, exist_ok=True)
     senones.save(out)

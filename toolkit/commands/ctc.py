@@ -23,7 +23,7 @@ def ctc() -> None:
 def evaluate(run: Path, device: str | None) -> None:
     """Evaluate the checkpoints of a CTC training on another machine.
 
-    RUN_DIR is the run directory of a CTC recipe that trains with train.machine.evaluator=elsewhere;
+    RUN_DIR is the run directory of a CTC recipe that trains with train.states.evaluator=elsewhere;
     it must be visible on this machine too. Prints a line per epoch and ends when the training ends;
     if the training is interrupted, waits for it to be resumed.
 

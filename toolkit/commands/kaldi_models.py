@@ -166,7 +166,8 @@ def decode(
     Example:
       toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
     """
-    from toolkit.fsa.beam import Beam, GraphMismatchError
+    from toolkit.fsa.config import Beam
+    from toolkit.fsa.search import GraphMismatchError
     from toolkit.kaldi.search import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 

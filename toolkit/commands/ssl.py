@@ -80,12 +80,8 @@ def choose_k(
         --teacher-normaliser exp/demo/fbank/normaliser.json \\
         --features exp/demo/fbank/val --out exp/demo/choice_of_k
     """
-    from toolkit.ssl.teacher_evaluation import (
-        ChoiceConfig,
-        TrainedModel,
-        smallest_sufficient,
-        table,
-    )
+    from toolkit.ssl.config import ChoiceConfig
+    from toolkit.ssl.teacher_evaluation import TrainedModel, smallest_sufficient, table
     from toolkit.ssl.teacher_evaluation import choose_k as choose
 
     config = ChoiceConfig(ks or ChoiceConfig().ks, utterances)
@@ -160,7 +156,8 @@ def calibration(
     from toolkit.align.store import AlignmentStore, LowRateAlignments
     from toolkit.hmm.senones import Senones
     from toolkit.hmm.topology import Topology
-    from toolkit.ssl.teacher_evaluation import CalibrationConfig, TrainedModel, measure_calibration
+    from toolkit.ssl.config import CalibrationConfig
+    from toolkit.ssl.teacher_evaluation import TrainedModel, measure_calibration
 
     targets = LowRateAlignments(
         AlignmentStore(alignments), Topology.load(topology), Senones.load(senones)

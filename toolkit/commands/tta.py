@@ -339,8 +339,7 @@ def readers(
       toolkit tta readers
       toolkit tta readers --records exp/ctc/records/train --model paper --max-batch 192
     """
-    from toolkit.train.config import TrainerConfig
-    from toolkit.train.ctc.readers import ReaderConfig
+    from toolkit.train.config import ReaderConfig, TrainerConfig
     from toolkit.tta.readers import tune_readers
 
     if max_batch is not None and max_batch < batch:

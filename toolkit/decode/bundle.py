@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from toolkit.align.em import EmConfig
+from toolkit.align.config import EmConfig
 from toolkit.config.fields import from_plain, read_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.config import DecodeConfig, WordsConfig
@@ -18,10 +18,9 @@ from toolkit.decode.rescore import WEIGHTS
 from toolkit.engines import engines
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam, RescoreLimits
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import Weights
-from toolkit.fsa.rescore import RescoreLimits
 from toolkit.hmm.senones import Senones
 from toolkit.lang.arpa import read_arpa, write_binary
 from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable

@@ -14,8 +14,7 @@ from toolkit.config.fields import (
     Settings,
     Share,
 )
-from toolkit.fsa.beam import Beam
-from toolkit.fsa.rescore import RescoreLimits
+from toolkit.fsa.config import Beam, RescoreLimits
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.decode.config import LatticeConfig
 from toolkit.errors import ToolkitError
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, load_fst
 from toolkit.fsa.lattice import LatticeArcs, prune_to_density
 from toolkit.fsa.lattice_store import (
@@ -145,8 +145,8 @@ def _make_shard(
     lattices: dict[str, LatticeArcs] = {}
     failed, retried, seconds = [], 0, 0.0
     results = map_utterances(make, scorer, ids, threads)
-    for utterance, (lattice, beam, spent) in zip(ids, results, strict=True):
-        seconds += spent
+    for utterance, (lattice, beam, search_seconds) in zip(ids, results, strict=True):
+        seconds += search_seconds
         if lattice is None:
             num_frames = scorer.store.num_frames(utterance)
             reason = f"no path within beam {beam.search:g}" if num_frames else "no frames"

@@ -51,9 +51,10 @@ from toolkit.features.gmm_features import load_transforms
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.shards import SHARDS, CmnState, FeatureStore, write_manifest, write_shard
 from toolkit.features.silence import counted_frames
+from toolkit.fsa.config import RescoreLimits
 from toolkit.fsa.fst import Fst, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.rescore import Grammar, RescoreLimits
+from toolkit.fsa.rescore import Grammar
 from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.gmm_system import GmmSystem, write_gmm_features
 from toolkit.hmm.senones import Senones

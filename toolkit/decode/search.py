@@ -17,13 +17,13 @@ from toolkit.decode.config import DecodeConfig
 from toolkit.decode.decoded import DecodedUtterance, NbestList
 from toolkit.decode.tune import Axis, Keep, Point, difference_axis, ratio_axis
 from toolkit.decode.words import WordAligner
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam, RescoreLimits
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_store import read_scored, write_scored
 from toolkit.fsa.nbest import n_best
 from toolkit.fsa.online_search import OnlineSearch
-from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
+from toolkit.fsa.rescore import Grammar, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.align.config import AlignConfig
 from toolkit.align.force_align import (
-    AlignConfig,
     TranscriptGraphs,
     UtteranceAlignment,
     check_phones,

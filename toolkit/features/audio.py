@@ -90,8 +90,10 @@ def decode_audio(
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     check_rate(rate, name)
     if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
-        own = samples if samples.flags.writeable else samples.copy()  # torch wants writable memory
-        return Decoded(torch.from_numpy(own[:, 0]), rate, *samples.shape)
+        writeable = (
+            samples if samples.flags.writeable else samples.copy()
+        )  # torch wants writable memory
+        return Decoded(torch.from_numpy(writeable[:, 0]), rate, *samples.shape)
     mono = torch.from_numpy(resample(_to_mono(samples, name), rate, sampling_rate))
     return Decoded(mono, rate, *samples.shape)
 
@@ -290,7 +292,9 @@ def _file_blocks(
     file: soundfile.SoundFile, name: str, length: int, seconds: float, channel: int | None
 ) -> Iterator[np.ndarray]:
     size, done = max(1, round(seconds * file.samplerate)), 0
-    energy = own = 0.0  # of the mean of all channels, and of the channels in the mean
+    mixed_energy = channel_energy = (
+        0.0  # of the mean of all channels, and of the channels in the mean
+    )
     scale = SampleScale() if file.subtype in FLOATS else None
     while done < length:
         samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
@@ -310,10 +314,10 @@ def _file_blocks(
             if enough and (fault := scale.fault):
                 raise AudioError(f"{name}: {fault}")
         if mixed:
-            energy += float(np.vdot(mono, mono))
-            own += float(np.vdot(samples, samples)) / samples.shape[1]
+            mixed_energy += float(np.vdot(mono, mono))
+            channel_energy += float(np.vdot(samples, samples)) / samples.shape[1]
         yield mono
-    if energy < CANCELLED * own:
+    if mixed_energy < CANCELLED * channel_energy:
         logger.warning(
             "%s: its channels cancel when they are mixed (one has the opposite sign of another):"
             " take one of them with --channel",
@@ -417,11 +421,11 @@ class Resampler:
         """Take more samples [S] float32; return the resampled ones that are final."""
         self._kept = np.concatenate([self._kept, samples])
         received = self._begin + len(self._kept)
-        found = self._until(max(0, (received - self._reach) * self._up // self._down))
+        resampled = self._until(max(0, (received - self._reach) * self._up // self._down))
         needed = self._returned * self._down // self._up - self._reach
         drop = max(0, needed // self._down * self._down - self._begin)
         self._kept, self._begin = self._kept[drop:], self._begin + drop
-        return found
+        return resampled
 
     def finish(self) -> np.ndarray:
         """Return the rest: S samples have become round(S * new_rate / rate), half up."""
@@ -434,7 +438,7 @@ class Resampler:
         from scipy.signal import resample_poly
 
         converted = resample_poly(self._kept, self._up, self._down, window=self._filter)
-        before = self._begin // self._down * self._up
-        found = converted[self._returned - before : end - before].astype(np.float32)
+        num_dropped = self._begin // self._down * self._up
+        resampled = converted[self._returned - num_dropped : end - num_dropped].astype(np.float32)
         self._returned = end
-        return found
+        return resampled

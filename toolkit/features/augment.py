@@ -57,10 +57,10 @@ def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[Mon
 
 def original_and_speed(name: str) -> tuple[str, Fraction]:
     """Return the id of the utterance that a copy was made from, and its speed (default 1)."""
-    found = _SUFFIX.search(name)
-    if found is None:
+    match = _SUFFIX.search(name)
+    if match is None:
         return name, Fraction(1)
-    return name[: found.start()], Fraction(found[1] or 1)
+    return name[: match.start()], Fraction(match[1] or 1)
 
 
 def original_id(name: str) -> str:

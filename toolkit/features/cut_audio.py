@@ -141,7 +141,7 @@ def is_costly(rate: int, new: int) -> bool:
 
 def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
     cuts = [track.cut for track in cut.tracks] if isinstance(cut, MixedCut) else [cut]
-    for recording in (one.recording for one in cuts if one.has_recording):
+    for recording in (track_cut.recording for track_cut in cuts if track_cut.has_recording):
         for transform in recording.transforms or ():
             if isinstance(transform, dict):
                 name, settings = transform["name"], transform["kwargs"]

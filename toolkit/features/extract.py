@@ -132,13 +132,13 @@ def extract(
     remove_strays(out, {plan.index for plan in plans} - {plan.index for plan in pending})
     done = total - sum(len(plan.cuts) for plan in pending)
     start = time.perf_counter()
-    work = partial(_extract_shard, form=features, out=out)
+    extract_shard = partial(_extract_shard, form=features, out=out)
     with Bar(total=total, initial=done, unit="utt", desc=f"features {out.name}") as bar:
         if device == "cpu" or imported is not None:
-            made = map_in_processes(work, pending, jobs)
+            new_markers = map_in_processes(extract_shard, pending, jobs)
         else:
-            made = _extract_on_device(pending, config.frontend, out, device, jobs)
-        for plan, marker in zip(pending, made, strict=True):
+            new_markers = _extract_on_device(pending, config.frontend, out, device, jobs)
+        for plan, marker in zip(pending, new_markers, strict=True):
             markers[plan.index] = marker
             done += len(plan.cuts)
             bar.update(len(plan.cuts))
@@ -167,8 +167,12 @@ def extract(
     # More than one where another environment went on; none in markers of earlier versions.
     engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
     write_manifest(out, features, done_shards, len(failed), ", ".join(engines))
-    kept = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
-    headline = {"hours": kept / 3600, "utterances": total - len(failed), "failed": len(failed)}
+    num_seconds = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
+    headline = {
+        "hours": num_seconds / 3600,
+        "utterances": total - len(failed),
+        "failed": len(failed),
+    }
     if pending:
         headline["xRT"] = sum(cut.duration for plan in pending for cut in plan.cuts) / elapsed
     return headline
@@ -196,7 +200,10 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
         speakers.setdefault(speaker_of(cut), []).append(cut)
     if not speakers:
         raise ExtractError("there are no cuts to extract features from")
-    durations = {s: total_seconds(cut.duration for cut in own) for s, own in speakers.items()}
+    durations = {
+        s: total_seconds(cut.duration for cut in speaker_cuts)
+        for s, speaker_cuts in speakers.items()
+    }
     return [
         [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
         for shard in plan_shards(durations, hours)
@@ -222,10 +229,10 @@ def _digest(
     places: PathAliases | None,
     audio: Mapping[str, str],
 ) -> str:
-    plain = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]
+    content = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]
     if audio:
-        plain.append([audio.get(audio_of(cut), "") for cut in cuts])
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        content.append([audio.get(audio_of(cut), "") for cut in cuts])
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _marker_path(out: Path, index: int) -> Path:
@@ -267,16 +274,16 @@ def _is_degraded(cut: "MonoCut") -> bool:
     return any(isinstance(transform, AddNoise | Reverberate) for transform in transforms)
 
 
-def remove_strays(out: Path, kept: set[int]) -> None:
+def remove_strays(out: Path, shards_to_keep: set[int]) -> None:
     """Remove files left by an earlier plan or a killed process: lhotse reads all there are.
 
     Args:
       out: the folder of features.
-      kept: numbers of the shards that stay.
+      shards_to_keep: their numbers.
     """
-    expected = {cuts_path(out / SHARDS, i) for i in kept}
-    expected |= {features_path(out / SHARDS, i) for i in kept}
-    expected |= {_marker_path(out, i) for i in kept}
+    expected = {cuts_path(out / SHARDS, i) for i in shards_to_keep}
+    expected |= {features_path(out / SHARDS, i) for i in shards_to_keep}
+    expected |= {_marker_path(out, i) for i in shards_to_keep}
     for folder in (out / SHARDS, out / MARKERS):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path not in expected:
@@ -307,10 +314,10 @@ def _extract_on_device(
 ) -> Iterator[dict]:
     """Write shards one after the other; the device is ahead of that."""
     cuts = chain.from_iterable(plan.cuts for plan in plans)
-    found = features_on_device(cuts, Frontend(frontend, device=device), jobs)
+    computed = features_on_device(cuts, Frontend(frontend, device=device), jobs)
     for plan in plans:
         with one_thread():
-            features = islice(found, len(plan.cuts))
+            features = islice(computed, len(plan.cuts))
             engine = engine_version(feature_backend())
             marker = _write_shard(plan, features, frontend, out, engine)
         yield marker
@@ -318,7 +325,7 @@ def _extract_on_device(
 
 def _write_shard(
     plan: _Plan,
-    found: "Iterator[Tensor | Exception]",
+    computed: "Iterator[Tensor | Exception]",
     form: FeatureFormat,
     out: Path,
     engine: str,
@@ -326,7 +333,7 @@ def _write_shard(
     """Write the features that were found for the cuts of a shard, and then its marker."""
     failed: list[tuple[str, AudioError | FrontendError]] = []
     utterances, frames = write_shard(
-        out / SHARDS, plan.index, _usable(plan.cuts, found, failed), form
+        out / SHARDS, plan.index, _usable(plan.cuts, computed, failed), form
     )
     paths = [cuts_path(out / SHARDS, plan.index), features_path(out / SHARDS, plan.index)]
     marker = {
@@ -351,10 +358,10 @@ def _features(cut: "MonoCut", compute: Frontend) -> "Tensor | Exception":
 
 def _usable(
     cuts: "list[MonoCut]",
-    found: "Iterator[Tensor | Exception]",
+    computed: "Iterator[Tensor | Exception]",
     failed: list[tuple[str, AudioError | FrontendError]],
 ) -> Iterator[tuple]:
-    for cut, features in zip(cuts, found, strict=True):
+    for cut, features in zip(cuts, computed, strict=True):
         if isinstance(features, AudioError | FrontendError):
             failed.append((cut.id, features))
         elif isinstance(features, Exception):
@@ -392,8 +399,8 @@ def features_on_device(
             return error
 
     def compute(batch: list[Tensor | Exception]) -> list[Tensor | Exception]:
-        found = iter(frontend.batch([x for x in batch if isinstance(x, Tensor)]))
-        return [next(found) if isinstance(x, Tensor) else x for x in batch]
+        computed = iter(frontend.batch([x for x in batch if isinstance(x, Tensor)]))
+        return [next(computed) if isinstance(x, Tensor) else x for x in batch]
 
     loaded = map_in_threads(load, cuts, jobs, jobs + 2 * BATCH)
     batches = _batches(loaded, BATCH_SECONDS * rate)
@@ -406,9 +413,9 @@ def _batches(
     """Group what was loaded; a batch is closed at `BATCH` or `most` samples."""
     batch: list[Tensor | Exception] = []
     samples = 0
-    for one in loaded:
-        batch.append(one)
-        samples += len(one) if isinstance(one, Tensor) else 0
+    for samples_or_error in loaded:
+        batch.append(samples_or_error)
+        samples += len(samples_or_error) if isinstance(samples_or_error, Tensor) else 0
         if len(batch) == BATCH or samples >= most:
             yield batch
             batch, samples = [], 0

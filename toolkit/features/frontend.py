@@ -115,15 +115,15 @@ class Frontend:
         Returns:
           For each [T, F] float32 on the CPU, or the error that `__call__` would raise.
         """
-        found: list[Tensor | FrontendError | None] = [None] * len(utterances)
+        results: list[Tensor | FrontendError | None] = [None] * len(utterances)
         for row, samples in enumerate(utterances):
             try:
                 self._check_length(samples)
             except FrontendError as error:
-                found[row] = error
-        rows = [row for row, result in enumerate(found) if result is None]
+                results[row] = error
+        rows = [row for row, result in enumerate(results) if result is None]
         if not rows:
-            return found
+            return results
         step = int(self.config.frame_shift_ms * self.config.sampling_rate / 1000)
         sizes = [len(utterances[row]) for row in rows]
         samples = to_device(torch.cat([utterances[row] for row in rows]), self._device)
@@ -131,8 +131,8 @@ class Frontend:
         parts = features.split([(size + step // 2) // step for size in sizes])
         for row, part in zip(rows, parts, strict=True):
             whole = math.isfinite(part.sum().item()) and not self._may_be_silent(part)
-            found[row] = part if whole else self._alone(utterances[row])
-        return found
+            results[row] = part if whole else self._alone(utterances[row])
+        return results
 
     def _alone(self, samples: Tensor) -> Tensor | FrontendError:
         try:
@@ -193,8 +193,8 @@ def _kaldifeat_computer(config: FrontendConfig, device: torch.device) -> Callabl
 
     def compute(*utterances: Tensor) -> Tensor:
         # As `kaldi(samples)`, which copies the overlapping frames once more.
-        first, *others = map(kaldi.convert_samples_to_frames, utterances)
-        return kaldi.compute(torch.cat([first, *others]) if others else first)
+        first, *more_frames = map(kaldi.convert_samples_to_frames, utterances)
+        return kaldi.compute(torch.cat([first, *more_frames]) if more_frames else first)
 
     return compute
 
@@ -207,16 +207,16 @@ def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
     filters = mel_filters(points, 2 ** (window - 1).bit_length(), config.sampling_rate)
     bank = FilterBank(filters, window, step, power=config.kind != "fbank_mfcc")
     if config.kind == "plp":
-        rest = nn.Sequential(PerceptualLinearPrediction(points, config.num_ceps))
+        transform = nn.Sequential(PerceptualLinearPrediction(points, config.num_ceps))
     elif config.kind == "mfcc":
         cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
-        rest = nn.Sequential(FlooredLog(), cepstra)
+        transform = nn.Sequential(FlooredLog(), cepstra)
     else:
-        rest = nn.Sequential(FlooredLog())
+        transform = nn.Sequential(FlooredLog())
 
     def compute(*utterances: Tensor) -> Tensor:
         device = utterances[0].device
-        return rest.to(device)(bank.to(device)(*utterances))
+        return transform.to(device)(bank.to(device)(*utterances))
 
     return compute
 
@@ -297,9 +297,12 @@ def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
     Returns:
       [N / 2, M] float32; as in Kaldi the bin of the Nyquist frequency is left out.
     """
-    left, peak, right = points[:-2], points[1:-1], points[2:]
+    left_edge, peak, right_edge = points[:-2], points[1:-1], points[2:]
     bins = hertz_to_mel(torch.arange(size // 2) * (rate / size))[:, None]
-    rising, falling = (bins - left) / (peak - left), (right - bins) / (right - peak)
+    rising, falling = (
+        (bins - left_edge) / (peak - left_edge),
+        (right_edge - bins) / (right_edge - peak),
+    )
     return torch.minimum(rising, falling).clamp(min=0)
 
 
@@ -335,8 +338,8 @@ class FilterBank(nn.Module):
         Returns:
           [T, M] float32, the utterances' frames one after the other; each has round(S / step).
         """
-        first, *others = (self._frames(samples) for samples in utterances)
-        frames = torch.cat([first, *others]) if others else first
+        first, *more_frames = (self._frames(samples) for samples in utterances)
+        frames = torch.cat([first, *more_frames]) if more_frames else first
         if frames.device.type != "cpu":
             return self._energies(frames)
         return torch.cat([self._energies(block) for block in frames.split(FRAMES_PER_BLOCK)])
@@ -345,14 +348,21 @@ class FilterBank(nn.Module):
         """Return the overlapping windows [T, W], which share their memory."""
         size = len(self._window)
         count = (len(samples) + self._step // 2) // self._step
-        left = (size - self._step) // 2
-        right = max(0, (count - 1) * self._step + size - left - len(samples))
-        mirrored = [samples[:left].flip(0), samples, samples[len(samples) - right :].flip(0)]
+        num_mirrored_left = (size - self._step) // 2
+        num_mirrored_right = max(
+            0, (count - 1) * self._step + size - num_mirrored_left - len(samples)
+        )
+        mirrored = [
+            samples[:num_mirrored_left].flip(0),
+            samples,
+            samples[len(samples) - num_mirrored_right :].flip(0),
+        ]
         return torch.cat(mirrored).as_strided((count, size), (self._step, 1))
 
     def _energies(self, frames: Tensor) -> Tensor:
         padded = frames.new_zeros(len(frames), 2 * len(self._filters))
         windowed = padded[:, : frames.shape[1]]
+        # Kaldi's order: mean, pre-emphasis, window, power of the spectrum without its last bin.
         centred = frames - frames.mean(dim=1, keepdim=True)
         # Not `torch.sub(..., alpha=PREEMPHASIS)`: that rounds once where Kaldi rounds twice.
         torch.sub(centred[:, 1:], PREEMPHASIS * centred[:, :-1], out=windowed[:, 1:])
@@ -461,11 +471,13 @@ def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
     predictor = torch.empty_like(autocorrelation[1:])
     energy = autocorrelation[0]
     for i in range(order):
-        known = predictor[:i]
-        later = autocorrelation[1 : i + 1].flip(0)
-        reflection = (autocorrelation[i + 1] + (known * later).sum(dim=0)) / energy
+        coefficients = predictor[:i]
+        lagged = autocorrelation[1 : i + 1].flip(0)
+        # k = (r_{i+1} + sum_j a_j r_{i+1-j}) / E; then E <- E (1 - k^2),
+        # a_j <- a_j - k a_{i+1-j} and a_{i+1} = -k, with the orders j counted from 1.
+        reflection = (autocorrelation[i + 1] + (coefficients * lagged).sum(dim=0)) / energy
         energy = energy * (1 - reflection.square()).clamp(min=SMALLEST_GAIN)
-        predictor[:i] = known - reflection * known.flip(0)
+        predictor[:i] = coefficients - reflection * coefficients.flip(0)
         predictor[i] = -reflection
     return predictor, energy
 
@@ -478,6 +490,7 @@ def cepstrum(predictor: Tensor) -> Tensor:
     """
     cepstra = torch.empty_like(predictor)
     for n in range(len(predictor)):
+        # c_n = -a_n - sum_{k=1}^{n-1} (k / n) c_k a_{n-k}; here n counts from 0
         weights = torch.arange(n, 0, -1, dtype=predictor.dtype, device=predictor.device) / (n + 1)
         products = predictor[:n] * cepstra[:n].flip(0) * weights[:, None]
         cepstra[n] = -predictor[n] - products.sum(dim=0)

@@ -143,13 +143,13 @@ class GmmFeatures:
     def load(self, utterance: str) -> Tensor:
         """Return the features of an utterance, [T, D]."""
         speaker = self.speaker(utterance)
-        kept = _feature_cache(self.path, self._modified, self.frontend.splice, self._projection)
-        x = kept.get(utterance)
+        cache = _feature_cache(self.path, self._modified, self.frontend.splice, self._projection)
+        x = cache.get(utterance)
         if x is None:
             if speaker not in self._means:
                 self._means[speaker] = self.store.speaker_mean(speaker)
             x = self.frontend(self.store.load(utterance), self._means[speaker])
-            kept.add(utterance, x)
+            cache.add(utterance, x)
         transform = self.transforms.get(speaker)
         return x.clone() if transform is None else apply_affine(transform, x)
 
@@ -244,9 +244,9 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
     padded = features[times]
     blocks = [features]
     for filter_ in _delta_filters(order, window)[1:]:
-        half = len(filter_) // 2
+        reach = len(filter_) // 2
         block = torch.zeros_like(features)
-        for shift, weight in enumerate(filter_, start=context - half):
+        for shift, weight in enumerate(filter_, start=context - reach):
             block += weight * padded[shift : shift + num_frames]
         blocks.append(block)
     return torch.cat(blocks, dim=1)
@@ -256,6 +256,7 @@ def _delta_filters(order: int, window: int) -> list[list[float]]:
     """Filter of every order, each 2 * order * window + 1 weights, oldest frame first."""
     norm = sum(j * j for j in range(-window, window + 1))
     filters = [[1.0]]
+    # d_t = sum_j j x_{t+j} / sum_j j^2, and each order is this filter on the one before.
     for _ in range(order):
         last = filters[-1]
         convolved = [0.0] * (len(last) + 2 * window)

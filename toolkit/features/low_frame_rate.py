@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-LOW_RATE_FACTOR = 3
-"""Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
+from toolkit.features.config import LOW_RATE_FACTOR
 
 
 def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:

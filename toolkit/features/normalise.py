@@ -81,9 +81,9 @@ class GlobalStats:
         return {"count": self.count, "sum": self.sum.tolist(), "sumsq": self.sumsq.tolist()}
 
     @classmethod
-    def from_dict(cls, plain: dict) -> "GlobalStats":
+    def from_dict(cls, data: dict) -> "GlobalStats":
         """Read what `to_dict` returned."""
-        return cls(plain["count"], _float64(plain["sum"]), _float64(plain["sumsq"]))
+        return cls(data["count"], _float64(data["sum"]), _float64(data["sumsq"]))
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class Normaliser:
         residual = self.subtract_mean(features, state)
         counted = counted_frames(features, self.kind).numpy()
         if self.scope == "whole":
+            # v of the file, with the prior variance as `prior_frames` frames
             squares = np.square(residual[counted]).sum(axis=0)
             squares += self.prior_frames * self.residual.std.numpy() ** 2
             weight = max(1, self.prior_frames + int(counted.sum()))
@@ -164,14 +165,14 @@ class Normaliser:
 
     def to_json(self) -> str:
         """Return the content of the file that `save` writes."""
-        plain = {
+        data = {
             "prior_frames": self.prior_frames,
             "prior_mean": self.prior_mean.tolist(),
             "residual": self.residual.to_dict(),
             "kind": self.kind,
             **({} if self.scope == "causal" else {"scope": self.scope}),
         }
-        return json.dumps(plain, indent=1) + "\n"
+        return json.dumps(data, indent=1) + "\n"
 
     @classmethod
     def load(cls, path: Path) -> "Normaliser":
@@ -181,16 +182,16 @@ class Normaliser:
           NormaliserError: naming the file.
         """
         with reading(path, NormaliserError, "estimate it again", "not a normaliser"):
-            plain = read_json(path, _FORM)
-            residual, mean = GlobalStats.from_dict(plain["residual"]), _float64(plain["prior_mean"])
+            data = read_json(path, _FORM)
+            residual, mean = GlobalStats.from_dict(data["residual"]), _float64(data["prior_mean"])
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
                 raise ValueError("its vectors have different lengths, or it has seen no frames")
             if not all(x.float().isfinite().all() for x in (mean, residual.mean, residual.std)):
                 raise ValueError("its means or deviations are beyond any feature")
-            scope = plain.get("scope", "causal")
+            scope = data.get("scope", "causal")
             if scope not in get_args(Scope):
                 raise ValueError(f"its scope {quoted(str(scope))} is not known")
-            return cls(mean, residual, plain["prior_frames"], scope, plain["kind"])
+            return cls(mean, residual, data["prior_frames"], scope, data["kind"])
 
 
 def subtract_causal_mean(
@@ -211,6 +212,7 @@ def subtract_causal_mean(
     if state is not None:
         start = start + state.sum.numpy()
         weight += state.frames
+    # m_t: the prior counts as `prior_frames` frames, the state as the frames that it has seen.
     counts = counted.numpy()
     means = (raw if counts.all() else raw * counts[:, None]).cumsum(axis=0)
     means += start

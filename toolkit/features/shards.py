@@ -329,13 +329,14 @@ def write_shard(
     ):
         tar = TarWriter(file)
         for cut, speaker, features in utterances:
+            # The running sums start anew with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
-            plain = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
+            cut_dict = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
             stored = features.to(torch.float16)
-            manifest = _manifest(plain, len(stored), config)
-            tar.add_array(plain["id"], stored.numpy(), manifest)
-            custom = plain.get("custom") or {}
+            manifest = _manifest(cut_dict, len(stored), config)
+            tar.add_array(cut_dict["id"], stored.numpy(), manifest)
+            custom = cut_dict.get("custom") or {}
             if config.kind in KINDS:
                 counted = counted_frames(stored, config.kind)
                 custom = {k: v for k, v in custom.items() if k != DIGITAL_SILENCE}
@@ -345,7 +346,7 @@ def write_shard(
                 counted = outside(custom.get(DIGITAL_SILENCE, ()), len(stored))
             mean = {"cmn_frames": state.frames, "cmn_sum": state.sum.tolist()}
             line = {
-                **plain,
+                **cut_dict,
                 "custom": custom | mean,
                 "features": manifest,
             }

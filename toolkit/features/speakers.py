@@ -140,10 +140,10 @@ def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
         clusters.merge(i, j)
         cluster_of[cluster_of == j] = i
         costs[j, :] = costs[:, j] = np.inf
-        others = np.unique(cluster_of)
-        before, after = others[others < i], others[others > i]
-        costs[before, i] = clusters.merging_costs(i, before)
-        costs[i, after] = clusters.merging_costs(i, after)
+        remaining = np.unique(cluster_of)
+        lower, higher = remaining[remaining < i], remaining[remaining > i]
+        costs[lower, i] = clusters.merging_costs(i, lower)
+        costs[i, higher] = clusters.merging_costs(i, higher)
 
 
 class _Clusters:
@@ -167,17 +167,23 @@ class _Clusters:
         self._num_parameters = dimension + dimension * (dimension + 1) / 2
         self._log_dets = self._log_det(self._frames, self._sums, self._outers)
 
-    def merging_costs(self, i: int, others: np.ndarray) -> np.ndarray:
+    def merging_costs(self, i: int, candidates: np.ndarray) -> np.ndarray:
         """Return by how much the criterion rises when cluster `i` is merged with each other.
 
         That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n, with n frames and the
         covariance S of both, and P parameters of a Gaussian.
         """
-        frames = self._frames[i] + self._frames[others]
+        # Statistics of the merged clusters are the sums of theirs.
+        frames = self._frames[i] + self._frames[candidates]
         log_dets = self._log_det(
-            frames, self._sums[i] + self._sums[others], self._outers[i] + self._outers[others]
+            frames,
+            self._sums[i] + self._sums[candidates],
+            self._outers[i] + self._outers[candidates],
         )
-        apart = self._frames[i] * self._log_dets[i] + self._frames[others] * self._log_dets[others]
+        apart = (
+            self._frames[i] * self._log_dets[i]
+            + self._frames[candidates] * self._log_dets[candidates]
+        )
         penalty = PENALTY * self._num_parameters * np.log(frames)
         return 0.5 * (frames * log_dets - apart - penalty)
 

@@ -90,11 +90,11 @@ class StreamingFrontend:
         end = (received - self._step // 2 - self._window // 2) // self._step + 1
         if end <= self._returned or len(self._kept) < self._window:
             return torch.zeros(0, self._frontend.config.dimension)
-        found = self._until(end)
+        frames = self._until(end)
         drop = (self._returned - self._margin) * self._step - self._begin
         if drop > 0:
             self._kept, self._begin = self._kept[drop:], self._begin + drop
-        return found
+        return frames
 
     def finish(self) -> Tensor:
         """Return the frames that are left.
@@ -106,10 +106,10 @@ class StreamingFrontend:
         return self._until((received + self._step // 2) // self._step)
 
     def _until(self, end: int) -> Tensor:
-        before = self._begin // self._step
-        found = self._frontend(self._kept)[self._returned - before : end - before]
+        num_dropped = self._begin // self._step
+        frames = self._frontend(self._kept)[self._returned - num_dropped : end - num_dropped]
         self._returned = max(end, self._returned)
-        return found
+        return frames
 
 
 def _whole_seconds(path: Path) -> int:

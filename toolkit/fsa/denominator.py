@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.config import PhoneNgramConfig
 from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import EPSILON, FINAL, Fst
 from toolkit.hmm.senones import Senones
@@ -19,23 +20,6 @@ from toolkit.storage.reading import read_tensors, reading
 
 History = tuple[int, ...]
 Counts = dict[History, Counter[int]]
-
-
-@dataclass(frozen=True)
-class PhoneNgramConfig:
-    """The order of the phone n-gram and its number of states."""
-
-    order: int = 4
-    """Longest n-grams; those one shorter are all kept (Kaldi: 4, and all 3-grams)."""
-    extra_states: int = 2000
-    """Histories of `order` - 1 phones that are kept as states of their own: those that predict
-    most better than their shorter ones (Kaldi: 2,000)."""
-
-    def __post_init__(self) -> None:
-        if self.order < 2:
-            raise ValueError(f"order is {self.order}, needs to be at least 2")
-        if self.extra_states < 0:
-            raise ValueError(f"extra_states is {self.extra_states}, needs to be 0 or more")
 
 
 def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) -> Fst:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.config import Criterion
 from toolkit.fsa.forward_backward import expected_sums, pack, total_scores
 from toolkit.fsa.fst import FINAL, Lattice
 from toolkit.hmm.senones import Senones
@@ -16,36 +16,6 @@ from toolkit.hmm.senones import Senones
 
 class LatticeMismatchError(ToolkitError):
     """A lattice that does not belong to the scores or the reference beside it."""
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """What is maximised, and how a lattice's scores are weighed."""
-
-    kind: Literal["smbr", "mpfe", "mmi"] = "smbr"
-    """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
-    counted by frames, as Kaldi's networks are trained); `mmi`: the reference's log posterior."""
-    acoustic_scale: float = 0.3
-    """Factor kappa on log-likelihoods. Kaldi has 0.1 for 100 frames per second; at 33 the scale
-    that decodes best is about three times that, and training wants the same."""
-    lm_scale: float = 1.0
-    """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
-    one_silence_class: bool = True
-    """`smbr`, `mpfe`: any silence pdf is right in a silent frame; otherwise no frame of silence
-    counts, in which case deletions cost nothing and WER can explode (Kaldi's train_mpe.sh)."""
-    boost: float = 0.0
-    """`mmi`: added to the score of every frame of speech with a wrong phone (Kaldi: 0 or 0.1)."""
-    drop_frames: bool = True
-    """`mmi`: no gradient from frames whose reference the lattice lacks."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("smbr", "mpfe", "mmi"):
-            raise ValueError(f"kind is {self.kind!r}, needs to be smbr, mpfe or mmi")
-        if not self.acoustic_scale > 0:
-            raise ValueError(f"acoustic_scale is {self.acoustic_scale}, needs to be above 0")
-        for name in ("lm_scale", "boost"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
 
 
 @dataclass(frozen=True)

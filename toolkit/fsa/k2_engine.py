@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import BestPath, best_path, prune
 from toolkit.fsa.search_kernels import FrameScores
@@ -89,3 +89,14 @@ def _lattices(
         )
         lattices.append(prune(lattice))
     return lattices
+
+
+def total_scores_and_posteriors(lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
+    """Total scores [N] and the posteriors of all arcs [A] of lattices, in float64.
+
+    `toolkit.fsa.forward_backward` is compared with them.
+    """
+    lattice_vec = k2.create_fsa_vec([to_k2(lattice) for lattice in lattices])
+    totals = lattice_vec.get_tot_scores(use_double_scores=True, log_semiring=True)
+    posteriors = lattice_vec.get_arc_post(use_double_scores=True, log_semiring=True)
+    return totals, posteriors.exp()

@@ -10,9 +10,9 @@ search of `toolkit.fsa.search` is carried out frame by frame: same beams, same l
 import numpy as np
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, Lattice, select_words
-from toolkit.fsa.search import graph_arrays, lattice_of, rows_of
+from toolkit.fsa.search import GraphMismatchError, graph_arrays, lattice_of, rows_of
 from toolkit.fsa.search_kernels import (
     FINAL_FRAMES,
     PRUNE_BACK,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.config import RescoreLimits
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import LatticeTraversal, backward_scores, prune
 from toolkit.lang.ngram import BackoffModel
@@ -102,22 +103,6 @@ class RescoredLattice:
     """Its frames, words and arcs of the graph are those of the lattice it was made from."""
     cut: bool
     """Whether `RescoreLimits.max_active` was reached: worse paths are missing then."""
-
-
-@dataclass(frozen=True)
-class RescoreLimits:
-    """Bounds on the work and memory of rescoring a lattice."""
-
-    beam: float = 10.0
-    """Score below the best path at which a path is dropped, in the lattice's scaled log units;
-    paths are scored by the new model up to the last word that is known and by the old one from
-    there on. Word penalties that are tried later find more to choose from in a wider one."""
-    max_active: int = 4000
-    """Pairs of lattice state and language model state kept per frame at most."""
-
-    def __post_init__(self) -> None:
-        if self.beam <= 0 or self.max_active < 1:
-            raise ValueError("beam and max_active must be positive")
 
 
 def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> RescoredLattice:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
-from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.errors import ToolkitError
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, Lattice, fst_from_arcs
 from toolkit.fsa.lattice import BestPath, best_path, path_of, prune
 from toolkit.fsa.search_kernels import (
@@ -23,6 +25,28 @@ from toolkit.fsa.search_kernels import (
     search,
     viterbi,
 )
+
+
+class GraphMismatchError(ToolkitError):
+    """The graph and the acoustic model do not belong together."""
+
+    @classmethod
+    def check(cls, top_label: int, columns: int, graph: Path | str = "the graph") -> None:
+        """Check that every label has a column in the scores.
+
+        Args:
+          top_label: the graph's highest label.
+          columns: P of the scores.
+          graph: what the message calls the graph, such as its file.
+
+        Raises:
+          GraphMismatchError: it has none: the search would read beyond the scores.
+        """
+        if top_label > columns:
+            raise cls(
+                f"{graph} has {top_label} pdfs, the acoustic model {columns}: they come from"
+                " different runs; make the graph again with this model's topology"
+            )
 
 
 def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:

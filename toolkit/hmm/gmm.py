@@ -152,6 +152,7 @@ class Gmm:
         """
         if pdfs is None:
             pdfs = torch.arange(self.num_pdfs)
+        # Pdfs sorted by their number of Gaussians; `members`: the Gaussians of all of them.
         sizes = self._sizes[pdfs]
         order = sizes.argsort(stable=True)
         sizes = sizes[order]
@@ -161,17 +162,17 @@ class Gmm:
         widths, counts = torch.unique_consecutive(sizes, return_counts=True)
         # Pdfs with the same number of Gaussians are summed together: [count, width, frames].
         shapes = list(zip(counts.tolist(), widths.tolist(), strict=True))
-        back, found = order.argsort(), []
-        for part in x.split(max(1, MAX_SCORES // max(1, len(members)))):
-            rows = torch.cat([part * part, part], dim=1)
-            scores = torch.addmm(constant, matrix, rows.T)
+        original_order, blocks = order.argsort(), []
+        for frames in x.split(max(1, MAX_SCORES // max(1, len(members)))):
+            rows = torch.cat([frames * frames, frames], dim=1)
+            scores = torch.addmm(constant, matrix, rows.T)  # [Gaussians, frames]
             groups = scores.split([count * width for count, width in shapes])
             by_pdf = [
                 _sum_in_place(group.view(*shape, len(rows)))
                 for group, shape in zip(groups, shapes, strict=True)
             ]
-            found.append(torch.cat(by_pdf).T.index_select(1, back))
-        return torch.cat(found)
+            blocks.append(torch.cat(by_pdf).T.index_select(1, original_order))
+        return torch.cat(blocks)
 
     def products(self, pdfs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return what the log-densities of single Gaussians are computed from.
@@ -200,21 +201,24 @@ class Gmm:
         present = [pdf for pdf, count in enumerate(counts) if count]
         blocks = dict(zip(present, rows.split([counts[pdf] for pdf in present]), strict=True))
         size = self._sizes.tolist().__getitem__
-        found = {}
-        # Those with the same number of Gaussians are normalised together: fewer operators.
+        by_pdf = {}
+        # Pdfs with the same number of Gaussians are normalised together: fewer operators.
         for width, group in groupby(sorted(present, key=size), key=size):
-            alike = list(group)
-            lengths = [counts[pdf] for pdf in alike]
+            same_width = list(group)
+            lengths = [counts[pdf] for pdf in same_width]
             scores = rows.new_empty(sum(lengths), width)
-            for pdf, part in zip(alike, scores.split(lengths), strict=True):
-                mine = self._gaussians_of_pdf[pdf]
-                torch.addmm(self._constant[mine], blocks[pdf], self._matrix[mine].T, out=part)
+            for pdf, part in zip(same_width, scores.split(lengths), strict=True):
+                gaussians = self._gaussians_of_pdf[pdf]
+                torch.addmm(
+                    self._constant[gaussians], blocks[pdf], self._matrix[gaussians].T, out=part
+                )
+            # Bayes: log gamma(t, j) = log w_j N_j(x_t) - log sum over the pdf's Gaussians.
             likelihoods = scores.logsumexp(1, keepdim=True)
             posteriors = scores.sub_(likelihoods).exp_()
             parts = zip(posteriors.split(lengths), likelihoods.split(lengths), strict=True)
-            found.update(zip(alike, parts, strict=True))
+            by_pdf.update(zip(same_width, parts, strict=True))
         for pdf in present:
-            yield PdfFrames(self._gaussians_of_pdf[pdf], blocks[pdf], *found[pdf])
+            yield PdfFrames(self._gaussians_of_pdf[pdf], blocks[pdf], *by_pdf[pdf])
 
     def accumulate(self, x: Tensor, pdfs: Tensor, into: GmmStatistics) -> None:
         """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step.
@@ -259,21 +263,23 @@ class Gmm:
             (which then keeps its mean and variance).
           variance_floor: [D].
         """
+        # Means and variances from the moments; Gaussians with too few frames keep theirs.
         occupancy = statistics.occupancy
         heaviest = torch.zeros(self.num_gaussians, dtype=torch.bool)
-        for mine in self._gaussians_of_pdf:
-            heaviest[mine.start + int(occupancy[mine].argmax())] = True
+        for gaussians in self._gaussians_of_pdf:
+            heaviest[gaussians.start + int(occupancy[gaussians].argmax())] = True
         enough = occupancy >= min_occupancy
-        safe = occupancy.clamp(min=1e-10)[:, None]
-        means = statistics.first / safe
-        variances = (statistics.second / safe - means**2).float().maximum(variance_floor)
+        safe_occupancy = occupancy.clamp(min=1e-10)[:, None]
+        means = statistics.first / safe_occupancy
+        variances = (statistics.second / safe_occupancy - means**2).float().maximum(variance_floor)
         means = torch.where(enough[:, None], means.float(), self.means)
         variances = torch.where(enough[:, None], variances, self.variances)
-        keep = enough | heaviest
-        weights = occupancy.clamp(min=1e-3)[keep]
-        owner = self.owner[keep]
+        # Remove Gaussians, normalise the weights of each pdf.
+        is_kept = enough | heaviest
+        weights = occupancy.clamp(min=1e-3)[is_kept]
+        owner = self.owner[is_kept]
         totals = torch.zeros(self.num_pdfs, dtype=torch.float64).index_add_(0, owner, weights)
-        return Gmm(owner, (weights / totals[owner]).float(), means[keep], variances[keep])
+        return Gmm(owner, (weights / totals[owner]).float(), means[is_kept], variances[is_kept])
 
     def split(self, target: int, pdf_occupancy: Tensor, min_count: float = 0.0) -> "Gmm":
         """Grow to `target` Gaussians, allotted to the pdfs by occupancy^0.25 (Kaldi's mix-up).
@@ -287,14 +293,19 @@ class Gmm:
           pdf_occupancy: [P] frames of each pdf.
           min_count: frames that a pdf must have for each Gaussian (Kaldi: 20).
         """
-        wanted = _shares(target, pdf_occupancy.clamp(min=1.0), min_count).tolist()
+        num_gaussians = _shares(target, pdf_occupancy.clamp(min=1.0), min_count).tolist()
         generator = torch.Generator().manual_seed(0)
         weights, means, variances = [], [], []
-        for pdf, mine in enumerate(self._gaussians_of_pdf):
-            w, m, v = self.weights[mine].tolist(), self.means[mine], self.variances[mine]
-            if len(w) < wanted[pdf]:
+        for pdf, gaussians in enumerate(self._gaussians_of_pdf):
+            w, m, v = (
+                self.weights[gaussians].tolist(),
+                self.means[gaussians],
+                self.variances[gaussians],
+            )
+            if len(w) < num_gaussians[pdf]:
                 m, v = list(m), list(v)
-                while len(w) < wanted[pdf]:
+                # w_i / 2 each, means apart by +-0.2 sigma in a random direction (Kaldi's perturb).
+                while len(w) < num_gaussians[pdf]:
                     i = max(range(len(w)), key=w.__getitem__)
                     step = 0.2 * v[i].sqrt() * torch.randn(v[i].shape, generator=generator)
                     w[i] /= 2
@@ -384,15 +395,16 @@ def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
     Gaussians that a pdf has too few frames for are allotted to the other pdfs.
     """
     share = occupancy**SPLIT_POWER
-    most = (occupancy / min_count).floor().clamp(min=1.0)  # infinite without a minimum
-    full = torch.zeros(len(share), dtype=torch.bool)
+    limit = (occupancy / min_count).floor().clamp(min=1.0)  # infinite without a minimum
+    is_full = torch.zeros(len(share), dtype=torch.bool)
     while True:
-        rest = target - float(most[full].sum())
-        wanted = torch.where(full, most, rest * share / share[~full].sum())
-        grown = full | (wanted > most)
-        if torch.equal(grown, full) or grown.all():
-            return wanted.minimum(most).floor().long().clamp(min=1)
-        full = grown
+        # Allot what the full pdfs leave in proportion; pdfs that exceed their limit become full.
+        remaining = target - float(limit[is_full].sum())
+        allotted = torch.where(is_full, limit, remaining * share / share[~is_full].sum())
+        now_full = is_full | (allotted > limit)
+        if torch.equal(now_full, is_full) or now_full.all():
+            return allotted.minimum(limit).floor().long().clamp(min=1)
+        is_full = now_full
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class MixtureArrays(NamedTuple):
 def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
     """Compute one score, float32."""
     row, best, total = scores.rows[frame], np.float32(-np.inf), np.float32(0.0)
+    # Log-sum-exp in one pass: `total` counts in multiples of the best Gaussian so far.
     for gaussian in range(scores.first[column], scores.behind[column]):
         value = product(row, scores.matrix[gaussian]) + scores.constant[gaussian]
         if value > best:
@@ -90,39 +91,46 @@ def add_frames(
     dimension, likelihood, begin = x.shape[1], 0.0, 0
     row = np.empty(2 * dimension, np.float32)
     for pdf in range(len(counts)):
-        low, size = first[pdf], sizes[pdf]
+        first_gaussian, size = first[pdf], sizes[pdf]
         sums = np.zeros((size, 2 * dimension), np.float32)
         posteriors = np.empty(size, np.float32)
         end = begin + counts[pdf]
-        for place in range(begin, end):
-            for i, value in enumerate(x[order[place]]):
+        for position in range(begin, end):
+            # The row (x^2, x), as in `Gmm.products`.
+            for i, value in enumerate(x[order[position]]):
                 row[i] = value * value
                 row[dimension + i] = value
+            # Log-densities of the pdf's Gaussians; nan where a value is no number.
             best = np.float32(-np.inf)
             for j in range(size):
-                posteriors[j] = product(row, matrix[low + j]) + constant[low + j]
+                posteriors[j] = (
+                    product(row, matrix[first_gaussian + j]) + constant[first_gaussian + j]
+                )
                 best = max(best, posteriors[j])
                 if posteriors[j] != posteriors[j]:
                     return np.nan
             if best == -np.inf:
                 return np.nan
+            # Densities relative to the best one; negligible ones are 0.
             total = np.float32(0.0)
             for j in range(size):
                 above = posteriors[j] > best - NEGLIGIBLE
                 posteriors[j] = np.exp(posteriors[j] - best) if above else np.float32(0.0)
                 total += posteriors[j]
             likelihood += best + np.log(total)
+            # Posteriors, and their sums with x^2 and x.
             for j in range(size):
                 if posteriors[j] > 0:
-                    share = posteriors[j] / total
-                    occupancy[low + j] += share
+                    posterior = posteriors[j] / total
+                    occupancy[first_gaussian + j] += posterior
                     for i in range(2 * dimension):
-                        sums[j, i] += share * row[i]
-            if (place - begin) % FLUSH == FLUSH - 1 or place == end - 1:
+                        sums[j, i] += posterior * row[i]
+            # Move the float32 sums to the float64 ones every `FLUSH` frames.
+            if (position - begin) % FLUSH == FLUSH - 1 or position == end - 1:
                 for j in range(size):
                     for i in range(dimension):
-                        squares[low + j, i] += sums[j, i]
-                        linear[low + j, i] += sums[j, dimension + i]
+                        squares[first_gaussian + j, i] += sums[j, i]
+                        linear[first_gaussian + j, i] += sums[j, dimension + i]
                 sums[:] = 0.0
         begin = end
     return likelihood

@@ -107,10 +107,10 @@ def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
     features = system.features
     kind = "fmllr" if features.transforms else "lda_mllt"
     audio = features.store.manifest["frontend"]
-    known = {key: audio[key] for key in ("frame_shift_ms", "sampling_rate") if key in audio}
-    form = GmmFormat(kind, features.dimension, **known)
-    work = partial(_write_shard, features, form, out)
-    written = list(map_shards(work, features.store, jobs, kind))
+    audio_format = {key: audio[key] for key in ("frame_shift_ms", "sampling_rate") if key in audio}
+    form = GmmFormat(kind, features.dimension, **audio_format)
+    write = partial(_write_shard, features, form, out)
+    written = list(map_shards(write, features.store, jobs, kind))
     failed = write_cuts(features.store.failed_cuts, out / FAILED_CUTS)
     write_manifest(out, form, written, failed)
 
@@ -119,6 +119,6 @@ def _write_shard(
     features: GmmFeatures, form: GmmFormat, out: Path, shard: tuple[int, Sequence[str]]
 ) -> dict[str, int]:
     number, ids = shard
-    found = ((features.store.cut(u), features.speaker(u), features.load(u)) for u in ids)
-    utterances, frames = write_shard(out / SHARDS, number, found, form)
-    return {"utterances": utterances, "frames": frames}
+    utterances = ((features.store.cut(u), features.speaker(u), features.load(u)) for u in ids)
+    num_utterances, frames = write_shard(out / SHARDS, number, utterances, form)
+    return {"utterances": num_utterances, "frames": frames}

@@ -98,22 +98,26 @@ class Senones:
             contexts[:, 0] = contexts[:, topology.silence]
             contexts[:, :, 0] = contexts[:, :, topology.silence]
             contexts = contexts.reshape(states, -1)
-            kind = np.zeros(contexts.shape[1], dtype=np.int64)
+            pdf_tuple = np.zeros(contexts.shape[1], dtype=np.int64)
             for pdf in contexts:
-                kind = np.unique(kind * self.num_pdfs + pdf, return_inverse=True)[1].reshape(-1)
-            tuples = contexts[:, np.unique(kind, return_index=True)[1]]
-            rows, row_of_left = np.unique(kind.reshape(size, size), axis=0, return_inverse=True)
+                pdf_tuple = np.unique(pdf_tuple * self.num_pdfs + pdf, return_inverse=True)[
+                    1
+                ].reshape(-1)
+            distinct_tuples = contexts[:, np.unique(pdf_tuple, return_index=True)[1]]
+            rows, row_of_left = np.unique(
+                pdf_tuple.reshape(size, size), axis=0, return_inverse=True
+            )
             units = np.empty_like(rows)
             for i, row in enumerate(rows):
                 for k in np.unique(row):
-                    right = row == k
-                    key = (phone, tuples[:, k].tobytes(), right.tobytes())
+                    right_phones = row == k
+                    key = (phone, distinct_tuples[:, k].tobytes(), right_phones.tobytes())
                     if key not in number:
                         number[key] = len(phones)
                         phones.append(phone)
-                        pdfs.append([*tuples[:, k], *[-1] * (width - states)])
-                        rights.append(right)
-                    units[i, right] = number[key]
+                        pdfs.append([*distinct_tuples[:, k], *[-1] * (width - states)])
+                        rights.append(right_phones)
+                    units[i, right_phones] = number[key]
             index[:, phone] = units[row_of_left.reshape(-1)]
         return ContextUnits(index, np.array(phones), np.array(pdfs), np.array(rights))
 

@@ -35,7 +35,7 @@ def weighted_outer(x: Tensor, weights: Tensor) -> Tensor:
     rows, columns = triangle(x.shape[1])
     total = x.new_zeros(weights.shape[1], len(rows))
     for part, weight in zip(x.split(BLOCK_FRAMES), weights.split(BLOCK_FRAMES), strict=True):
-        by_dimension = part.T.contiguous()
+        by_dimension = part.T.contiguous()  # [D, frames]
         total += weight.T @ (by_dimension[rows] * by_dimension[columns]).T
     return total
 
@@ -100,32 +100,37 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
     Raises:
       LdaError: too few classes, or features with too few independent dimensions.
     """
-    seen = statistics.count > 0
-    count, first = statistics.count[seen], statistics.first[seen]
+    has_frames = statistics.count > 0
+    count, first = statistics.count[has_frames], statistics.first[has_frames]
     if len(count) <= dimension:
         raise LdaError(
             f"LDA to {dimension} dimensions needs more than {dimension} classes with frames, and"
             f" there are {len(count)}: use a larger tree or more data, or fewer dimensions"
         )
+    # Covariances between and within classes: E[x x^T] - mean mean^T = between + within.
     total = count.sum()
     mean = first.sum(0) / total
     between = (first / count[:, None]).T @ (first / total) - torch.outer(mean, mean)
     within = statistics.second / total - torch.outer(mean, mean) - between
 
+    # Eigenvectors of the within-class correlations, which do not depend on the features' units.
     deviation = within.diagonal().clamp(min=0).sqrt()
     scale = torch.where(deviation > 0, 1 / deviation, 0.0)
     correlations = scale[:, None] * within * scale
     values, vectors = torch.linalg.eigh((correlations + correlations.T) / 2)
-    kept = values > MIN_EIGENVALUE
-    if int(kept.sum()) < dimension:
+    varies = values > MIN_EIGENVALUE
+    if int(varies.sum()) < dimension:
         raise LdaError(
-            f"LDA to {dimension} dimensions: the features have only {int(kept.sum())} independent"
+            f"LDA to {dimension} dimensions: the features have only {int(varies.sum())} independent"
             " ones: splice more frames or ask for fewer dimensions"
         )
-    whitening = (vectors[:, kept] / values[kept].sqrt()).T * scale
+    # Whiten the within-class covariance; in that space take the directions of largest between-class
+    # variance.
+    whitening = (vectors[:, varies] / values[varies].sqrt()).T * scale
     spread = whitening @ between @ whitening.T
     _, directions = torch.linalg.eigh((spread + spread.T) / 2)
     rows = directions.flip(1)[:, :dimension].T @ whitening
+    # Fix the sign: the largest coefficient of each row is positive.
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return rows * largest.sign()
 
@@ -199,6 +204,7 @@ def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
             f"MLLT in {dimension} dimensions: {count:.0f} frames do not determine it: align more"
             " utterances first"
         )
+    # Gales 1999, eq. 22: row d is c_d G_d^-1 sqrt(beta / (c_d G_d^-1 c_d^T)), c_d its cofactors.
     inverses = torch.linalg.inv(scatter)
     matrix = torch.eye(dimension, dtype=torch.float64)
     start = mllt_objective(statistics, matrix)

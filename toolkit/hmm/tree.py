@@ -126,7 +126,7 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
     if len(ids) < len(phones):
         raise TreeError("a phone is listed twice")
 
-    def known(data: Any, place: str) -> tuple[int, ...]:
+    def phone_ids(data: Any, place: str) -> tuple[int, ...]:
         named = _get(data, "phones", str, place).split()
         unknown = [symbol for symbol in named if symbol not in ids]
         if unknown or not named:
@@ -141,7 +141,7 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
             raise TreeError(f"{place}: asks about {ask!r}, which is none of {', '.join(POSITIONS)}")
         return Split(
             ask,
-            frozenset(known(data, place)),
+            frozenset(phone_ids(data, place)),
             float(_get(data, "gain", (int, float), place)),
             _get(data, "frames", int, place),
             node(_get(data, "yes", dict, place), f"{place}, yes"),
@@ -151,7 +151,7 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
     roots = []
     for number, root in enumerate(_get(data, "roots", list, "the file"), 1):
         place = f"root {number}"
-        members, state = known(root, place), _get(root, "state", int, place)
+        members, state = phone_ids(root, place), _get(root, "state", int, place)
         place = f"root {number} ({root['phones']}, state {state})"
         roots.append(Root(members, state, node(_get(root, "tree", dict, place), place)))
     return phones, tuple(roots)
@@ -244,28 +244,29 @@ class Tree:
 
         Id 0, no phone, answers every question with no.
         """
-        everyone = np.arange(len(self.phones) + 1)
-        numbered = self._root_of_state_id
-        table = np.empty((len(numbered), len(everyone), len(everyone)), dtype=np.int32)
+        phones = np.arange(len(self.phones) + 1)
+        root_of_state = self._root_of_state_id
+        table = np.empty((len(root_of_state), len(phones), len(phones)), dtype=np.int32)
         for root in self.roots:
-            mine = np.array([i for i, (_, r) in enumerate(numbered) if r is root])
-            centres = np.array([numbered[i][0] for i in mine])
+            # The rows of the states that share the root.
+            state_ids = np.array([i for i, (_, r) in enumerate(root_of_state) if r is root])
+            centres = np.array([root_of_state[i][0] for i in state_ids])
             # A branch is reached by a box of contexts: some rows, some left, some right phones.
-            branches = [(root.node, mine, centres, everyone, everyone)]
+            branches = [(root.node, state_ids, centres, phones, phones)]
             while branches:
                 node, rows, centre, left, right = branches.pop()
                 if isinstance(node, Leaf):
                     table[np.ix_(rows, left, right)] = node.pdf
                     continue
-                of = {"left": left, "centre": centre, "right": right}
-                answer = np.isin(of[node.ask], list(node.phones))
-                for branch, taken in ((node.yes, answer), (node.no, ~answer)):
+                phones_at = {"left": left, "centre": centre, "right": right}
+                answer = np.isin(phones_at[node.ask], list(node.phones))
+                for branch, answered in ((node.yes, answer), (node.no, ~answer)):
                     if node.ask == "left":
-                        branches.append((branch, rows, centre, left[taken], right))
+                        branches.append((branch, rows, centre, left[answered], right))
                     elif node.ask == "right":
-                        branches.append((branch, rows, centre, left, right[taken]))
+                        branches.append((branch, rows, centre, left, right[answered]))
                     else:
-                        branches.append((branch, rows[taken], centre[taken], left, right))
+                        branches.append((branch, rows[answered], centre[answered], left, right))
         return torch.from_numpy(table)
 
     def save(self, path: Path) -> None:

@@ -25,15 +25,15 @@ def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
     bases = [split_phone(symbol).base for symbol in tree.phones]
     exact = phone in tree.phones
     names = tree.phones if exact else bases
-    wanted = {p for p, name in enumerate(names, 1) if name == phone}
-    if not wanted:
-        known = list(dict.fromkeys([*bases, *tree.phones]))
-        upper = {name.upper(): name for name in reversed(known)}
+    phones = {p for p, name in enumerate(names, 1) if name == phone}
+    if not phones:
+        all_names = list(dict.fromkeys([*bases, *tree.phones]))
+        upper = {name.upper(): name for name in reversed(all_names)}
         near = [upper[match] for match in get_close_matches(phone.upper(), upper, n=4)]
         everything = f"it has {' '.join(dict.fromkeys(bases))}"
         hint = f"did you mean {' or '.join(near)}?" if near else everything
         raise TreeError(f"the tree has no phone {phone!r}; {hint}")
-    roots = [root for root in tree.roots if wanted & set(root.phones)]
+    roots = [root for root in tree.roots if phones & set(root.phones)]
     if state is None:
         return roots
     states = sorted({root.state for root in roots})
@@ -95,9 +95,9 @@ def _title(tree: Tree, root: Root) -> str:
 
 def _question(tree: Tree, ask: str, phones: frozenset[int]) -> str:
     """The set of a question in as few names as possible: by its complement, and variants as AH*."""
-    others = frozenset(range(1, len(tree.phones) + 1)) - phones
-    yes, no = _shortest(tree, phones), _shortest(tree, others)
-    names, negation = (no, "not ") if others and len(no) < len(yes) else (yes, "")
+    complement = frozenset(range(1, len(tree.phones) + 1)) - phones
+    yes, no = _shortest(tree, phones), _shortest(tree, complement)
+    names, negation = (no, "not ") if complement and len(no) < len(yes) else (yes, "")
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{ask}: {negation}{' '.join(names[:MAX_NAMES])}{more}?"
 

@@ -3,7 +3,6 @@
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.phone_sets import (
     POSITION,
     PhoneSetError,
@@ -83,6 +83,7 @@ class TreeStatistics:
         keys = np.zeros(len(states), dtype=np.int64)
         for ids in (states, left, right):
             keys = keys << FIELD_BITS | np.asarray(ids, dtype=np.int64)
+        # Sum (1, x, x^2) over the frames of each context, which sorting makes neighbours.
         order = np.argsort(keys, kind="stable")
         distinct, first = np.unique(keys[order], return_index=True)
         rows = np.asarray(x, dtype=np.float64)[order]
@@ -172,6 +173,8 @@ def log_likelihood(sums: np.ndarray, floor: np.ndarray) -> np.ndarray:
     Returns:
       [...] float64; 0 for no frames.
     """
+    # -1/2 n sum_d (log 2 pi + log v_d + s_d / v_d), s_d the variance of the frames and v_d the
+    # floored one.
     count, first, second = _split(sums)
     safe = np.maximum(count, 1e-10)
     scatter = np.maximum(second / safe - (first / safe) ** 2, 0.0)
@@ -194,26 +197,31 @@ def agglomerate(
       (i, j), i < j: cluster j goes into cluster i and is no more.
     """
     sums = sums.copy()
-    alone = log_likelihood(sums, floor)
+    likelihoods = log_likelihood(sums, floor)
     loss = np.full((len(sums), len(sums)), np.inf)  # of merging row and column; row < column
     for i in range(len(sums) - 1):
         loss[i, i + 1 :] = (
-            alone[i] + alone[i + 1 :] - log_likelihood(sums[i] + sums[i + 1 :], floor)
+            likelihoods[i] + likelihoods[i + 1 :] - log_likelihood(sums[i] + sums[i + 1 :], floor)
         )
     alive = np.ones(len(sums), dtype=bool)
     for _ in range(len(sums) - 1):
+        # Merge the pair that loses least, then update the losses of merging the result.
         i, j = divmod(int(loss.argmin()), len(sums))
         if not loss[i, j] < threshold:
             return
         yield i, j
         sums[i] += sums[j]
-        alone[i] = log_likelihood(sums[i], floor)
+        likelihoods[i] = log_likelihood(sums[i], floor)
         alive[j] = False
         loss[j, :] = loss[:, j] = np.inf
-        others = np.flatnonzero(alive)
-        others = others[others != i]
-        changed = alone[i] + alone[others] - log_likelihood(sums[i] + sums[others], floor)
-        loss[np.minimum(i, others), np.maximum(i, others)] = changed
+        remaining = np.flatnonzero(alive)
+        remaining = remaining[remaining != i]
+        losses = (
+            likelihoods[i]
+            + likelihoods[remaining]
+            - log_likelihood(sums[i] + sums[remaining], floor)
+        )
+        loss[np.minimum(i, remaining), np.maximum(i, remaining)] = losses
 
 
 def _split(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -296,14 +304,14 @@ def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
       sets: of phone ids.
       num_phones: P; all phones are 1..P.
     """
-    everything = frozenset(range(1, num_phones + 1))
-    seen = {everything, frozenset()}
-    kept = []
+    all_phones = frozenset(range(1, num_phones + 1))
+    known_sets = {all_phones, frozenset()}
+    questions = []
     for phones in map(frozenset, sets):
-        if phones not in seen:
-            kept.append(phones)
-            seen |= {phones, everything - phones}
-    return tuple(kept)
+        if phones not in known_sets:
+            questions.append(phones)
+            known_sets |= {phones, all_phones - phones}
+    return tuple(questions)
 
 
 def _clusters(
@@ -316,11 +324,11 @@ def _clusters(
     sums = np.stack(
         [by_state[[topology.state_id(p, state) for p in phones]].sum(0) for phones in units]
     )
-    seen = np.flatnonzero(sums[:, 0])
+    with_frames = np.flatnonzero(sums[:, 0])
     merged: list[tuple[int, ...]] = []
-    if len(seen):
-        members = [units[i] for i in seen]
-        for i, j in agglomerate(sums[seen], variance_floor(sums)):
+    if len(with_frames):
+        members = [units[i] for i in with_frames]
+        for i, j in agglomerate(sums[with_frames], variance_floor(sums)):
             members[i] += members[j]
             merged.append(members[i])
     return merged
@@ -328,38 +336,6 @@ def _clusters(
 
 TIE = 1e-9
 """Gains that differ by less than this share of the likelihood count as equal (rounding)."""
-
-
-@dataclass(frozen=True)
-class TreeConfig:
-    """How a phonetic decision tree is built, and when it stops growing."""
-
-    max_leaves: int = 2000
-    """Leaves of all roots together at which splitting stops; clustering then leaves fewer pdfs.
-    The paper has 3,183 senones from 7,000 h (C3)."""
-    min_gain: float = 300.0
-    """Log-likelihood, in nats, that a split must gain (Kaldi's --thresh)."""
-    min_frames: int = 50
-    """Frames that each side of a split must have; Kaldi has no such limit."""
-    cluster_threshold: float | None = None
-    """After splitting, leaves of one root are merged as long as that loses less log-likelihood
-    than this, in nats. None: less than the split that gained least (Kaldi's default); 0: never."""
-    context: tuple[str, ...] = ("left", "right")
-    """The neighbours that questions are about; ("left",) ties left biphones."""
-    questions: Path | None = None
-    """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
-    extra_questions: Path | None = None
-    """Sets of phones that are asked besides those from the data (Kaldi's extra_questions.txt)."""
-    roots: Path | None = None
-    """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""
-
-    def __post_init__(self) -> None:
-        if self.max_leaves < 1 or self.min_frames < 1:
-            raise ValueError("max_leaves and min_frames must be at least 1")
-        if self.min_gain < 0 or (self.cluster_threshold or 0) < 0:
-            raise ValueError("min_gain and cluster_threshold must not be negative")
-        if not set(self.context) <= {"left", "right"}:
-            raise ValueError(f"context holds left and right, not {list(self.context)}")
 
 
 def grow_tree(statistics: TreeStatistics, topology: Topology, config: TreeConfig) -> Tree:
@@ -511,27 +487,30 @@ class _Grower:
         self, branch: _Branch, sums: np.ndarray
     ) -> tuple[float, str, int, np.ndarray] | None:
         """The best split: its gain, the position asked about, question index and answers [rows]."""
-        sums_of_yes, asked = [], []
+        sums_of_yes, positions = [], []
         for ask, phone in self._phone.items():
             present, by_phone = _by_phone(phone[branch.rows], sums)
             if len(present) > 1:
                 sums_of_yes.append(self._answers[:, present] @ by_phone)
-                asked.append(ask)
-        if not asked:
+                positions.append(ask)
+        if not positions:
             return None
-        yes = np.concatenate(sums_of_yes)
+        yes_sums = np.concatenate(sums_of_yes)
         frames = self._config.min_frames
-        large = np.flatnonzero((yes[:, 0] >= frames) & (branch.total[0] - yes[:, 0] >= frames))
-        if not len(large):
+        large_enough = np.flatnonzero(
+            (yes_sums[:, 0] >= frames) & (branch.total[0] - yes_sums[:, 0] >= frames)
+        )
+        if not len(large_enough):
             return None
-        halves = np.stack([yes[large], branch.total - yes[large]])
-        gains = log_likelihood(halves, self._floor).sum(0) - branch.likelihood
-        first = int(np.argmax(gains >= gains.max() - TIE * abs(branch.likelihood)))
-        if gains[first] < max(self._config.min_gain, TIE * abs(branch.likelihood)):
+        branch_sums = np.stack([yes_sums[large_enough], branch.total - yes_sums[large_enough]])
+        # L(yes) + L(no) - L(both); of equal gains the first question is taken.
+        gains = log_likelihood(branch_sums, self._floor).sum(0) - branch.likelihood
+        best = int(np.argmax(gains >= gains.max() - TIE * abs(branch.likelihood)))
+        if gains[best] < max(self._config.min_gain, TIE * abs(branch.likelihood)):
             return None
-        which, number = divmod(int(large[first]), len(self._questions))
-        answers = self._answers[number, self._phone[asked[which]][branch.rows]] > 0
-        return float(gains[first]), asked[which], number, answers
+        position, question = divmod(int(large_enough[best]), len(self._questions))
+        answers = self._answers[question, self._phone[positions[position]][branch.rows]] > 0
+        return float(gains[best]), positions[position], question, answers
 
 
 def _by_phone(phones: np.ndarray, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

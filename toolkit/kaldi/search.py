@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import Fst, GraphError
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.remove_epsilon import remove_epsilon

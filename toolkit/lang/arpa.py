@@ -157,8 +157,8 @@ class _Reader:
         if n == 1:
             self._set_vocabulary(words)
             ids.extend([self.ids[word] for word in words])
-        found = np.array(ids).reshape(-1, n)
-        self._add_level(n, found, numbers, np.array(logprobs), np.array(backoffs))
+        ids_by_ngram = np.array(ids).reshape(-1, n)
+        self._add_level(n, ids_by_ngram, numbers, np.array(logprobs), np.array(backoffs))
         return end
 
     def _set_vocabulary(self, words: list[str]) -> None:
@@ -224,8 +224,8 @@ def read_binary(path: Path) -> BackoffModel:
     Raises:
       ArpaError: the file is not such a model.
     """
-    what = "not a language model that write_binary made"
-    with reading(path, ArpaError, "make it again from the ARPA file", what):
+    damage = "not a language model that write_binary made"
+    with reading(path, ArpaError, "make it again from the ARPA file", damage):
         tensors, about = read_tensors(path, {}, "np")
         vocabulary = validated(json.loads(about["vocabulary"]), [str])
         orders = range(1, len(tensors) // len(_LEVEL_FIELDS) + 1)

@@ -2,25 +2,25 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from toolkit.config.fields import Range, Settings, Share, ShareBelowOne
 from toolkit.corpus.tags import Tags
-from toolkit.lang.letters import NORMALISERS
-from toolkit.lang.text import Normaliser
 
 Rules = Literal[
     "english-upper-3",
     "english-upper-2",
-    "english-upper-1",
     "letters-upper-2",
     "letters-upper-1",
     "as-given",
 ]
 """The ids of `toolkit.lang.policy.TextPolicy` that a recipe may choose."""
+SPLITS_CLITICS = ("english-upper-3", "letters-upper-2")
+"""Those that look words with apostrophes up in the lexicon, and can split them at clitics."""
 
 
 @dataclass(frozen=True)
-class LangConfig:
+class LangConfig(Settings):
     """How words get their pronunciations and which words the recogniser knows."""
 
     lexicon: Path | Literal["graphemes", "cmudict"] | None = None
@@ -34,7 +34,7 @@ class LangConfig:
     stands between white space, in its case, with digits and symbols. With english-upper-3 and
     letters-upper-2, which new corpora have, an apostrophe stays at the edge of a word if the
     lexicon has the word with it. english-upper-2 keeps all but those that quote, for transcripts
-    that are normalised already, and english-upper-1 these too; letters-upper-1 keeps none."""
+    that are normalised already; letters-upper-1 keeps none."""
     tags: Tags | None = None
     """Tags in brackets, such as [laughter] and <long pause>: "drop" leaves them out of transcripts
     and texts; "noise" trains them as the noise phone; "keep" reads them as words. None drops them
@@ -54,14 +54,14 @@ class LangConfig:
     words: Path | Literal["lexicon"] | None = None
     """Words that join the vocabulary whether or not a text has them: a file with a word per line (a
     lexicon, or words with counts, will do), or "lexicon" for all words of the lexicon in use."""
-    vocabulary_size: int | None = None
+    vocabulary_size: Annotated[int, Range(0, 100_000_000)] | None = None
     """Most frequent words of the language model's text that join the words of the training
     transcripts and `words`; None takes them all, 0 none."""
     g2p_for_lm_words: bool = False
     """Guess pronunciations for words that only the language model's text has; without it those that
     the lexicon lacks are left out (the words of the training transcripts and of a file of `words`
     always get a guess)."""
-    max_unknown: float = 0.1
+    max_unknown: Share = 0.1
     """Highest share of training tokens that may end as <UNK> before preparation fails."""
 
     @property
@@ -74,30 +74,21 @@ class LangConfig:
         """The file that lists `words`, if one does."""
         return self.words if isinstance(self.words, Path) else None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse settings that contradict each other."""
         if self.lexicon == "cmudict":
             object.__setattr__(self, "lexicon", None)  # as in runs from before it had a name
-        if self.normaliser not in get_args(Rules):
-            known = " or ".join(map(repr, get_args(Rules)))
-            raise ValueError(f"normaliser is {self.normaliser!r}, must be {known}")
-        if self.split_clitics and not NORMALISERS.get(self.normaliser, Normaliser).uses_lexicon:
+        if self.split_clitics and self.normaliser not in SPLITS_CLITICS:
             raise ValueError(
-                f"split_clitics needs the normaliser english-upper-3 or letters-upper-2, not "
+                f"split_clitics needs the normaliser {' or '.join(SPLITS_CLITICS)}, not "
                 f"{self.normaliser!r}"
             )
-        if self.tags not in (None, *get_args(Tags)):
-            known = " or ".join(map(repr, get_args(Tags)))
-            raise ValueError(f"tags is {self.tags!r}, must be {known}")
         if self.words == "lexicon" and self.lexicon == "graphemes":
             raise ValueError("words=lexicon needs a lexicon: spelling can pronounce every word")
-        if self.vocabulary_size is not None and self.vocabulary_size < 0:
-            raise ValueError(f"vocabulary_size is {self.vocabulary_size}, must be at least 0")
-        if not 0 <= self.max_unknown <= 1:
-            raise ValueError(f"max_unknown is {self.max_unknown}, must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
-class NgramConfig:
+class NgramConfig(Settings):
     """Where the n-gram language model comes from."""
 
     text: Path | None = None
@@ -108,47 +99,38 @@ class NgramConfig:
     suit the transcripts of the tuning splits best."""
     arpa: Path | None = None
     """An existing ARPA file (.gz too), used instead of a model estimated from `text`."""
-    order: int = 3
+    order: Annotated[int, Range(1, 100)] = 3
     """Words per n-gram, 1 or more."""
     min_counts: tuple[int, ...] = (1,)
     """Count cutoffs: fewest occurrences with which an n-gram is kept, for orders 1, 2, ...; the
     last value holds for all higher orders. The first must be 1, the values must not decrease."""
-    prune: float = 0.0
+    prune: ShareBelowOne = 0.0
     """Threshold of entropy pruning: n-grams are dropped whose loss raises the perplexity by less
     than this share of it (1e-8 is mild, 1e-7 strong); 0 keeps all."""
     estimator: Literal["numpy", "lmplz"] = "numpy"
     """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
 
-    def __post_init__(self) -> None:
-        if self.order < 1:
-            raise ValueError(f"order is {self.order}, must be at least 1")
-        if not 0 <= self.prune < 1:
-            raise ValueError(f"prune is {self.prune}, must be at least 0 and below 1")
+    def check(self) -> None:
+        """Refuse cutoffs that fall, or that drop words."""
         counts = self.min_counts
         if not counts or counts[0] != 1 or list(counts) != sorted(counts):
             raise ValueError(f"min_counts is {counts}, must start with 1 and not decrease")
-        if self.estimator not in ("numpy", "lmplz"):
-            raise ValueError(f"estimator is {self.estimator!r}, must be 'numpy' or 'lmplz'")
 
 
 @dataclass(frozen=True)
-class UnitsConfig:
+class UnitsConfig(Settings):
     """The output units of a CTC model."""
 
     kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
     """`characters` (A16: 30 with the separator and blank; of a language with other letters those of
     the training transcripts), or word pieces that sentencepiece learns from these: `bpe` (byte-pair
     encoding) or `unigram`; or those of `model`."""
-    pieces: int = 500
+    pieces: Annotated[int, Range(1, 10_000_000)] = 500
     """Number of word pieces to learn, without blank; for `bpe` and `unigram`."""
     model: Path | None = None
     """The sentencepiece model of the kind `sentencepiece`, from elsewhere, used as it is."""
 
-    def __post_init__(self) -> None:
-        kinds = ("characters", "bpe", "unigram", "sentencepiece")
-        if self.kind not in kinds:
-            raise ValueError(f"kind is {self.kind!r}, not one of {', '.join(kinds)}")
+    def check(self) -> None:
+        """Refuse a model for other kinds than sentencepiece, and that kind without a model."""
         if (self.kind == "sentencepiece") != (self.model is not None):
             raise ValueError("the kind sentencepiece needs a model, and other kinds take none")
-        if self.pieces < 1:
-            raise ValueError(f"pieces is {self.pieces}, needs to be at least 1")

@@ -76,12 +76,12 @@ def read_dictionary(
         lexicon.add(word, phones)
         lines += 1
         with_numbers += bool(numbers)
-        found = _probabilities(f"{path}:{number}", numbers)
-        known = entries.get((word, phones))
-        if known is not None:  # spellings or phones that are written alike here
-            share = min(1.0, known.pronunciation + found.pronunciation)
-            found = EntryProbabilities(share, known.silence_after, *_factors(known))
-        entries[word, phones] = found
+        probabilities = _probabilities(f"{path}:{number}", numbers)
+        earlier = entries.get((word, phones))
+        if earlier is not None:  # spellings or phones that are written alike here
+            share = min(1.0, earlier.pronunciation + probabilities.pronunciation)
+            probabilities = EntryProbabilities(share, earlier.silence_after, *_factors(earlier))
+        entries[word, phones] = probabilities
     if not with_numbers:
         return Dictionary(lexicon)
     ends = (EVEN, 1.0, 1.0, EVEN)
@@ -102,8 +102,8 @@ def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities
     if max(share, silence) > 1:
         raise LexiconError(f"{where}: {max(share, silence):g} is not a probability (0 to 1)")
     silence = min(max(silence, LEAST), 1 - LEAST)
-    before, without = (max(factor, LEAST) for factor in factors)
-    return EntryProbabilities(max(share, LEAST), silence, before, without)
+    silence_before, no_silence_before = (max(factor, LEAST) for factor in factors)
+    return EntryProbabilities(max(share, LEAST), silence, silence_before, no_silence_before)
 
 
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
@@ -175,12 +175,16 @@ def read_entries(
 
 def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
     """Whether every digit at the end of a phone is the stress of a vowel of ARPAbet."""
-    others = [p for p in sorted(phones) if p[-1:].isdecimal() and not STRESSED_VOWEL.fullmatch(p)]
-    if others:
+    other_digits = [
+        p for p in sorted(phones) if p[-1:].isdecimal() and not STRESSED_VOWEL.fullmatch(p)
+    ]
+    if other_digits:
         logger.warning(
-            "%s: the digit of %s is no stress of ARPAbet: no digit is removed", path, others[0]
+            "%s: the digit of %s is no stress of ARPAbet: no digit is removed",
+            path,
+            other_digits[0],
         )
-    return not others
+    return not other_digits
 
 
 class AmbiguousColumnError(ValueError):
@@ -276,8 +280,8 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
     tokens = {entry.fields[column] for entry in candidates}
     numeric = sum(entry.leading > column and entry.columns >= column for entry in entries)
     certain = sum(entry.columns > column for entry in entries)
-    shown = ", ".join(sorted(tokens)[:5])
-    where = f"{name}: {len(candidates)} pronunciations have the integer {shown} in column"
+    examples = ", ".join(sorted(tokens)[:5])
+    where = f"{name}: {len(candidates)} pronunciations have the integer {examples} in column"
     if numeric >= NEARLY_ALL * len(entries) and not tokens & phones:
         for entry in candidates:
             entry.columns = column + 1

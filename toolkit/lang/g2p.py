@@ -112,11 +112,13 @@ class Aligner:
 
     def _used(self, pairs: Sequence[Pair]) -> np.ndarray:
         """Return the numbers of the graphones in pairs, ascending."""
-        found = (at[at >= 0] for _, numbers, _ in self._batches(pairs) for at in numbers)
+        graphone_numbers = (at[at >= 0] for _, numbers, _ in self._batches(pairs) for at in numbers)
         if self._offsets[-1] > _MARKS:
-            return np.unique(np.concatenate([np.zeros(0, np.int64), *map(np.unique, found)]))
+            return np.unique(
+                np.concatenate([np.zeros(0, np.int64), *map(np.unique, graphone_numbers)])
+            )
         marks = np.zeros(self._offsets[-1], bool)  # for cmudict 3 s less than sorting
-        for numbers in found:
+        for numbers in graphone_numbers:
             marks[numbers] = True
         return np.flatnonzero(marks)
 
@@ -131,19 +133,25 @@ class Aligner:
     def _numbers(self, letters: np.ndarray, phones: np.ndarray) -> list[np.ndarray]:
         a, p = len(self.letters), len(self.phones)
         none = np.full((len(letters), 1), -1)
-        one = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j
-        before = np.concatenate([none, one[:, :-1]], axis=1)
-        two = np.where((before >= 0) & (one >= 0), before * p + one, -1)
+        last_phone = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j
+        first_phone = np.concatenate([none, last_phone[:, :-1]], axis=1)
+        phone_pair = np.where(
+            (first_phone >= 0) & (last_phone >= 0), first_phone * p + last_phone, -1
+        )
         result = []
         for i in range(letters.shape[1]):
             letter = letters[:, i, None]
-            ids = np.full((*one.shape, 4), -1)
+            ids = np.full((*last_phone.shape, 4), -1)
             ids[..., 0] = self._offsets[0] + letter
-            ids[..., 1] = np.where(one >= 0, self._offsets[1] + letter * p + one, -1)
-            ids[..., 2] = np.where(two >= 0, self._offsets[2] + letter * p * p + two, -1)
+            ids[..., 1] = np.where(last_phone >= 0, self._offsets[1] + letter * p + last_phone, -1)
+            ids[..., 2] = np.where(
+                phone_pair >= 0, self._offsets[2] + letter * p * p + phone_pair, -1
+            )
             if i > 0:
                 pair = letters[:, i - 1, None] * a + letter
-                ids[..., 3] = np.where(one >= 0, self._offsets[3] + pair * p + one, -1)
+                ids[..., 3] = np.where(
+                    last_phone >= 0, self._offsets[3] + pair * p + last_phone, -1
+                )
             result.append(ids)
         return result
 
@@ -152,21 +160,25 @@ class Aligner:
 
     def _add_counts(self, ids: list[np.ndarray], lengths: np.ndarray, counts: np.ndarray) -> None:
         """Add the posterior counts of one batch (forward-backward) to `counts`."""
+        # arcs[i] [N, J + 1, 4]: weight of the graphone of each shape that ends at letter i, phone j
         arcs = [self._arcs(i) for i in ids]
         num, width = arcs[0].shape[:2]
         rows = np.arange(num)
         forward = [np.zeros((num, width))]
         forward[0][:, 0] = 1.0
+        # forward[i][n, j]: total weight of the graphone sequences of i letters and j phones
         for i, arc in enumerate(arcs):
             forward.append((_sources(forward, i) * arc).sum(axis=-1))
         total = forward[-1][rows, lengths]
         backward = [np.zeros((num, width)) for _ in range(len(arcs) + 2)]
+        # Scaled by the total weight, so that forward * arc * backward is a posterior.
         with np.errstate(divide="ignore"):
             backward[-2][rows, lengths] = np.where(total > 0, 1 / total, 0.0)
         for i in range(len(arcs) - 1, -1, -1):
             posterior = _sources(forward, i) * arcs[i] * backward[i + 1][..., None]
             fits = ids[i] >= 0
             counts += np.bincount(ids[i][fits], posterior[fits], minlength=len(counts))
+            # Each shape goes back by its letters and phones: (1, 0), (1, 1), (1, 2), (2, 1).
             flow = arcs[i] * backward[i + 1][..., None]
             backward[i] += flow[..., 0]
             backward[i][:, :-1] += flow[:, 1:, 1]
@@ -181,6 +193,7 @@ class Aligner:
         score[0][:, 0] = 1.0
         choice = []
         for i, positions in enumerate(ids):
+            # max over the shapes that end here; all of their scores are products of weights
             candidates = _sources(score, i) * self._arcs(positions)
             choice.append(candidates.argmax(axis=-1))
             score.append(candidates.max(axis=-1))
@@ -267,7 +280,9 @@ class G2p:
         by_spelling: dict[str, list[int]] = {}
         for index, (spelling, _) in enumerate(graphones):  # by falling frequency
             by_spelling.setdefault(spelling, []).append(index)
-        self._candidates = {s: np.array(found[:CANDIDATES]) for s, found in by_spelling.items()}
+        self._candidates = {
+            s: np.array(graphone_ids[:CANDIDATES]) for s, graphone_ids in by_spelling.items()
+        }
         self._words = np.array([model.ids[str(i)] for i in range(len(graphones))])
 
     @classmethod
@@ -291,14 +306,16 @@ class G2p:
         Of the `CONSIDERED` likeliest of each direction it is the one with the fewest phones
         expected to be wrong; scores are the means of both.
         """
-        found = self.n_best(words, CONSIDERED)
+        guesses_by_word = self.n_best(words, CONSIDERED)
         if self.backward is not None:
-            turned = self.backward.n_best((word[::-1] for word in found), CONSIDERED)
-            for word, guesses in found.items():
-                others = turned.get(word[::-1], [])
-                others = [Guess(guess.phones[::-1], guess.score) for guess in others]
-                found[word] = _averaged(guesses, others)
-        return {word: _safest(guesses) for word, guesses in found.items()}
+            turned = self.backward.n_best((word[::-1] for word in guesses_by_word), CONSIDERED)
+            for word, guesses in guesses_by_word.items():
+                reversed_guesses = turned.get(word[::-1], [])
+                reversed_guesses = [
+                    Guess(guess.phones[::-1], guess.score) for guess in reversed_guesses
+                ]
+                guesses_by_word[word] = _averaged(guesses, reversed_guesses)
+        return {word: _safest(guesses) for word, guesses in guesses_by_word.items()}
 
     def n_best(self, words: Iterable[str], count: int) -> dict[str, list[Guess]]:
         """Return up to `count` pronunciations of each word, the likeliest first.
@@ -306,15 +323,15 @@ class G2p:
         The probabilities of one pronunciation's different graphone sequences are added. A word
         with an unknown letter, or of letters that no graphone joins, is left out.
         """
-        known = [w for w in dict.fromkeys(words) if w and self.letters.issuperset(w)]
+        spelled = [w for w in dict.fromkeys(words) if w and self.letters.issuperset(w)]
         result: dict[str, list[Guess]] = {}
-        for first in range(0, len(known), BATCH):
-            batch = known[first : first + BATCH]
+        for first in range(0, len(spelled), BATCH):
+            batch = spelled[first : first + BATCH]
             for word, hypotheses in zip(batch, self._search(batch), strict=True):
                 guesses = merge_hypotheses(hypotheses)
                 if guesses:
                     result[word] = guesses[:count]
-        return {word: result[word] for word in known if word in result}
+        return {word: result[word] for word in spelled if word in result}
 
     def _search(self, words: list[str]) -> list[list[tuple[Pronunciation, float]]]:
         """Return each word's complete hypotheses as (phones, log10 probability); beam search.
@@ -354,6 +371,7 @@ class G2p:
         """Append every candidate graphone for `spellings` to the hypotheses, None if none fits."""
         none = np.zeros(0, dtype=np.int64)
         options = [self._candidates.get(s, none) if len(s) == span else none for s in spellings]
+        # Row of the hypothesis that each new one extends, [H'].
         source = np.repeat(np.arange(len(options)), [len(o) for o in options])
         if not len(source):
             return None
@@ -397,7 +415,9 @@ class G2p:
         letters, phones = zip(*self.graphones, strict=True)
         arrays = {
             "letters": np.array(letters, dtype=np.str_),
-            "phones": np.array([" ".join(some) for some in phones], dtype=np.str_),
+            "phones": np.array(
+                [" ".join(pronunciation) for pronunciation in phones], dtype=np.str_
+            ),
         }
         for n, level in enumerate(self.model.levels):
             arrays[f"context{n}"] = level.context.astype(np.int32)
@@ -487,15 +507,16 @@ class _Hypotheses:
     def prune(self) -> "_Hypotheses":
         """Keep the BEAM best of each word, ordered by word and falling score."""
         order = np.lexsort((-self.score, self.word))
+        # Rank of each hypothesis among those of its word, whose first one searchsorted finds.
         word = self.word[order]
         rank = np.arange(len(word)) - np.searchsorted(word, word)
-        kept = order[rank < BEAM]
+        survivors = order[rank < BEAM]
         return _Hypotheses(
-            self.word[kept],
-            self.state[kept],
-            self.score[kept],
-            self.parent[kept],
-            self.graphone[kept],
+            self.word[survivors],
+            self.state[survivors],
+            self.score[survivors],
+            self.parent[survivors],
+            self.graphone[survivors],
         )
 
 
@@ -523,12 +544,12 @@ class _Backpointers:
             entry = self._parents[entry]
 
 
-def _averaged(guesses: Sequence[Guess], others: Sequence[Guess]) -> list[Guess]:
+def _averaged(guesses: Sequence[Guess], backward_guesses: Sequence[Guess]) -> list[Guess]:
     """Return all guesses, the likeliest first, with the means of two models' scores."""
-    if not others:
+    if not backward_guesses:
         return list(guesses)
     shares: dict[Pronunciation, float] = {}
-    for guess in (*guesses, *others):
+    for guess in (*guesses, *backward_guesses):
         shares[guess.phones] = shares.get(guess.phones, 0.0) + guess.score / 2
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return [Guess(phones, share) for phones, share in ranked]
@@ -538,7 +559,7 @@ def _safest(guesses: Sequence[Guess]) -> Guess:
     """Return the guess whose distance to the others, weighted by their scores, is the smallest."""
 
     def risk(guess: Guess) -> float:
-        return sum(other.score * _distance(guess.phones, other.phones) for other in guesses)
+        return sum(rival.score * _distance(guess.phones, rival.phones) for rival in guesses)
 
     return min(guesses, key=risk)
 
@@ -548,8 +569,8 @@ def _distance(a: Pronunciation, b: Pronunciation) -> int:
     row = list(range(len(b) + 1))
     for i, phone in enumerate(a, 1):
         above, row[0] = row[0], i
-        for j, other in enumerate(b, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (phone != other))
+        for j, b_phone in enumerate(b, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (phone != b_phone))
     return row[-1]
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 from toolkit.corpus.tags import Tags
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.policy import EnglishRules, TextPolicy
 from toolkit.lang.probabilities import (
     EntryProbabilities,
     LexiconProbabilities,
@@ -22,7 +22,6 @@ from toolkit.lang.tables import (
     phone_table,
     word_table,
 )
-from toolkit.lang.text import Normaliser
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.reading import read_json, reading
 
@@ -44,7 +43,7 @@ class Lang:
     """<eps> 0, SIL 1, SPN 2, phones, #0, #1, ... (see `disambiguated_entries`)."""
     words: SymbolTable
     """<eps> 0, words, <UNK>, #0, <s>, </s>."""
-    normaliser: str = Normaliser.id
+    normaliser: str = EnglishRules.id
     """Id of the text policy that turned written text into the words."""
     probabilities: LexiconProbabilities | None = None
     """Of pronunciations and of silence around them; None: all are equally likely."""
@@ -58,7 +57,7 @@ class Lang:
         """The policy that turns written text into the words.
 
         Raises:
-          UnknownNormaliserError: this version does not have it.
+          UnknownPolicyError: this version does not have it.
         """
         return TextPolicy(self.normaliser, self.tags, self.lexicon, self.split_clitics)
 
@@ -98,16 +97,16 @@ class Lang:
 
     def pronunciation_ids(self, word: str) -> list[list[int]]:
         """Return the phone ids of every pronunciation of `word`, <UNK>'s where it is unknown."""
-        known = self.lexicon.get(word) or self.lexicon[UNKNOWN]
-        return [[self.phones[phone] for phone in phones] for phones in known]
+        pronunciations = self.lexicon.get(word) or self.lexicon[UNKNOWN]
+        return [[self.phones[phone] for phone in phones] for phones in pronunciations]
 
     def pronunciation_weights(self, word: str) -> list[EntryProbabilities]:
         """Return the probabilities of every pronunciation in `pronunciation_ids`.
 
         The vocabulary must have `probabilities`.
         """
-        known = word if word in self.lexicon else UNKNOWN
-        return [self.probabilities.of((known, phones)) for phones in self.lexicon[known]]
+        entry = word if word in self.lexicon else UNKNOWN
+        return [self.probabilities.of((entry, phones)) for phones in self.lexicon[entry]]
 
     def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
         """Return the lexicon for L: (word id, phone ids ending in #1, #2, ... where needed), and

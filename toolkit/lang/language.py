@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from string import ascii_uppercase
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.letters import SecondLetterNormaliser
 from toolkit.lang.lexicon import Lexicon, Pronunciation
-from toolkit.lang.policy import AS_GIVEN, TextCounts, TextPolicy
+from toolkit.lang.policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPolicy, fold_case
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import in_upper_case
 
 ENGLISH_SHARE = 0.85
 """Share of word tokens in the English lexicon that makes a text English. An English
@@ -68,9 +66,9 @@ def survey_language(
       LanguageError: no words; words that are not separated by spaces; or too many letters for an
         alphabet.
     """
-    policy = policy or TextPolicy(SecondLetterNormaliser.id)
+    policy = policy or TextPolicy(LetterLexiconRules.id)
     as_given = policy.id == AS_GIVEN
-    known: Collection[str] = Lexicon.from_cmudict() if lexicon is None else lexicon
+    vocabulary: Collection[str] = Lexicon.from_cmudict() if lexicon is None else lexicon
     tokens: Counter[str] = Counter()
     for text in texts:
         tokens.update(word for word in policy.words(text) if word != UNKNOWN)
@@ -91,8 +89,8 @@ def survey_language(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
             "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"
         )
-    found = sum(count for word, count in tokens.items() if word in known)
-    return Language(total, found / total, dict(sorted(letters.items())))
+    num_in_lexicon = sum(count for word, count in tokens.items() if word in vocabulary)
+    return Language(total, num_in_lexicon / total, dict(sorted(letters.items())))
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def choose_policy(
       the lexicon has of the words, by policy id; and what the policy does to the transcripts.
     """
     texts = list(texts)
-    in_capitals = TextPolicy(SecondLetterNormaliser.id, split_clitics=True)
+    in_capitals = TextPolicy(LetterLexiconRules.id, split_clitics=True)
     policies = {
         AS_GIVEN: TextPolicy(AS_GIVEN, lexicon=lexicon),
         in_capitals.id: in_capitals.with_lexicon(lexicon.spelled(in_capitals)),
@@ -137,9 +135,9 @@ def choose_policy(
     for id, policy in policies.items():
         words = [word for text in texts for word in policy.words(text, counts[id])]
         coverage[id] = Coverage(sum(word in policy.lexicon for word in words), len(words))
-    given, folded = (found.share for found in coverage.values())
-    as_given = given > folded
-    if given == folded > 0:
+    share_as_given, share_folded = (covered.share for covered in coverage.values())
+    as_given = share_as_given > share_folded
+    if share_as_given == share_folded > 0:
         as_given = prefer_as_given or _merges_words(lexicon)
     chosen = policies[AS_GIVEN if as_given else in_capitals.id]
     chosen = replace(chosen, split_clitics=bool(counts[chosen.id].clitics))
@@ -150,8 +148,8 @@ def _merges_words(lexicon: Lexicon) -> bool:
     """Whether words with different pronunciations are one in upper case."""
     spoken: dict[str, set[Pronunciation]] = {}
     for word, pronunciations in lexicon.items():
-        known = spoken.setdefault(in_upper_case(word), set(pronunciations))
-        if known != set(pronunciations):
+        first_pronunciations = spoken.setdefault(fold_case(word), set(pronunciations))
+        if first_pronunciations != set(pronunciations):
             return True
     return False
 
@@ -159,9 +157,9 @@ def _merges_words(lexicon: Lexicon) -> bool:
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
     """List letters in a line; at its end the rare ones, likely mistakes, with counts."""
     limit = max(3, rare * sum(letters.values()))
-    shown = {letter: _on_a_circle(letter) for letter in letters}
-    rare_ones = [f"{shown[letter]} {n}" for letter, n in letters.items() if n < limit]
-    return " ".join(shown.values()) + (f" (rare: {', '.join(rare_ones)})" if rare_ones else "")
+    printable = {letter: _on_a_circle(letter) for letter in letters}
+    rare_ones = [f"{printable[letter]} {n}" for letter, n in letters.items() if n < limit]
+    return " ".join(printable.values()) + (f" (rare: {', '.join(rare_ones)})" if rare_ones else "")
 
 
 def _on_a_circle(letter: str) -> str:

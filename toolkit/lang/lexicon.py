@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.letters import MIDDLE_DOT
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.policy import MIDDLE_DOT, TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import read_lines
@@ -35,9 +34,9 @@ class Lexicon(dict[str, list[Pronunciation]]):
     def add(self, word: str, phones: Iterable[str]) -> None:
         """Add a pronunciation unless `word` has it already."""
         pronunciation = tuple(phones)
-        known = self.setdefault(word, [])
-        if pronunciation not in known:
-            known.append(pronunciation)
+        pronunciations = self.setdefault(word, [])
+        if pronunciation not in pronunciations:
+            pronunciations.append(pronunciation)
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
@@ -83,10 +82,10 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     def restrict(self, words: Collection[str]) -> "Lexicon":
         """Keep only `words`."""
-        kept = Lexicon()
+        restricted = Lexicon()
         for word in sorted(set(words) & self.keys()):
-            kept[word] = list(self[word])
-        return kept
+            restricted[word] = list(self[word])
+        return restricted
 
     def phones(self) -> list[str]:
         """Return the phones in use, sorted."""

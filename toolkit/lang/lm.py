@@ -87,9 +87,9 @@ def prepare_lm(
     discounting: dict[str, list[str]] = {}
     weights: dict[str, float] = {}
     if config.arpa is not None:
-        given = prune_by_entropy(read_arpa(config.arpa), config.prune)
-        model = given.restrict(vocabulary)
-        check_coverage(config.arpa, given.vocabulary, vocabulary)
+        unrestricted = prune_by_entropy(read_arpa(config.arpa), config.prune)
+        model = unrestricted.restrict(vocabulary)
+        check_coverage(config.arpa, unrestricted.vocabulary, vocabulary)
     else:
         models = []
         for name in _sources(config, texts_by_split.get(train, {}), policy):
@@ -101,9 +101,9 @@ def prepare_lm(
             models.append(model)
         if len(models) > 1:
             held_out = (_sentences(texts_by_split[split], policy) for split in tune)
-            found = mixture_weights(models, chain.from_iterable(held_out))
-            weights = dict(zip(discounting, found, strict=True))
-            model = interpolate(models, found)
+            mixture = mixture_weights(models, chain.from_iterable(held_out))
+            weights = dict(zip(discounting, mixture, strict=True))
+            model = interpolate(models, mixture)
         model = prune_by_entropy(model, config.prune)
     if phrases := list(counts.lines()):
         logger.info("language model text: %s", "; ".join(phrases))
@@ -138,9 +138,9 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
     Raises:
       ArpaError: it has none.
     """
-    known = {*modelled}
-    missing = sorted({*vocabulary} - known)
-    folded = {word.casefold() for word in known}
+    model_words = {*modelled}
+    missing = sorted({*vocabulary} - model_words)
+    folded = {word.casefold() for word in model_words}
     in_other_case = [word for word in missing if word.casefold() in folded]
     if len(missing) == len({*vocabulary}):
         case = "; it has them in the other case" if in_other_case else ""
@@ -174,8 +174,10 @@ def _estimate(
     if config.estimator == "lmplz":
         return estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts), []
     model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
-    shown = [f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts]
-    return model, shown
+    descriptions = [
+        f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts
+    ]
+    return model, descriptions
 
 
 def _sentences(
@@ -195,13 +197,13 @@ def _write_perplexity(
     with open_atomically(path) as file:
         file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\tppl_charged\n")
         for split in sorted(texts_by_split):
-            found = perplexity(model, _sentences(texts_by_split[split], policy))
+            result = perplexity(model, _sentences(texts_by_split[split], policy))
             file.write(
-                f"{split}\t{found.sentences}\t{found.words}\t{found.oov}\t{found.oov_rate:.4f}\t"
-                f"{found.ppl:.2f}\t{found.ppl_known:.2f}\t{found.ppl_charged:.2f}\n"
+                f"{split}\t{result.sentences}\t{result.words}\t{result.oov}\t{result.oov_rate:.4f}\t"
+                f"{result.ppl:.2f}\t{result.ppl_known:.2f}\t{result.ppl_charged:.2f}\n"
             )
-            headline[f"ppl_{split}"] = found.ppl_known
-            headline[f"oov_percent_{split}"] = round(100 * found.oov_rate, 2)
+            headline[f"ppl_{split}"] = result.ppl_known
+            headline[f"oov_percent_{split}"] = round(100 * result.oov_rate, 2)
     return headline
 
 

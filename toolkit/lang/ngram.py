@@ -109,11 +109,11 @@ class BackoffModel:
         Returns:
           Indices of the n-grams in level `level` (-1: not listed) and log10 probabilities, [N].
         """
-        found = self.find(level, context, word)
+        ngram = self.find(level, context, word)
         backed = shorter + np.where(context >= 0, self.levels[level - 1].backoff[context], 0.0)
         if not len(self.levels[level].word):
-            return found, backed
-        return found, np.where(found >= 0, self.levels[level].logprob[found], backed)
+            return ngram, backed
+        return ngram, np.where(ngram >= 0, self.levels[level].logprob[ngram], backed)
 
     def start(self, count: int) -> np.ndarray:
         """Return `count` states after <s>: [N, order - 1], column k the last k + 1 words' index."""
@@ -131,14 +131,15 @@ class BackoffModel:
         Returns:
           Log10 probabilities [N] and the new states.
         """
+        # p(w), then p(w | v), p(w | u v), ...: each order refines or backs off the one before.
         logprob = self.levels[0].logprob[word]
-        after = np.empty_like(state)
-        after[:, 0] = word
+        next_state = np.empty_like(state)
+        next_state[:, 0] = word
         for k in range(1, self.order):
-            found, logprob = self.extend(k, state[:, k - 1], word, logprob)
+            ngram, logprob = self.extend(k, state[:, k - 1], word, logprob)
             if k < self.order - 1:
-                after[:, k] = found
-        return logprob, after
+                next_state[:, k] = ngram
+        return logprob, next_state
 
     def word_ids(self, words: Iterable[str]) -> list[int]:
         """Return ids, -1 for a word the model has neither by itself nor as <UNK>."""
@@ -161,6 +162,7 @@ class BackoffModel:
         logprob = self.levels[0].logprob[word]
         last = np.where(unknown, -1, tokens)
         for k in range(1, self.order):
+            # The n-gram that ends at the token before is the context; <s> has none.
             context = np.concatenate([[-1], last[:-1]])
             context[tokens == start] = -1
             last, logprob = self.extend(k, context, word, logprob)
@@ -175,7 +177,9 @@ class BackoffModel:
         """Return the log10 probability of each of N sentences and its end, [N]."""
         tokens = [self.word_ids([START, *sentence, END]) for sentence in sentences]
         begin = np.cumsum([0, *map(len, tokens)])[:-1]
-        scores = self.token_logprobs(np.array([x for one in tokens for x in one], dtype=np.int64))
+        scores = self.token_logprobs(
+            np.array([x for sentence_ids in tokens for x in sentence_ids], dtype=np.int64)
+        )
         scores[begin] = 0.0
         return np.add.reduceat(scores, begin)
 
@@ -260,21 +264,21 @@ def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffM
 
     Histories that no listed n-gram continues get the weight one. The 1-grams are taken as they are.
     """
-    made = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
+    rebuilt = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
     for level in levels[1:]:
         if not len(level.word):
             break
-        below = BackoffModel(vocabulary, made)
-        longer = BackoffModel(vocabulary, [*made, level])
-        lower = last_word_logprobs(below, ngrams(longer, len(made))[:, 1:])
-        size = len(made[-1].word)
+        below = BackoffModel(vocabulary, rebuilt)
+        longer = BackoffModel(vocabulary, [*rebuilt, level])
+        lower = last_word_logprobs(below, ngrams(longer, len(rebuilt))[:, 1:])
+        size = len(rebuilt[-1].word)
         weights = backoff_weights(
             unlisted_mass(level, level.logprob, size), unlisted_mass(level, lower, size)
         )
         continued = np.bincount(level.context, minlength=size) > 0
-        made[-1] = replace(made[-1], backoff=np.where(continued, weights, 0.0))
-        made.append(replace(level, backoff=np.zeros(len(level.word))))
-    return BackoffModel(vocabulary, made)
+        rebuilt[-1] = replace(rebuilt[-1], backoff=np.where(continued, weights, 0.0))
+        rebuilt.append(replace(level, backoff=np.zeros(len(level.word))))
+    return BackoffModel(vocabulary, rebuilt)
 
 
 class NgramError(ToolkitError):
@@ -379,16 +383,20 @@ def estimate_ids(
     for k, (c, d) in enumerate(zip(counts, discounts, strict=True)):
         least = min_counts[min(k, len(min_counts) - 1)]
         keep = (c.raw >= least) | (k == 0)
-        taken = np.array([0.0, *d.values])[np.minimum(c.adjusted, 3)]
-        left = np.where(keep, np.maximum(c.adjusted - taken, 0.0), 0.0)
+        # p(w|h) = max(a(hw) - D(a), 0) / a(h) + gamma(h) p(w|h'), with adjusted counts a, discounts
+        # D and h' = h without its first word (Chen and Goodman 1999, section 3).
+        discounts_by_ngram = np.array([0.0, *d.values])[np.minimum(c.adjusted, 3)]
+        discounted = np.where(keep, np.maximum(c.adjusted - discounts_by_ngram, 0.0), 0.0)
         total = np.bincount(c.context, c.adjusted, minlength=len(keep_below))
-        freed = np.bincount(c.context, c.adjusted - left, minlength=len(keep_below))
+        freed = np.bincount(c.context, c.adjusted - discounted, minlength=len(keep_below))
         denominator = np.maximum(total, 1)
+        # gamma(h): the share of the mass of h that discounting and cutoffs free, [contexts]
         gamma = np.where(total > 0, freed / denominator, 1.0)
-        probability = left / denominator[c.context] + gamma[c.context] * lower[c.suffix]
+        probability = discounted / denominator[c.context] + gamma[c.context] * lower[c.suffix]
         if k == 0:
             probability[start] = 0.0
         else:
+            # Interpolated probabilities make gamma(h) the back-off weight of h.
             levels[-1].backoff[:] = np.log10(gamma[keep_below])
         with np.errstate(divide="ignore"):
             logprob = np.maximum(np.log10(probability[keep]), LOG_ZERO)
@@ -401,7 +409,9 @@ def estimate_ids(
 
 def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Counts]:
     """Count the n-grams of every order up to `order`, or to the longest there is."""
-    found = tokens  # index, at the present order, of the n-gram that ends at each token; -1: none
+    ngram_at = (
+        tokens  # index, at the present order, of the n-gram that ends at each token; -1: none
+    )
     levels = [
         _Counts(
             context=np.zeros(size, dtype=np.int64),
@@ -413,7 +423,7 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
     ]
     after_start = np.arange(size) == start
     for _ in range(1, order):
-        context = np.concatenate([[-1], found[:-1]])
+        context = np.concatenate([[-1], ngram_at[:-1]])
         context[tokens == start] = -1
         ends = np.flatnonzero(context >= 0)
         if not len(ends):
@@ -424,8 +434,10 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
             return_inverse=True,
             return_counts=True,
         )
-        suffix = found[ends[first]]
+        # The n-gram without its first word ends at the same token, at the order below.
+        suffix = ngram_at[ends[first]]
         below = levels[-1]
+        # Lower orders count different left neighbours, those after <s> occurrences.
         neighbours = np.bincount(suffix, minlength=len(below.raw))
         adjusted = np.where(after_start, below.raw, neighbours)
         if len(levels) == 1:
@@ -433,8 +445,8 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
         levels[-1] = _Counts(below.context, below.word, below.suffix, below.raw, adjusted)
         after_start = after_start[keys // size]
         levels.append(_Counts(keys // size, keys % size, suffix, raw, raw))
-        found = np.full(len(tokens), -1)
-        found[ends] = inverse
+        ngram_at = np.full(len(tokens), -1)
+        ngram_at[ends] = inverse
     return levels
 
 
@@ -461,6 +473,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
     places = [np.zeros(1, dtype=np.int64) for _ in models]  # where the n-grams below are listed
     for k in range(max(model.order for model in models)):
         here = [(i, model.levels[k]) for i, model in enumerate(models) if k < model.order]
+        # An n-gram is (index of its context in the union of the order below, word).
         keys = {i: places[i][level.context] * len(vocabulary) + level.word for i, level in here}
         union = np.unique(np.concatenate(list(keys.values())))
         if not len(union):
@@ -472,6 +485,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
         mixed = np.zeros(len(union))
         for model, weight in zip(models, weights, strict=True):
             logprob = last_word_logprobs(model, words)
+            # A word that a model lacks has probability 0 there, not 10^-99.
             mixed += weight * np.where(logprob > LOG_ZERO, 10.0**logprob, 0.0)
         with np.errstate(divide="ignore"):
             logprob = np.maximum(np.log10(mixed), LOG_ZERO)
@@ -493,10 +507,10 @@ def mixture_weights(
     """
     columns: list[list[float]] = []
     for words in sentences:
-        known = [all(w in m.ids for m in models) and w != UNKNOWN for w in words]
+        is_known = [all(w in m.ids for m in models) and w != UNKNOWN for w in words]
         scores = [m.token_logprobs(np.array(m.word_ids([START, *words, END]))) for m in models]
-        kept = np.array([False, *known, True])
-        columns += np.stack(scores, axis=1)[kept].tolist()
+        scored = np.array([False, *is_known, True])
+        columns += np.stack(scores, axis=1)[scored].tolist()
     weights = np.full(len(models), 1 / len(models))
     if not columns:
         return weights.tolist()
@@ -504,10 +518,11 @@ def mixture_weights(
     # Relative to the best model's, since 10 to the power of some -99s is 0 in all models.
     probability = 10.0 ** (logprob - logprob.max(axis=1, keepdims=True))
     while True:
+        # E-step: responsibilities of the models for each word, [words, models]; M-step: their mean.
         share = probability * weights
         share /= share.sum(axis=1, keepdims=True)
-        before, weights = weights, share.mean(axis=0)
-        if np.abs(weights - before).max() < tolerance:
+        previous, weights = weights, share.mean(axis=0)
+        if np.abs(weights - previous).max() < tolerance:
             return weights.tolist()
 
 
@@ -565,6 +580,9 @@ def removal_losses(model: BackoffModel) -> np.ndarray:
     level, size = model.levels[k], len(model.levels[k - 1].word)
     below = BackoffModel(model.vocabulary, model.levels[:k])
     shorter = last_word_logprobs(below, ngrams(model, k)[:, 1:])
+    # D(p || p') =
+    #   p(h) (p(w|h) (log p(w|h) - log p(w|h') - log a'(h)) + m(h) (log a(h) - log a'(h))),
+    # m(h) the mass of h that backs off, a and a' its back-off weight with and without the n-gram.
     p, q = 10.0**level.logprob, 10.0**shorter
     left = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
     left_shorter = np.maximum(unlisted_mass(level, shorter, size), SMALLEST)[level.context]
@@ -620,17 +638,17 @@ class Perplexity:
 def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
     """Measure `model` on `sentences` (lists of normalised words)."""
     tokens: list[int] = []
-    known: list[bool] = []
+    is_known_list: list[bool] = []
     count = 0
     for words in sentences:
         count += 1
         tokens.extend(model.word_ids([START, *words, END]))
-        known.append(False)  # <s> is given, not predicted
-        known.extend(word in model.ids and word != UNKNOWN for word in words)
-        known.append(True)
+        is_known_list.append(False)  # <s> is given, not predicted
+        is_known_list.extend(word in model.ids and word != UNKNOWN for word in words)
+        is_known_list.append(True)
     ids = np.array(tokens, dtype=np.int64)
     predicted = ids != model.ids[START]
-    is_known = np.array(known, dtype=bool)
+    is_known = np.array(is_known_list, dtype=bool)
     logprob = model.token_logprobs(ids)
     oov = int((predicted & ~is_known).sum())
     unknown_scored = UNKNOWN in model.ids or oov == 0

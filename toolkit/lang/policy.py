@@ -1,4 +1,8 @@
-"""The text policy: the one place where written text becomes words."""
+"""The text policy: the one place where written text becomes words.
+
+`TextPolicy` is what all other code uses. `EnglishRules` and `LetterRules`, and those of each that
+look up words in a lexicon, are the rules that it applies.
+"""
 
 import re
 import unicodedata
@@ -6,17 +10,362 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from toolkit.corpus.tags import Tags, tags_in
-from toolkit.lang.letters import (
-    NORMALISERS,
-    SecondLetterNormaliser,
-    UnknownNormaliserError,
-    compatible,
-    normaliser,
-)
+from toolkit.corpus.tags import Tags, is_tag, tags_in
+from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import Normaliser, in_upper_case
 from toolkit.storage.words import single_spaced, split_words
+
+TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
+QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
+
+
+# Letters of ordinary Georgian (Mkhedruli) have no case: Python's capitals of them, which few fonts
+# have, are for headings.
+GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
+
+
+def fold_case(text: str) -> str:
+    """Return letters of any alphabet in upper case, composed (NFC), with ASCII's apostrophe."""
+    upper = unicodedata.normalize("NFC", text).upper().translate(QUOTES)
+    return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
+
+
+_ELIDED = (
+    "BOUT CAUSE COURSE CUSE EM FORE GAINST KAY N NEATH ROUND TIL TIS TWAS TWEEN TWERE TWILL TWIXT"
+    " TWOULD"
+)
+ELISIONS = frozenset(_ELIDED.split())
+"""What English has words of with an apostrophe before it."""
+_MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*)((?:'[^\W_]+)*))")
+"""Apostrophes with the letters on both sides, and the parts of the word behind them (TISN, 'T)."""
+
+
+def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
+    """Return English text without the apostrophes, and backticks, that are quotation marks.
+
+    Those are two or more in a row; one before a word, unless the word is of `ELISIONS` or the
+    lexicon has it with the apostrophe; one behind punctuation; and behind a word the next one after
+    an opening one, unless it may belong to the word (BOYS', GOIN').
+    """
+    text = unicodedata.normalize("NFC", text.translate(QUOTES))  # é is a letter
+    pieces: list[str] = []
+    done = 0
+    opened = -1  # where the word begins before which an opening mark stands
+    for match in _MARKS.finditer(text):
+        letters_before, marks, letters_after, following_parts = match.groups()
+        apostrophe = len(marks) == 1 and bool(letters_before)
+        if not letters_before and letters_after:
+            whole = f"'{letters_after}{following_parts}".upper()
+            apostrophe = letters_after.upper() in ELISIONS or whole in lexicon
+            opened = match.end() if len(marks) == 1 + apostrophe else opened
+        elif apostrophe and not letters_after and opened >= 0:
+            apostrophe = match.start() != opened and letters_before.lower().endswith(("s", "n"))
+            opened = opened if apostrophe else -1
+        elif not apostrophe:
+            opened = -1
+        pieces += [text[done : match.end() - len(marks)], "'" if apostrophe else " "]
+        done = match.end()
+    return "".join([*pieces, text[done:]])
+
+
+def known_edges(word: str, lexicon: Collection[str]) -> str:
+    """Return a word with those apostrophes at its edges with which the lexicon has it.
+
+    Of several such words that with most of them; where there is none, the word without any.
+    """
+    inner = word.strip("'")
+    opening, closing = ("'" if word[edge] == "'" else "" for edge in (0, -1))
+    spellings = (f"{opening}{inner}{closing}", f"{opening}{inner}", f"{inner}{closing}")
+    return next((spelling for spelling in spellings if spelling in lexicon), inner)
+
+
+def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
+    """Split a word that the lexicon lacks at its clitics: M'APPELLE into M' and APPELLE.
+
+    As in the Montreal Forced Aligner a clitic is an entry of the lexicon that ends with the
+    apostrophe (M', QU') or begins with it ('S). Clitics are taken off until the lexicon has what
+    remains, those before the word first; what remains need not be known. Unlike there the longest
+    clitic comes first, and hyphens, which separate words in any case, are no matter here.
+    """
+    prefixes: list[str] = []
+    suffixes: list[str] = []
+    while word not in lexicon:
+        marks = [place for place, letter in enumerate(word) if letter == "'"]
+        ends = [mark + 1 for mark in reversed(marks) if word[mark:].strip("'")]
+        begins = [mark for mark in marks if word[:mark].strip("'")]
+        if end := next((end for end in ends if word[:end] in lexicon), None):
+            prefixes.append(word[:end])
+            word = known_edges(word[end:], lexicon)
+        elif begin := next((begin for begin in begins if word[begin:] in lexicon), None):
+            suffixes.insert(0, word[begin:])
+            word = known_edges(word[:begin], lexicon)
+        else:
+            break
+    return [*prefixes, word, *suffixes]
+
+
+class EnglishRules:
+    """Turns written English into spoken words of A to Z and the apostrophe, in upper case.
+
+    Accents are dropped (NFKD), hyphens, punctuation and quotation marks (`without_quotes`) separate
+    words, the titles MR, MRS and DR are spelled out (the form of LibriSpeech's transcripts), and
+    every other character (digits, other alphabets, symbols) is removed and counted in `removed`.
+    Normalising twice changes nothing.
+    """
+
+    id = "english-upper-2"
+    """Identifies these rules wherever their output is stored; other rules need another id."""
+
+    def __init__(self, lexicon: Collection[str] = frozenset(), split_clitics: bool = False) -> None:
+        """Take the words that have pronunciations, for rules that ask for them (`uses_lexicon`).
+
+        Args:
+          lexicon: the words, as these rules write them; empty where there is no lexicon.
+          split_clitics: split words that the lexicon lacks at its clitics, see `split_clitics`.
+        """
+        self.removed: Counter[str] = Counter()
+        self.split: Counter[str] = Counter()
+        """Words that were split at clitics."""
+        self._lexicon = lexicon
+        self._split_clitics = split_clitics
+
+    uses_lexicon = False
+    """Whether the rules ask which words the lexicon has."""
+
+    def words(self, text: str) -> list[str]:
+        """Return the normalised words of `text`."""
+        return self._words(self._unquoted(text), keep_foreign=False)
+
+    def _unquoted(self, text: str) -> str:
+        return without_quotes(text)
+
+    def transcript(self, text: str) -> str:
+        """Return `text` normalised, with the characters that `words` removes still in it.
+
+        The check reports these: a digit in a transcript stands for a spoken word, which training
+        must not ignore. Tags such as <noise> or [laughter] stay as they are.
+        """
+        words = []
+        for token in self._unquoted(text).split():
+            words += [token] if is_tag(token) else self._words(token, keep_foreign=True)
+        return " ".join(words)
+
+    def _words(self, text: str, keep_foreign: bool) -> list[str]:
+        if not text.isascii():
+            text = unicodedata.normalize("NFKD", text.translate(QUOTES))
+            text = "".join(_simplify(c) for c in text)
+        text = text.upper().replace("`", "'")
+        foreign = _FOREIGN.findall(text)
+        if foreign and not keep_foreign:
+            self.removed.update(foreign)
+            # An apostrophe between a digit and a letter is a quotation mark without the digit.
+            text = self._unquoted(_FOREIGN.sub("", text))
+        words = _PUNCTUATION.sub(" ", text).split()
+        return [TITLES.get(word, word) for word in words if word.strip("'")]
+
+    def _as_in_lexicon(self, word: str) -> list[str]:
+        """Return a word with those apostrophes at its edges that the lexicon has, or its parts."""
+        if "'" not in word or word in self._lexicon:
+            return [word]
+        word = known_edges(word, self._lexicon)
+        parts = split_clitics(word, self._lexicon) if self._split_clitics else [word]
+        if len(parts) > 1:
+            self.split[word] += 1
+        return parts
+
+    def __call__(self, text: str) -> str:
+        """Return `text` normalised, its words separated by single spaces."""
+        return " ".join(self.words(text))
+
+
+class EnglishLexiconRules(EnglishRules):
+    """The rules of `Normaliser`; and an apostrophe at the edge of a word stays for a reason only.
+
+    The lexicon has the word with it (DOGS', 'TIS). Without a lexicon the reason is the spelling:
+    one behind S or N (DOGS', GOIN') or behind a word of `CUT_WORDS`, and one before a word of
+    `ELISIONS`. Words are split at clitics if that is asked for, see `split_clitics`.
+    """
+
+    id = "english-upper-3"
+    uses_lexicon = True
+
+    def _unquoted(self, text: str) -> str:
+        return without_quotes(text, self._lexicon)
+
+    def _words(self, text: str, keep_foreign: bool) -> list[str]:
+        words = []
+        for word in super()._words(text, keep_foreign):
+            parts = self._as_in_lexicon(word) if self._lexicon else [_spelled_edges(word)]
+            words += [TITLES.get(part, part) for part in parts]
+        return words
+
+
+def _spelled_edges(word: str) -> str:
+    """Return a word with those apostrophes at its edges that English spells."""
+    inner = word.strip("'")
+    if word == inner:
+        return word
+    opening = "'" if word[0] == "'" and inner in ELISIONS else ""
+    is_cut = inner[-1] in "SN" or inner in CUT_WORDS
+    return opening + inner + ("'" if word[-1] == "'" and is_cut else "")
+
+
+CUT_WORDS = frozenset({"MO", "O", "OL", "T", "TH", "WI"})
+"""What English has words of with an apostrophe behind it, beside those in S and N."""
+
+
+_PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
+_FOREIGN = re.compile(r"[^A-Z'\s\-.,;:!?\"()\[\]{}/\\_]")
+
+
+def _simplify(character: str) -> str:
+    """Drop an accent; turn Unicode punctuation into a hyphen, which separates words."""
+    category = unicodedata.category(character)
+    if character.isascii():
+        return character
+    if category == "Mn":
+        return ""
+    return "-" if category.startswith("P") else character
+
+
+class UnknownPolicyError(ToolkitError):
+    """The id of a normaliser that this version does not have."""
+
+
+WHOLE_LETTERS = frozenset("\u0e33\u0eb3\u0edc\u0edd")
+"""Letters that Unicode's compatibility forms would divide although they are typed and printed as
+one: the vowel AM of Thai and Lao, and Lao's HO NO and HO MO."""
+MIDDLE_DOT = "\u00b7"
+"""Part of a word between two L in Catalan (COL\u00b7LEGI)."""
+_ARMENIAN_MARKS = "\u055b\u055c\u055e"
+"""Marks of stress, exclamation and question, which Armenian writes inside of words."""
+_SPELLED_ALIKE = str.maketrans({"\u1e9e": "SS", **dict.fromkeys(_ARMENIAN_MARKS, "")})
+"""The capital sharp s too, as the small one is SS in upper case."""
+
+
+class _CompatibleForms(dict[int, str]):
+    """The form of each character in `compatible`, by code point, looked up when it first occurs."""
+
+    def __missing__(self, code: int) -> str:
+        form = self[code] = _compatible_form(chr(code))
+        return form
+
+
+def _compatible_form(character: str) -> str:
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    if character in WHOLE_LETTERS or kind in ("<super>", "<sub>"):
+        return character
+    if unicodedata.category(character)[0] == "L" or kind in ("<wide>", "<narrow>"):
+        return unicodedata.normalize("NFKC", character).strip(" ") or " "
+    return character
+
+
+_COMPATIBLE_FORMS = _CompatibleForms()
+
+
+def ordinary_letters(text: str) -> str:
+    """Return a text with the ordinary forms of its letters, composed (NFC).
+
+    These are Unicode's compatibility forms (NFKC) of ligatures, of full-width letters and
+    half-width kana, of Arabic's presentation forms, of single Hangul jamo and of mathematical
+    alphabets. `WHOLE_LETTERS` stay, as do raised and lowered letters, which some orthographies
+    have, and all that are no letters.
+    """
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", text.translate(_COMPATIBLE_FORMS))
+
+
+class LetterRules(EnglishRules):
+    """Turns text into words of letters and marks (Unicode's categories L and M) in upper case.
+
+    Accents are kept and composed (NFC). Punctuation separates words; apostrophes inside words are
+    kept. Invisible format characters are dropped, and every other character (digits, symbols) is
+    removed and counted in `removed`. Normalising twice changes nothing.
+    """
+
+    id = "letters-upper-1"
+
+    def _unquoted(self, text: str) -> str:
+        return text  # apostrophes around words are dropped below
+
+    def _words(self, text: str, keep_foreign: bool) -> list[str]:
+        pieces = self._pieces(fold_case(text), keep_foreign)
+        return [word for piece in pieces if (word := piece.strip("'"))]
+
+    def _pieces(self, text: str, keep_foreign: bool, inside: Collection[int] = ()) -> list[str]:
+        """Divide a text in upper case where it has punctuation, except at the places `inside`."""
+        characters = []
+        for place, character in enumerate(text):
+            kind = unicodedata.category(character)
+            if character == "'" or kind[0] in "LM" or place in inside:
+                characters.append(character)
+            elif kind[0] in "PZ" or character.isspace():
+                characters.append(" ")
+            elif kind == "Cf":
+                continue
+            elif keep_foreign:
+                characters.append(character)
+            else:
+                self.removed[character] += 1
+        return "".join(characters).split()
+
+
+class LetterLexiconRules(LetterRules):
+    """The rules of `LetterRules`, for letters in their ordinary forms (`ordinary_letters`).
+
+    - An apostrophe at the edge of a word stays if the lexicon has the word with it. Without a
+      lexicon none stays.
+    - Words are split at clitics if that is asked for, see `split_clitics`.
+    - Catalan's middle dot between two L separates words only where the lexicon lacks the word.
+    - The marks that Armenian writes inside of words are dropped. A capital sharp s is SS.
+    """
+
+    id = "letters-upper-2"
+    uses_lexicon = True
+
+    def _words(self, text: str, keep_foreign: bool) -> list[str]:
+        text = fold_case(ordinary_letters(text)).translate(_SPELLED_ALIKE)
+        dots: list[int] = []
+        if MIDDLE_DOT in text:
+            dots = [i for i in range(1, len(text)) if text[i - 1 : i + 2] == f"L{MIDDLE_DOT}L"]
+        words = []
+        for piece in self._pieces(text, keep_foreign, dots):
+            for part in self._divided(piece) if MIDDLE_DOT in piece else [piece]:
+                if inner := part.strip("'"):
+                    words += self._as_in_lexicon(part) if self._lexicon else [inner]
+        return words
+
+    def _divided(self, piece: str) -> list[str]:
+        """Divide a piece at its middle dots unless the lexicon has the words with them."""
+        dotted = (word for word in piece.split("'") if MIDDLE_DOT in word)
+        stays_whole = not self._lexicon or all(word in self._lexicon for word in dotted)
+        return [piece] if stays_whole else piece.split(MIDDLE_DOT)
+
+
+_ALL_RULES = (EnglishRules, EnglishLexiconRules, LetterRules, LetterLexiconRules)
+RULES = {kind.id: kind for kind in _ALL_RULES}
+"""All normalisers by id."""
+
+
+def text_rules(
+    id: str, lexicon: Collection[str] = frozenset(), split_clitics: bool = False
+) -> EnglishRules:
+    """Return a new normaliser, its counts empty.
+
+    Args:
+      id: of the rules.
+      lexicon: words that have pronunciations, see `Normaliser`.
+      split_clitics: split words that the lexicon lacks at its clitics.
+
+    Raises:
+      UnknownPolicyError: there is none with this id.
+    """
+    if id not in RULES:
+        ids = " and ".join(map(repr, sorted(RULES)))
+        raise UnknownPolicyError(f"the normaliser {id!r} is unknown; this version has {ids}")
+    return RULES[id](lexicon, split_clitics)
+
 
 AS_GIVEN = "as-given"
 """Words are what stands between ASCII white space, byte for byte."""
@@ -31,12 +380,12 @@ EXAMPLES = 3
 """Examples of each kind that a line of the log has."""
 
 # Letters that are no accented ones (NFKD leaves them) and their usual spelling in English.
-_FOREIGN_LETTERS = str.maketrans(
+_TRANSLITERATIONS = str.maketrans(
     {"æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ß": "ss", "ẞ": "SS"}
     | {"þ": "th", "Þ": "TH", "ð": "d", "Ð": "D", "đ": "d", "Đ": "D", "ł": "l", "Ł": "L"}
     | {"ħ": "h", "Ħ": "H", "ı": "i"}
 )
-_FOREIGN = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
+_FOREIGN_LETTER = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
 _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
 _UNKNOWN_MARK = re.compile("|".join(map(re.escape, sorted(UNKNOWN_MARKS))), re.IGNORECASE)
 _HAS_DIGIT = re.compile(r"\d")
@@ -97,8 +446,8 @@ class TextPolicy:
     policy, so that a word is spelled alike in all of them.
     """
 
-    id: str = Normaliser.id
-    """english-upper-1 to english-upper-3, letters-upper-1 or letters-upper-2, or as-given."""
+    id: str = EnglishRules.id
+    """english-upper-2, english-upper-3, letters-upper-1 or letters-upper-2, or as-given."""
     tags: Tags | None = None
     """"drop" leaves tags out, "noise" has transcripts say `<UNK>` for them, "keep" reads them as
     words. None: as "drop", but round brackets are tags only if they enclose an event, such as
@@ -107,25 +456,25 @@ class TextPolicy:
     """Words that have pronunciations: words with digits among them are known and, as given, tags
     such as {LG}; english-upper-3 and letters-upper-2 look up words with apostrophes at an edge."""
     split_clitics: bool = False
-    """Split words that the lexicon lacks at its clitics, see `toolkit.lang.text.split_clitics`; of
+    """Split words that the lexicon lacks at its clitics, see `split_clitics`; of
     english-upper-3 and letters-upper-2."""
 
     def __post_init__(self) -> None:
-        if self.id not in NORMALISERS and self.id not in (AS_GIVEN, UPPER_CASE):
-            known = " and ".join(map(repr, sorted([*NORMALISERS, AS_GIVEN])))
-            raise UnknownNormaliserError(
-                f"the normaliser {self.id!r} is unknown; this version has {known}"
+        if self.id not in RULES and self.id not in (AS_GIVEN, UPPER_CASE):
+            ids = " and ".join(map(repr, sorted([*RULES, AS_GIVEN])))
+            raise UnknownPolicyError(
+                f"the normaliser {self.id!r} is unknown; this version has {ids}"
             )
 
     @property
     def folds(self) -> bool:
         """Whether the policy normalises text: case, punctuation, digits."""
-        return self.id in NORMALISERS
+        return self.id in RULES
 
     @property
     def uses_lexicon(self) -> bool:
         """Whether the words of a text depend on what the lexicon has, words with digits aside."""
-        return self.id == AS_GIVEN or (self.folds and NORMALISERS[self.id].uses_lexicon)
+        return self.id == AS_GIVEN or (self.folds and RULES[self.id].uses_lexicon)
 
     def with_lexicon(self, words: Collection[str]) -> "TextPolicy":
         """Return the policy for a lexicon."""
@@ -214,8 +563,8 @@ class TextPolicy:
         counts.clitics.update(rules.split)
         return written
 
-    def _rules(self) -> Normaliser:
-        return normaliser(self.id, self.lexicon, self.split_clitics)
+    def _rules(self) -> EnglishRules:
+        return text_rules(self.id, self.lexicon, self.split_clitics)
 
     def found_tags(self, text: str) -> list[str]:
         """Return the tags of a text that are not words."""
@@ -225,13 +574,13 @@ class TextPolicy:
 
     def lexicon_key(self, word: str) -> str:
         """Return the spelling of a lexicon's word: as given the word itself, else upper case."""
-        return in_upper_case(self._ordinary(word)) if self.folds else word
+        return fold_case(self._ordinary(word)) if self.folds else word
 
     def unit_text(self, text: str) -> str:
         """Return a transcript as CTC units encode it: as given its words, else in upper case."""
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
-        return " ".join(in_upper_case(text).split())
+        return " ".join(fold_case(text).split())
 
     def without_tags(self, text: str, counts: TextCounts | None = None, instead: str = " ") -> str:
         """Return a text with something else instead of its tags, and without sentence marks."""
@@ -264,15 +613,15 @@ class TextPolicy:
         if text.isascii():
             return text
         text = self._ordinary(text)
-        if self.id.startswith("english") and (foreign := _FOREIGN.findall(text)):
+        if self.id.startswith("english") and (foreign := _FOREIGN_LETTER.findall(text)):
             counts.foreign.update(foreign)
-            text = text.translate(_FOREIGN_LETTERS)
+            text = text.translate(_TRANSLITERATIONS)
         return text
 
     def _ordinary(self, text: str) -> str:
-        return compatible(text) if self.id == SecondLetterNormaliser.id else _narrow(text)
+        return ordinary_letters(text) if self.id == LetterLexiconRules.id else _narrow(text)
 
-    def _with_digits(self, text: str, rules: Normaliser, counts: TextCounts) -> list[str]:
+    def _with_digits(self, text: str, rules: EnglishRules, counts: TextCounts) -> list[str]:
         """Apply rules to a text in which some tokens have digits, which stay whole."""
         words: list[str] = []
         piece: list[str] = []
@@ -280,7 +629,7 @@ class TextPolicy:
             if not _HAS_DIGIT.search(token):
                 piece.append(token)
                 continue
-            spelled = in_upper_case(token)
+            spelled = fold_case(token)
             whole = next((w for w in (spelled, _bare(spelled)) if w in self.lexicon), None)
             words += rules.words(" ".join(piece))
             piece = []

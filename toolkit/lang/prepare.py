@@ -112,8 +112,8 @@ def prepare_lang(
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")
         for word, guess in guesses.items():
-            found = f"{' '.join(guess.phones)}\t{guess.score:.3f}" if guess else "SPN\t0"
-            file.write(f"{word}\t{found}\n")
+            columns = f"{' '.join(guess.phones)}\t{guess.score:.3f}" if guess else "SPN\t0"
+            file.write(f"{word}\t{columns}\n")
     counted = {
         split: {
             utterance: policy.tokens(text) + _without_letters(text, policy)
@@ -224,8 +224,8 @@ def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | No
         logger.warning("no pronunciation is guessed: %s", error)
         return dict.fromkeys(words)
     model.save(out / "g2p.npz")
-    found = model.guess(words)
-    return {word: found.get(word) for word in words}
+    guesses = model.guess(words)
+    return {word: guesses.get(word) for word in words}
 
 
 def _without_letters(text: str, policy: TextPolicy) -> list[str]:

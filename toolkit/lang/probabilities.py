@@ -67,10 +67,10 @@ class LexiconProbabilities:
             same name the first one stays.
         """
         entries: dict[Entry, EntryProbabilities] = {}
-        for entry, found in self.entries.items():
+        for entry, probabilities in self.entries.items():
             name = rename(entry)
             if name is not None:
-                entries.setdefault(name, found)
+                entries.setdefault(name, probabilities)
         return replace(self, entries=entries)
 
     def save(self, folder: Path) -> None:
@@ -220,28 +220,30 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
             " table.tsv"
         )
     spoken: Counter[Entry] = Counter()
-    after: Counter[tuple[Entry, bool]] = Counter()
-    before: Counter[tuple[bool, Entry]] = Counter()
-    for (left, silent, right), count in counts.pairs.items():
-        spoken[left] += count
-        after[left, silent] += count
-        before[silent, right] += count
-    share = sum(n for (silent, _), n in before.items() if silent) / sum(before.values())
+    silences_after: Counter[tuple[Entry, bool]] = Counter()
+    silences_before: Counter[tuple[bool, Entry]] = Counter()
+    for (entry_before, silent, entry_after), count in counts.pairs.items():
+        spoken[entry_before] += count
+        silences_after[entry_before, silent] += count
+        silences_before[silent, entry_after] += count
+    share = sum(n for (silent, _), n in silences_before.items() if silent) / sum(
+        silences_before.values()
+    )
     overall = _probability(share)
 
     def silence_after(entry: Entry) -> float:
-        silent, all_of_it = after[entry, True], spoken[entry]
+        silent, all_of_it = silences_after[entry, True], spoken[entry]
         return _probability((silent + SMOOTHING * overall) / (all_of_it + SMOOTHING))
 
     follows = {entry: silence_after(entry) for entry in (START_ENTRY, *lexicon.pairs())}
     expected: dict[tuple[bool, Entry], float] = defaultdict(float)
-    for (left, _, right), count in counts.pairs.items():
-        expected[True, right] += count * follows[left]
-        expected[False, right] += count * (1 - follows[left])
+    for (entry_before, _, entry_after), count in counts.pairs.items():
+        expected[True, entry_after] += count * follows[entry_before]
+        expected[False, entry_after] += count * (1 - follows[entry_before])
 
     def factor(silent: bool, entry: Entry) -> float:
-        found, foreseen = before[silent, entry], expected[silent, entry]
-        return max(0.01, round((found + SMOOTHING) / (foreseen + SMOOTHING), 2))
+        observed, predicted = silences_before[silent, entry], expected[silent, entry]
+        return max(0.01, round((observed + SMOOTHING) / (predicted + SMOOTHING), 2))
 
     entries = {}
     for word, variants in lexicon.items():

@@ -50,7 +50,7 @@ class SymbolTable:
           TableError: a line of another form or a repeated symbol or id, with file and line.
         """
         ids: dict[str, int] = {}
-        seen: set[int] = set()
+        used_ids: set[int] = set()
         for number, line in read_lines(path, TableError):
             fields = split_words(line)
             if not fields:
@@ -58,10 +58,10 @@ class SymbolTable:
             if len(fields) != 2 or not _ID.fullmatch(fields[1]):
                 raise TableError(f"{path}:{number}: expected `symbol id`, found {quoted(line)}")
             symbol, index = fields[0], int(fields[1])
-            if symbol in ids or index in seen:
+            if symbol in ids or index in used_ids:
                 raise TableError(f"{path}:{number}: {quoted(line)} repeats a symbol or an id")
             ids[symbol] = index
-            seen.add(index)
+            used_ids.add(index)
         return cls(ids)
 
     def write(self, path: Path) -> None:
@@ -103,9 +103,9 @@ class SymbolTable:
 
 def phone_table(phones: Iterable[str], num_disambig: int) -> SymbolTable:
     """Number <eps> 0, SIL 1, SPN 2, the other phones sorted, then #0 ... #(num_disambig - 1)."""
-    others = sorted(set(phones) - {SILENCE, SPOKEN_NOISE})
+    real_phones = sorted(set(phones) - {SILENCE, SPOKEN_NOISE})
     disambig = [f"#{i}" for i in range(num_disambig)]
-    return SymbolTable.of([EPSILON, SILENCE, SPOKEN_NOISE, *others, *disambig])
+    return SymbolTable.of([EPSILON, SILENCE, SPOKEN_NOISE, *real_phones, *disambig])
 
 
 def word_table(words: Iterable[str]) -> SymbolTable:

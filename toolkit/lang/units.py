@@ -13,9 +13,7 @@ import sentencepiece
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.config import UnitsConfig
-from toolkit.lang.letters import UnknownNormaliserError
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
-from toolkit.lang.text import in_upper_case
+from toolkit.lang.policy import AS_GIVEN, TextPolicy, UnknownPolicyError, fold_case
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading, validated
 from toolkit.storage.words import WHITE_SPACE, split_words
@@ -63,10 +61,12 @@ class Units(Protocol):
 
 def write_symbols(units: Units, folder: Path) -> None:
     """Write `units.json`, after all other files of the units."""
-    plain: dict[str, object] = {"kind": units.kind, "symbols": units.symbols}
+    description: dict[str, object] = {"kind": units.kind, "symbols": units.symbols}
     if units.policy is not None:
-        plain["policy"] = {"id": units.policy.id, "tags": units.policy.tags}
-    write_atomically(Path(folder) / UNITS, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
+        description["policy"] = {"id": units.policy.id, "tags": units.policy.tags}
+    write_atomically(
+        Path(folder) / UNITS, json.dumps(description, ensure_ascii=False, indent=1) + "\n"
+    )
 
 
 def check_labels(ids: Sequence[int], blank: int) -> list[int]:
@@ -182,7 +182,7 @@ class Characters:
 @lru_cache(4096)
 def _capital(letter: str) -> str:
     """The capital, of letters that have one (not of "ß", whose capitals are two)."""
-    capital = in_upper_case(letter)
+    capital = fold_case(letter)
     return capital if len(capital) == 1 else letter
 
 
@@ -221,11 +221,11 @@ class Pieces:
         self.policy = policy
         self._as_given = policy is not None and policy.id == AS_GIVEN
         self._model = model
-        known = self._processor
-        left_out = (known.is_unknown, known.is_control, known.is_unused)
-        self._ids = [i for i in range(len(known)) if not any(kind(i) for kind in left_out)]
+        processor = self._processor
+        left_out = (processor.is_unknown, processor.is_control, processor.is_unused)
+        self._ids = [i for i in range(len(processor)) if not any(kind(i) for kind in left_out)]
         self._labels = {number: label for label, number in enumerate(self._ids)}
-        self.symbols = [*map(known.id_to_piece, self._ids), BLANK]
+        self.symbols = [*map(processor.id_to_piece, self._ids), BLANK]
         self._small = any(s.islower() for s in self.symbols[:-1] if not _BRACKETS.fullmatch(s))
         self.size = len(self.symbols)
         self.blank = self.size - 1
@@ -355,9 +355,9 @@ def load_units(folder: Path) -> Units:
     """
     path = Path(folder) / UNITS
     with reading(path, UnitsError, "make the units again", "not a file of output units"):
-        plain = read_json(path, {"kind": str, "symbols": [str]})
-        kind, symbols = plain["kind"], plain["symbols"]
-        policy = _read_policy(plain.get("policy"))
+        description = read_json(path, {"kind": str, "symbols": [str]})
+        kind, symbols = description["kind"], description["symbols"]
+        policy = _read_policy(description.get("policy"))
     if kind == Characters.kind:
         try:
             named = policy is not None and len(symbols) > 2 and len(symbols[-2]) == 1
@@ -372,19 +372,19 @@ def load_units(folder: Path) -> Units:
     return units
 
 
-def _read_policy(plain: object) -> TextPolicy | None:
+def _read_policy(description: object) -> TextPolicy | None:
     """Read the policy in a file of units; None: it has none.
 
     Raises:
       ValueError: it is not a policy of this version.
     """
-    if plain is None:
+    if description is None:
         return None
-    named = validated(plain, {"id": str}, "the policy")
+    named = validated(description, {"id": str}, "the policy")
     tags = named.get("tags")
     if tags not in (None, "drop", "noise", "keep"):
         raise ValueError(f"the policy's 'tags' is {tags!r}")
     try:
         return TextPolicy(named["id"], tags)
-    except UnknownNormaliserError as error:
+    except UnknownPolicyError as error:
         raise ValueError(str(error)) from error

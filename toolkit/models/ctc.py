@@ -1,13 +1,13 @@
 """The network of the CTC recipe: convolution, LSTMs, batch normalisation, dropout (A12-A16)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from toolkit.models.config import CtcConfig
 from toolkit.models.lstm import run_bidirectional
 from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
 from toolkit.processes.devices import full_float32, to_device
@@ -76,81 +76,6 @@ class MaskedBatchNorm(nn.Module):
             self.running_var.lerp_(unbiased, self.momentum)
 
 
-@dataclass(frozen=True)
-class CtcConfig:
-    """Sizes of a `CtcModel`; the defaults are the paper's, 25.6 million parameters."""
-
-    input_dim: int = 93
-    """D, values per frame of 10 ms: 80 log-mel energies and 13 cepstra (A1)."""
-    output_dim: int = 30
-    """C, output units, the blank among them; 30 characters (A16). Training sets it."""
-    channels: tuple[int, ...] = (600,)
-    """Outputs of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep Speech 2:
-    1,280)."""
-    kernels: tuple[int, ...] = (11,)
-    """Frames that each convolution sees; 11 (A12)."""
-    strides: tuple[int, ...] = (2,)
-    """Frames that each convolution moves on by; 2 (A12)."""
-    activation: Literal["relu", "none"] = "relu"
-    """After each convolution; the paper does not say (Deep Speech 2: clipped ReLU)."""
-    lstm_layers: int = 5
-    """Number of LSTM layers; 5 (A13), the family has 1 to 7 (A14)."""
-    hidden: int = 800
-    """Cells per LSTM layer and direction; 800 (A13; Deep Speech 2: 1,510)."""
-    bidirectional: bool = False
-    """Whether LSTMs see both directions; forwards only, so that the end of the utterance is not
-    waited for (A13)."""
-    dropout: float = 0.05
-    """Probability of dropping a value between two layers; 0.05 (A13)."""
-
-    def __post_init__(self) -> None:
-        for name in ("channels", "kernels", "strides"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # lists come from JSON
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs values of at least 1")
-        if not len(self.channels) == len(self.kernels) == len(self.strides):
-            raise ValueError("channels, kernels and strides need one value each per convolution")
-        if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
-            raise ValueError(f"strides are {self.strides}, need to be at most the kernels")
-        for name in ("input_dim", "lstm_layers", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if self.output_dim < 2:
-            raise ValueError(f"output_dim is {self.output_dim}, needs a unit beside the blank")
-        if self.activation not in ("relu", "none"):
-            raise ValueError(f"activation is {self.activation!r}, needs to be relu or none")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
-
-    @property
-    def frames_needed(self) -> int:
-        """Shortest input, in frames, that gives an output; 11 in the paper."""
-        frames = 1
-        for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
-            frames = (frames - 1) * stride + kernel
-        return frames
-
-    @property
-    def subsampling(self) -> int:
-        """Input frames per output frame; 2 in the paper."""
-        product = 1
-        for stride in self.strides:
-            product *= stride
-        return product
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Count the output frames of inputs, 0 for those that are too short.
-
-        A convolution without padding gives floor((x - kernel) / stride) + 1 frames. The paper's
-        equation 5 lacks its rounding brackets; 1,670 frames make 830 (A12), for which reading them
-        as rounding up would do too. Where x - kernel is a multiple of the stride only the form
-        here (TensorFlow's and torch's) counts the last frame.
-        """
-        for kernel, stride in zip(self.kernels, self.strides, strict=True):
-            lengths = _after(lengths, kernel, stride)
-        return lengths
-
-
 class CtcState(NamedTuple):
     """The state of a stream between two calls."""
 
@@ -204,7 +129,7 @@ class CtcModel(nn.Module):
 
         Returns:
           log_probs: [N, T', C], float32 at least; those of the padding mean nothing.
-          lengths: [N], the real ones of the T' frames, see `CtcConfig.output_lengths`; 0 for rows
+          lengths: [N], the real ones of the T' frames, see `output_lengths`; 0 for rows
             that are too short. T' is 1 if the longest row is.
         """
         if lengths is None:
@@ -214,7 +139,9 @@ class CtcModel(nn.Module):
         mask = _mask(lengths, x)
         x = x if mask is None else x.masked_fill(~mask[:, :, None], 0)
         for i, convolution in enumerate(self.convolutions):
-            lengths = _after(lengths, self.config.kernels[i], self.config.strides[i])
+            lengths = frames_after_convolution(
+                lengths, self.config.kernels[i], self.config.strides[i]
+            )
             x = self._convolve(convolution, x)
             mask = _mask(lengths, x)
             x = self._between(x, i, mask)
@@ -295,7 +222,20 @@ def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor
     return [row[:n] for row, n in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
 
 
-def _after(lengths: Tensor, kernel: int, stride: int) -> Tensor:
+def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
+    """Count the output frames of inputs, 0 for those that are too short.
+
+    A convolution without padding gives floor((x - kernel) / stride) + 1 frames. The paper's
+    equation 5 lacks its rounding brackets; 1,670 frames make 830 (A12), for which reading them
+    as rounding up would do too. Where x - kernel is a multiple of the stride only the form
+    here (TensorFlow's and torch's) counts the last frame.
+    """
+    for kernel, stride in zip(config.kernels, config.strides, strict=True):
+        lengths = frames_after_convolution(lengths, kernel, stride)
+    return lengths
+
+
+def frames_after_convolution(lengths: Tensor, kernel: int, stride: int) -> Tensor:
     """Count the frames after a convolution without padding."""
     return (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
 

@@ -1,73 +1,16 @@
 """LSTM acoustic models: one direction with a few frames of look-ahead (C3, C6), and both (C9)."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from toolkit.models.config import BlstmConfig, LstmConfig
 from toolkit.models.lstm_cpu import is_faster_than_torch, ordered, reversal, run_lstm
 from toolkit.processes.devices import to_device
 
 LstmState = tuple[Tensor, Tensor]
 """Hidden and cell state after the last input frame, each [layers, N, hidden]."""
-
-
-@dataclass(frozen=True)
-class LstmConfig:
-    """Sizes of an `LstmModel`."""
-
-    input_dim: int = 192
-    """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
-    output_dim: int = 3183
-    """C, number of targets: 3,183 senones (C3). Training sets it to what its alignments need."""
-    hidden: int = 768
-    """Cells per layer; 768 (C6)."""
-    layers: int = 5
-    """Number of LSTM layers; 5 (C6)."""
-    lookahead: int = 3
-    """Input frames (of 30 ms) that are read before an output is given; 3 (C6)."""
-    dropout: float = 0.0
-    """Probability of dropping a value between two layers; 0 in the paper."""
-
-    def __post_init__(self) -> None:
-        for name in ("input_dim", "output_dim", "hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if self.lookahead < 0:
-            raise ValueError(f"lookahead is {self.lookahead}, needs to be 0 frames or more")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
-
-
-@dataclass(frozen=True)
-class BlstmConfig:
-    """Sizes of a `BlstmModel`."""
-
-    input_dim: int = 192
-    """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
-    output_dim: int = 3183
-    """C, number of targets: 3,183 senones (C3). Training sets it to what its alignments need."""
-    hidden: int = 768
-    """Cells per layer and direction; 768 (C9)."""
-    layers: int = 5
-    """Number of layers of two directions; 5 (C9). With 192 inputs and 3,183 targets that makes
-    67.5 million parameters; the paper says 78 million."""
-    dropout: float = 0.0
-    """Probability of dropping a value between two layers; 0 in the paper."""
-
-    def __post_init__(self) -> None:
-        for name in ("input_dim", "output_dim", "hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
-
-    @property
-    def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
-        return 0
 
 
 class LstmModel(nn.Module):

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.models.lstm import LstmModel, LstmState, with_lookahead
 from toolkit.models.tdnnf import TdnnfModel
 

@@ -1,13 +1,13 @@
 """The factorised time-delay network, TDNN-F, and its semi-orthogonal constraint (Povey 2018)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.models.config import TdnnfConfig
 from toolkit.processes.devices import to_device
 
 EVERY_STEPS = 4
@@ -16,72 +16,6 @@ SPEED = 0.125
 """Kaldi's update speed, with which an update converges quadratically."""
 FAR, VERY_FAR = 1.02, 1.1
 """Ratios of the eigenvalues' mean square to their squared mean above which it is halved, twice."""
-
-
-@dataclass(frozen=True)
-class TdnnfConfig:
-    """Sizes of a `TdnnfModel`."""
-
-    input_dim: int = 192
-    """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
-    output_dim: int = 3183
-    """C, number of targets: 3,183 senones (C3). Training sets it to what its alignments need."""
-    hidden: int = 1024
-    """Values per frame between layers."""
-    bottleneck: int = 128
-    """Values per frame inside a layer."""
-    strides: tuple[int, ...] = (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3)
-    """Raw frames (10 ms) that a layer looks to either side. Layers of stride 1, which come first,
-    run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
-    final: int = 192
-    """Values per frame before the output layer."""
-    bypass: float = 0.66
-    """Factor on a layer's input where it is added to the layer's output."""
-    dropout: float = 0.0
-    """Half of the range, around 1, of the factors that multiply a layer's values in training; a
-    factor is drawn for each value of each row and shared by all its frames."""
-
-    def __post_init__(self) -> None:
-        for name in ("input_dim", "output_dim", "hidden", "bottleneck", "final"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if self.input_dim % LOW_RATE_FACTOR:
-            raise ValueError(f"input_dim is {self.input_dim}, needs to be a multiple of 3")
-        if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
-            raise ValueError(f"strides are {self.strides}, needs to begin with those of 1")
-        for stride in self.strides[self.at_full_rate :]:
-            if stride < 0 or stride % LOW_RATE_FACTOR:
-                raise ValueError(f"a stride is {stride}, needs to be 1 or a multiple of 3")
-        if self.bottleneck > self.hidden:
-            raise ValueError(f"bottleneck is {self.bottleneck}, needs to be at most {self.hidden}")
-        for name in ("bypass", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be in [0, 1)")
-
-    @property
-    def layers(self) -> int:
-        """Number of factorised layers."""
-        return len(self.strides)
-
-    @property
-    def at_full_rate(self) -> int:
-        """Number of layers that run at 100 Hz."""
-        return sum(stride == 1 for stride in self.strides)
-
-    @property
-    def raw_context(self) -> int:
-        """Raw frames on either side of an output's own that the output depends on."""
-        return 1 + sum(self.strides)
-
-    @property
-    def context(self) -> int:
-        """Low-rate frames on either side of a chunk that its outputs depend on."""
-        return -(-(self.raw_context - 1) // LOW_RATE_FACTOR)
-
-    @property
-    def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
-        return 0
 
 
 def constrain(model: nn.Module, step: int) -> None:

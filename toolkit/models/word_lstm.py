@@ -1,36 +1,14 @@
 """An LSTM that predicts the next word."""
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 from torch.nn import functional
 
+from toolkit.models.config import WordLstmConfig
 from toolkit.models.lstm import LstmState, initialise
 from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
 
 LARGEST_FIRST_WEIGHT = 0.1
 """Word vectors begin uniformly between minus this and this."""
-
-
-@dataclass(frozen=True)
-class WordLstmConfig:
-    """Sizes of a `WordLstm`."""
-
-    vocabulary: int = 20_000
-    """V, number of words with <s>, </s> and <UNK>. Training sets it to what its text needs."""
-    hidden: int = 256
-    """H, cells per layer, and numbers per word vector."""
-    layers: int = 1
-    """Number of LSTM layers."""
-    dropout: float = 0.3
-    """Probability of dropping a value of a word vector and of a layer's output."""
-
-    def __post_init__(self) -> None:
-        for name in ("vocabulary", "hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
 
 
 class WordLstm(nn.Module):

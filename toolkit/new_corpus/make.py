@@ -22,9 +22,16 @@ from toolkit.kaldi.data_dir import read_kaldi_dir, read_scp
 from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.kaldi.feature_dir import feature_dimension, read_feature_dir
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
-from toolkit.lang.letters import SecondLetterNormaliser
-from toolkit.lang.policy import AS_GIVEN, EXAMPLES, TextCounts, TextPolicy
-from toolkit.lang.text import ThirdNormaliser, check_sentences, read_sentences, split_clitics
+from toolkit.lang.policy import (
+    AS_GIVEN,
+    EXAMPLES,
+    EnglishLexiconRules,
+    LetterLexiconRules,
+    TextCounts,
+    TextPolicy,
+    split_clitics,
+)
+from toolkit.lang.text import check_sentences, read_sentences
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
 from toolkit.new_corpus.survey import choose_parts, survey
@@ -111,7 +118,7 @@ def make_from_data(
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None:
         check_sentences(lm_text)
-        if next(read_sentences(lm_text, SecondLetterNormaliser()), None) is None:
+        if next(read_sentences(lm_text, LetterLexiconRules()), None) is None:
             raise ManifestError(f"{lm_text}: the language model's text has no word in it")
     prepared = _kaldi_dictionary(data) if reader == "kaldi" else None
     if lexicon is None and prepared is not None:
@@ -296,7 +303,7 @@ def _text_remarks(
 
 
 def _rules_for(lexicon: str) -> str:
-    return ThirdNormaliser.id if lexicon == "cmudict" else SecondLetterNormaliser.id
+    return EnglishLexiconRules.id if lexicon == "cmudict" else LetterLexiconRules.id
 
 
 def _choose_lexicon(

@@ -473,11 +473,11 @@ class HierarchicalAdpsgd(Adpsgd):
           ParallelError: the number of workers is not a multiple of the node's.
         """
         rank, world_size = self.workers.rank, self.workers.world_size
-        self._size = self.config.adpsgd.node or self.workers.local_world_size
+        self._size = self.config.adpsgd.workers_per_node or self.workers.local_world_size
         if world_size % self._size:
             raise ParallelError(
                 f"{world_size} workers are not whole nodes of {self._size}: start as many on "
-                "each host, or choose parallel.adpsgd.node"
+                "each host, or choose parallel.adpsgd.workers_per_node"
             )
         number = rank // self._size
         nodes = [range(i, i + self._size) for i in self.learners()]

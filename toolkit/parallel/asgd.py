@@ -163,7 +163,7 @@ class Asgd(Asynchronous):
             self.server = ParameterServer(
                 self.flat.weights(),
                 optimizer,
-                config.parts or workers.world_size,
+                config.gradients_per_update or workers.world_size,
                 config.max_gradient_norm,
                 self._streams,
                 self._constrain,

@@ -1,9 +1,12 @@
 """Settings of the data pipeline: stores, executors, steps and whole runs."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from toolkit.features.config import LOW_RATE_FACTOR, FrontendConfig
 
 SECRETS = ("key", "secret", "token", "password", "credential")
 
@@ -94,6 +97,22 @@ class SparkConfig:
 
 
 @dataclass(frozen=True)
+class ExecutorSection:
+    """The executor of the pipeline's steps; results are the same byte for byte."""
+
+    kind: Literal["local", "spark"] = "local"
+    """`local`: as many processes of this machine as there are jobs; `spark`: a Spark cluster."""
+    settings: ExecutorConfig = field(default_factory=ExecutorConfig)
+    """Settings of both kinds."""
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    """The cluster, for `spark`."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("local", "spark"):
+            raise ValueError(f"kind is {self.kind!r}, needs to be local or spark")
+
+
+@dataclass(frozen=True)
 class SelectConfig:
     """How much audio is selected from the lake, and which records are eligible."""
 
@@ -134,6 +153,47 @@ class ShuffleConfig:
 
 
 @dataclass(frozen=True)
+class StatsConfig:
+    """Settings of `Stats`."""
+
+    prior_frames: int = 200
+    """Weight of the prior of the causal mean in frames, as in the recipe's normaliser."""
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """Settings of the steps from lake to features."""
+
+    select: SelectConfig = field(default_factory=SelectConfig)
+    """Selection of records from the lake (C16)."""
+    frontend: FrontendConfig = field(default_factory=FrontendConfig)
+    """The front end (C5 by default)."""
+    shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
+    """Shuffling of files and utterances (C18)."""
+    stats: StatsConfig = field(default_factory=StatsConfig)
+    """Statistics for the normaliser (C19)."""
+
+
+@dataclass(frozen=True)
+class TargetsSection:
+    """The part of a teacher's posteriors that is kept."""
+
+    k: int = 20
+    """Number of the highest logits kept per frame (C11: 20)."""
+    offsets: tuple[int, ...] = (0,)
+    """Frame offsets of the subsampling, 0, 1 or 2, used in turn by successive passes over the data.
+    A single pass (C12) needs one."""
+
+    def __post_init__(self) -> None:
+        if not self.offsets or len(set(self.offsets)) < len(self.offsets):
+            raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
+        if not all(0 <= offset < LOW_RATE_FACTOR for offset in self.offsets):
+            raise ValueError(f"offsets are {self.offsets}, need to be 0 to {LOW_RATE_FACTOR - 1}")
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
 class RepartitionConfig:
     """Settings of `Repartition`."""
 
@@ -146,40 +206,59 @@ class RepartitionConfig:
 
 
 @dataclass(frozen=True)
-class StatsConfig:
-    """Settings of `Stats`."""
-
-    prior_frames: int = 200
-    """Weight of the prior of the causal mean in frames, as in the recipe's normaliser."""
-
-
-@dataclass(frozen=True)
-class ExecutorSection:
-    """The executor of the pipeline's steps; results are the same byte for byte."""
-
-    kind: Literal["local", "spark"] = "local"
-    """`local`: as many processes of this machine as there are jobs; `spark`: a Spark cluster."""
-    settings: ExecutorConfig = field(default_factory=ExecutorConfig)
-    """Settings of both kinds."""
-    spark: SparkConfig = field(default_factory=SparkConfig)
-    """The cluster, for `spark`."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("local", "spark"):
-            raise ValueError(f"kind is {self.kind!r}, needs to be local or spark")
-
-
-@dataclass(frozen=True)
 class CacheConfig:
     """Local copies of objects."""
 
     folder: Path | None = None
     """Where they lie, best on a fast disk; None: in the user's cache."""
     gigabytes: float = 50.0
-    """Disk that they may take. Two windows of shards (`chunks.window`) should fit."""
+    """Disk that they may take. Two windows of shards (`chunks.shuffle_frames`) should fit."""
     threads: int = 12
     """Objects that are fetched at a time."""
 
     def __post_init__(self) -> None:
         if self.gigabytes <= 0 or self.threads < 1:
             raise ValueError("gigabytes must be above 0, threads at least 1")
+
+
+DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run of the far-field pipeline; relative paths are relative to the plan's file."""
+
+    lake: str = ""
+    """Prefix of the lake: a folder, or a URL such as `s3://bucket/lake`."""
+    out: str = ""
+    """Prefix of all that is written: a folder or a URL."""
+    steps: tuple[Literal["features", "targets"], ...] = ("features", "targets")
+    """`features`: select, extract, shuffle and estimate statistics; `targets`: the teacher's
+    targets and shards for training."""
+    jobs: int = 1
+    """Processes of the local executor."""
+    device: str = "cpu"
+    """Device of the local executor for the targets: `cpu`, `cuda` for every GPU, or one of them,
+    such as `cuda:1`."""
+    executor: ExecutorSection = field(default_factory=ExecutorSection)
+    """Local processes or a Spark cluster, and the store's settings."""
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    """Settings of `features`."""
+    teacher: Path | None = None
+    """Folder of the trained teacher, for `targets`."""
+    normaliser: Path | None = None
+    """Normaliser of the features that the teacher was trained on, for `targets`."""
+    targets: TargetsSection = TargetsSection()
+    """The part of the teacher's posteriors that is kept."""
+    repartition: RepartitionConfig = RepartitionConfig()
+    """Shards for training."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError("jobs must be at least 1")
+        if not DEVICE.fullmatch(self.device):
+            raise ValueError(f"device is {self.device!r}, needs to be cpu, cuda or such as cuda:1")
+        if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
+            raise ValueError(
+                f"steps are {list(self.steps)}, need features, or features and targets"
+            )

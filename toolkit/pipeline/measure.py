@@ -304,7 +304,8 @@ def write_teacher(folder: Path) -> Path:
     """Write an untrained BLSTM of the usual size as the teacher; return the folder."""
     import torch
 
-    from toolkit.models.lstm import BlstmConfig, BlstmModel
+    from toolkit.models.config import BlstmConfig
+    from toolkit.models.lstm import BlstmModel
     from toolkit.models.store import save_model
 
     torch.manual_seed(0)

@@ -7,23 +7,20 @@ accumulated while the shard is still on the worker's disk.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from toolkit.config.settings import load_yaml
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.config import (
     ExecutorSection,
+    PrepareConfig,
     RepartitionConfig,
-    SelectConfig,
-    ShuffleConfig,
-    StatsConfig,
+    RunPlan,
+    TargetsSection,
 )
 from toolkit.pipeline.executor import Executor, Progress
 from toolkit.pipeline.lake import Lake, open_lake
@@ -39,82 +36,6 @@ from toolkit.pipeline.steps.shuffle import Repartition, Shuffle, file_order, pla
 from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher
 from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST
-
-
-@dataclass(frozen=True)
-class TargetsSection:
-    """The part of a teacher's posteriors that is kept."""
-
-    k: int = 20
-    """Number of the highest logits kept per frame (C11: 20)."""
-    offsets: tuple[int, ...] = (0,)
-    """Frame offsets of the subsampling, 0, 1 or 2, used in turn by successive passes over the data.
-    A single pass (C12) needs one."""
-
-    def __post_init__(self) -> None:
-        if not self.offsets or len(set(self.offsets)) < len(self.offsets):
-            raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
-        if not all(0 <= offset < LOW_RATE_FACTOR for offset in self.offsets):
-            raise ValueError(f"offsets are {self.offsets}, need to be 0 to {LOW_RATE_FACTOR - 1}")
-        if self.k < 1:
-            raise ValueError(f"k is {self.k}, needs to be at least 1")
-
-
-@dataclass(frozen=True)
-class PrepareConfig:
-    """Settings of the steps from lake to features."""
-
-    select: SelectConfig = field(default_factory=SelectConfig)
-    """Selection of records from the lake (C16)."""
-    frontend: FrontendConfig = field(default_factory=FrontendConfig)
-    """The front end (C5 by default)."""
-    shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
-    """Shuffling of files and utterances (C18)."""
-    stats: StatsConfig = field(default_factory=StatsConfig)
-    """Statistics for the normaliser (C19)."""
-
-
-DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """A run of the far-field pipeline; relative paths are relative to the plan's file."""
-
-    lake: str = ""
-    """Prefix of the lake: a folder, or a URL such as `s3://bucket/lake`."""
-    out: str = ""
-    """Prefix of all that is written: a folder or a URL."""
-    steps: tuple[Literal["features", "targets"], ...] = ("features", "targets")
-    """`features`: select, extract, shuffle and estimate statistics; `targets`: the teacher's
-    targets and shards for training."""
-    jobs: int = 1
-    """Processes of the local executor."""
-    device: str = "cpu"
-    """Device of the local executor for the targets: `cpu`, `cuda` for every GPU, or one of them,
-    such as `cuda:1`."""
-    executor: ExecutorSection = field(default_factory=ExecutorSection)
-    """Local processes or a Spark cluster, and the store's settings."""
-    prepare: PrepareConfig = field(default_factory=PrepareConfig)
-    """Settings of `features`."""
-    teacher: Path | None = None
-    """Folder of the trained teacher, for `targets`."""
-    normaliser: Path | None = None
-    """Normaliser of the features that the teacher was trained on, for `targets`."""
-    targets: TargetsSection = TargetsSection()
-    """The part of the teacher's posteriors that is kept."""
-    repartition: RepartitionConfig = RepartitionConfig()
-    """Shards for training."""
-
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError("jobs must be at least 1")
-        if not DEVICE.fullmatch(self.device):
-            raise ValueError(f"device is {self.device!r}, needs to be cpu, cuda or such as cuda:1")
-        if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
-            raise ValueError(
-                f"steps are {list(self.steps)}, need features, or features and targets"
-            )
 
 
 def open_executor(section: ExecutorSection, jobs: int, device: str = "cpu") -> Executor:

@@ -100,8 +100,10 @@ class _Drawing:
 
     def __init__(self, chart: Chart, width: float, height: float) -> None:
         self._chart, self._width, self._height = chart, width, height
+        # Labels of targets stand to the right of the plot.
         self._right = width - RIGHT - (LABELS if chart.targets else 0.0)
         self._x0, self._x1 = chart.x_range or _range([s.x for s in chart.series], zero=True)
+        # Targets must be inside the plot, also where no series reaches them.
         values = [s.y for s in chart.series] + [[t.y for t in chart.targets]]
         if chart.y_range:
             self._y0, self._y1 = chart.y_range
@@ -133,9 +135,11 @@ class _Drawing:
     def _y(self, value: float) -> float:
         if self._chart.log_y:
             low, high = math.log(self._y0), math.log(self._y1)
+            # 0 has no logarithm: a value below the axis is drawn at its lower end.
             value = math.log(max(value, self._y0 * 1e-3))
         else:
             low, high = self._y0, self._y1
+        # SVG's y axis points down.
         share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
         return self._height - BOTTOM - share * (self._height - TOP - BOTTOM)
 
@@ -150,8 +154,10 @@ class _Drawing:
     def _y_axis(self) -> list[str]:
         pixels = self._height - TOP - BOTTOM
         if self._chart.log_y:
+            # At least 22 pixels between labels.
             ticks = log_ticks(self._y0, self._y1, 22 * math.log(self._y1 / self._y0) / pixels)
         else:
+            # A label for every 48 pixels or so.
             ticks = linear_ticks(self._y0, self._y1, max(3, round(pixels / 48)))
         parts = [f'<text class="unit" x="0" y="12">{escape(self._chart.y_label)}</text>']
         for value in ticks:
@@ -166,6 +172,7 @@ class _Drawing:
     def _x_axis(self) -> list[str]:
         base = self._height - BOTTOM
         parts = [f'<path class="axis" d="M{LEFT:g} {base:g}H{self._right:g}"/>']
+        # The unit stands at the end of the axis; 6.5 pixels are the mean width of a letter.
         unit_begins = self._right - 6.5 * len(self._chart.x_label) - 8
         for value in linear_ticks(self._x0, self._x1, max(3, round(self._width / 90))):
             x = self._x(value)
@@ -188,6 +195,7 @@ class _Drawing:
         parts, above = [], -math.inf
         for target in sorted(self._chart.targets, key=lambda target: -target.y):
             y = self._y(target.y)
+            # 14 pixels are the height of a line.
             above = max(y, above + 14)
             parts.append(
                 f'<path class="target" d="M{LEFT:g} {y:.1f}H{self._right:g}"/>'
@@ -197,6 +205,7 @@ class _Drawing:
         return parts
 
     def _line(self, series: Series) -> str:
+        # More points than pixels only make the page larger.
         xs, ys = thin(series.x, series.y, round(self._right - LEFT))
         if not len(xs):
             return ""
@@ -273,6 +282,7 @@ def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Mar
     )
     value_width = LETTER_WIDTH * max(len(f"{i.value:.2f}") for i in intervals)
     axis_end, step, top = width - value_width - 3 * MARKER_SIZE, 26.0, 8.0
+    # The axis begins at 0 and ends at the highest upper limit.
     x_max = max(i.value if i.high is None else i.high for i in intervals) or 1.0
     base = top + step * len(intervals)
     max_letters = int((axis_begin - 3 * MARKER_SIZE) / LETTER_WIDTH)
@@ -347,10 +357,12 @@ def thin(
 
     x must not decrease. The drawn line looks the same, dips included.
     """
+    # [P] points.
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(xs) <= 2 * columns:
         return x, y
     share = (xs - xs[0]) / ((xs[-1] - xs[0]) or 1.0)
+    # [P] pixel column of each point; columns end where the next point has another.
     interval_of = np.minimum(share * columns, columns - 1).astype(int)
     ends = np.flatnonzero(np.diff(interval_of, append=columns)) + 1
     indices = {0, len(xs) - 1}
@@ -366,8 +378,10 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
     if not high > low:
         return [low]
     rough = (high - low) / count
+    # The power of ten below the wished distance.
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 5, 10, 20) if factor * unit >= rough * 0.7)
+    # 1e-9: a limit that is a tick but for rounding has its label.
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(n * step, 10) for n in range(first, last + 1)]
@@ -377,6 +391,7 @@ def log_ticks(low: float, high: float, gap: float) -> list[float]:
     """Return round numbers from low to high whose logarithms differ by `gap` at least."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
+    # The densest set of ticks whose labels do not overlap.
     for factors in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [round(f * 10.0**d, 10) for d in decades for f in factors]
         ticks = [t for t in ticks if low * 0.999 <= t <= high * 1.001]
@@ -404,4 +419,5 @@ def _log_range(values: Sequence[Sequence[float]]) -> tuple[float, float]:
     if not positive:
         return 1.0, 10.0
     low, high = min(positive), max(positive)
+    # 15 % of room on both sides; a single value lies within a factor of two.
     return low / 1.15, high * 1.15 if high > low else low * 2

@@ -2,19 +2,15 @@
 
 from dataclasses import dataclass
 
+from toolkit.config.fields import NonNegativeInt, Positive, Settings
+
 
 @dataclass(frozen=True)
-class ReportConfig:
+class ReportConfig(Settings):
     """How much the page shows."""
 
-    utterances: int = 6
+    utterances: NonNegativeInt = 6
     """Number of worst utterances shown for each split, with spectrogram and audio."""
-    max_mb: float = 8.0
+    max_mb: Positive = 8.0
     """Largest size of the page in megabytes (10^6 bytes); audio players are left out first, then
     alignments."""
-
-    def __post_init__(self) -> None:
-        if self.utterances < 0:
-            raise ValueError(f"utterances must not be negative: {self.utterances}")
-        if self.max_mb <= 0:
-            raise ValueError(f"max_mb must be above 0: {self.max_mb}")

@@ -201,6 +201,7 @@ def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
     alike: they show what word errors sound like, not what was said. Nothing where no GMMs were
     decoded, or the run has no lexicon.
     """
+    # Neural systems have senones, whose confusions need no lexicon.
     systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
     if not systems or not (run.root / LEXICON).exists():
         return Markup("")
@@ -309,6 +310,7 @@ def quantile_bins(
       errors: [U] word errors.
       words: [U] words of the references.
     """
+    # Cuts are the values at the quantiles; equal values fall into the same bin.
     order = np.argsort(np.asarray(values), kind="stable")
     sorted_values = np.asarray(values, dtype=float)[order]
     number = min(MAX_BINS, len(order) // MIN_BIN_UTTERANCES)
@@ -410,6 +412,7 @@ def compare_decodes(first: Decode, second: Decode) -> Difference:
     )
     extra_errors: Counter[str] = Counter()
     for a, b in utterance_pairs:
+        # Copies of a sentence are one unit: their errors are not independent.
         extra_errors[a.block] += b.errors - a.errors
     exact = permutation_p_value(list(extra_errors.values()))
     return Difference(second.score.percent - first.score.percent, test, exact)

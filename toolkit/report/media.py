@@ -80,9 +80,12 @@ def flac(samples: np.ndarray) -> str:
 
 def spectrogram(samples: np.ndarray) -> str:
     """Draw a spectrogram of samples [S]: time to the right, 0 Hz at the bottom, bright is loud."""
+    # A window is centred on its time; the last one may begin at the last sample.
     padded = np.pad(samples.astype(np.float64), (WINDOW_SAMPLES // 2, WINDOW_SAMPLES))
+    # A frame for every 10 ms at most.
     count = max(1, min(MAX_FRAMES, len(samples) // 160))
     starts = np.linspace(0, len(samples), count).astype(int)
+    # [T, 400] frames with a Hann window.
     frames = padded[starts[:, None] + np.arange(WINDOW_SAMPLES)] * np.hanning(WINDOW_SAMPLES)
     power = (
         np.abs(np.fft.rfft(frames, 2 * FREQUENCY_BANDS * 2, axis=1)[:, 1 : 2 * FREQUENCY_BANDS + 1])
@@ -90,6 +93,7 @@ def spectrogram(samples: np.ndarray) -> str:
     )
     levels = 10 * np.log10(power.reshape(count, FREQUENCY_BANDS, 2).mean(axis=2) + 1e-10)
     top = levels.max()
+    # Noise of a quiet room is as dark as silence.
     low = max(top - RANGE_DB, float(np.percentile(levels, 10)))
     shares = np.clip((levels - low) / max(top - low, 1e-9), 0, 1)
     return _uri(
@@ -99,6 +103,7 @@ def spectrogram(samples: np.ndarray) -> str:
 
 def palette() -> np.ndarray:
     """Return the colours [LEVELS, 3] from silence to the loudest level."""
+    # [6, 3] colours between which the channels are interpolated.
     anchors = np.array(PALETTE)
     places = np.linspace(0, len(anchors) - 1, NUM_COLOURS)
     channels = [np.interp(places, np.arange(len(anchors)), anchors[:, c]) for c in range(3)]

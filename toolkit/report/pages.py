@@ -164,6 +164,7 @@ class Table:
         """Print the table to standard output; where it is too wide, text wraps, but no number."""
         from rich.console import Console
 
+        # rich folds text, and cuts numbers, at the console's width.
         console = Console()
         if not console.is_terminal:
             console.width = 120  # a log file has room
@@ -239,6 +240,7 @@ class Page:
         html = page.render(
             page=self, style=_assets(("page.css", *self.styles)), script=_assets(self.scripts)
         )
+        # A transcript may hold lone surrogates, which UTF-8 cannot encode.
         return html.encode("utf-8", "replace").decode()
 
 
@@ -261,6 +263,7 @@ def figure(
       key: what to show instead of the legend of the series.
     """
     names = {series.name: series for series in reversed(chart.series) if series.name}
+    # Series of the same name share a line of the legend, in the order of their first occurrence.
     names = dict(reversed(names.items()))
     key = key or legend((s.name, s.colour, s.dashed) for s in names.values())
     sizes = ("wide", WIDE if wide else HALF), ("narrow", NARROW)

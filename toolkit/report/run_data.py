@@ -330,6 +330,7 @@ def duration_figures(splits: Sequence[Split]) -> Markup:
 
 def _duration_histogram(split: Split) -> Markup:
     seconds = np.array([u.seconds for u in split.utterances.values()])
+    # [24] utterances and [25] limits in seconds.
     counts, edges = np.histogram(
         seconds, bins=DURATION_BINS, range=(0.0, float(seconds.max()) or 1.0)
     )
@@ -470,6 +471,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
         except ToolkitError as error:
             run.note(path, error)
             continue
+        # The time of writing gives the order of the systems.
         decodes.append((path.stat().st_mtime, Decode(name, split, scored, path.parent)))
     return [decode for _, decode in sorted(decodes, key=lambda item: item[0])]
 
@@ -520,6 +522,7 @@ def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result
     latter has the error rates with speakers unknown.
     """
     output_names = [name for stage in stages if stage.marker for name in stage.marker.outputs]
+    # Files of unfinished stages come last.
     order = {f"{name}/rows.json": n for n, name in enumerate(output_names)}
     paths = run.find("decode/*/rows.json")
     paths.sort(key=lambda path: order.get(run.name(path), len(order)))
@@ -528,6 +531,8 @@ def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result
         try:
             for row in read_results(path):
                 first = rows.setdefault(row.key, row)
+                # The same result with one more error rate replaces it; another result of an older
+                # run does not.
                 if replace(row, wer_unknown_speaker=None) == first:
                     rows[row.key] = row
         except ResultsError as error:

@@ -337,6 +337,7 @@ class _RunPage:
         ):
             page.add(section)
         end = self._provenance()
+        # What must be on the page is rendered first; players and rows share what the limit leaves.
         used = len(page.html().encode()) + sum(len(part.encode()) for part in end.parts)
         budget = Budget(round(1e6 * self._config.max_mb) - used - RESERVED_BYTES)
         all_utterances = self._browser(budget)  # first, as it has half of the budget at most
@@ -583,6 +584,7 @@ def _distinct_names(runs: Sequence[RunFolder]) -> tuple[str, str]:
     """Return the names of the directories, with as many parents as tell them apart."""
     first, second = (run.root.parts for run in runs)
     depths = range(1, max(len(first), len(second)) + 1)
+    # As few folders of the paths as make the names differ.
     depth = next((n for n in depths if first[-n:] != second[-n:]), 1)
     return "/".join(first[-depth:]), "/".join(second[-depth:])
 
@@ -708,6 +710,7 @@ def _same_references(first: Decode, second: Decode) -> bool:
 
 def _changed_utterances(first: Decode, second: Decode) -> list[Markup]:
     pairs = list(zip(first.score.utterances, second.score.utterances, strict=True))
+    # Improvements first, the largest first.
     pairs.sort(key=lambda pair: (pair[1].errors - pair[0].errors, pair[0].id))
     better = [pair for pair in pairs if pair[1].errors < pair[0].errors]
     worse = [pair for pair in reversed(pairs) if pair[1].errors > pair[0].errors]

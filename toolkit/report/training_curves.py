@@ -174,6 +174,7 @@ def history_series(
 def axis_range(values: Sequence[float]) -> tuple[float, float]:
     """Return the range of an axis that need not begin at 0."""
     low, high = min(values), max(values)
+    # A constant curve lies in the middle of its axis.
     room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
     return low - room, high + room
 
@@ -197,6 +198,7 @@ def _loss_figure(run: RunFolder, log: RunLog) -> Markup:
         return Markup("")
     evaluated = log.of(Evaluated)
     width = max(1, len(steps) // 20)
+    # Moving average over a twentieth of the steps.
     smooth = np.convolve([step.loss for step in steps], np.full(width, 1 / width), mode="valid")
     minutes = [step.seconds / 60 for step in steps][width - 1 :]
     series = [
@@ -234,6 +236,7 @@ def _sample_sentences(run: RunFolder, log: RunLog) -> Markup:
     events = [event for event in log.of(Sentences) if event.references]
     if not events:
         return Markup("")
+    # Evenly spread over the training, the first and the last included.
     chosen = {round(n * (len(events) - 1) / (MAX_SENTENCES - 1)) for n in range(MAX_SENTENCES)}
     sentences = [
         (duration(events[n].seconds), events[n].references[0], events[n].hypotheses[0])
@@ -295,6 +298,7 @@ def _progress_figure(history: History, key: str) -> Markup:
 def _throughput_figure(name: str, log: RunLog) -> Markup:
     """Return utterances per second of training, over stretches of steps."""
     steps = [step for step in log.of(Step) if step.seconds_in_step > 0]
+    # Steps of a point.
     size = max(1, len(steps) // MAX_THROUGHPUT_POINTS)
     groups = [steps[n : n + size] for n in range(0, len(steps) - size + 1, size)]
     if len(groups) < 2:
@@ -314,6 +318,7 @@ def _training_table(networks: Sequence[History]) -> Markup:
         if not epochs:
             continue
         seconds = sum(row["seconds"] for row in epochs)
+        # Totals, as the mean of the epochs' rates would not weigh their lengths.
         frames = sum(row["seconds"] * row.get("frames_per_second", 0.0) for row in epochs)
         waited = sum(row["seconds"] * row.get("data_wait", 0.0) for row in epochs)
         rows.append(

@@ -209,7 +209,7 @@ METHODS = {
     "adpsgd random": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("random")),
     "adpsgd shuffled": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("shuffled")),
     "adpsgd delayed": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("delayed")),
-    "hadpsgd": ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=NODE)),
+    "hadpsgd": ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=NODE)),
 }
 """The methods compared, as the simulator names them."""
 

@@ -20,7 +20,8 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.scaling.simulator import methods
 from toolkit.scaling.simulator.methods import simulate

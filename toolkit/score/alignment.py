@@ -103,6 +103,7 @@ def _encode(
     sequences: Sequence[Sequence[str]], index: defaultdict[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbered units of all sequences, concatenated, and where each sequence ends."""
+    # The kernel gets one array of all sequences: numba has no ragged arrays.
     ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
         characters = "".join(map(str, sequences)).encode("utf-32-le", "surrogatepass")
@@ -133,6 +134,7 @@ def _align(
         ref, hyp = refs[ref_start : ref_ends[n]], hyps[hyp_start : hyp_ends[n]]
         ref_start, hyp_start = ref_ends[n], hyp_ends[n]
         num_ref, num_hyp, start = len(ref), len(hyp), end
+        # Most utterances are recognised without an error: no table is needed.
         same = num_ref == num_hyp
         for i in range(num_ref if same else 0):
             if ref[i] != hyp[i]:
@@ -155,10 +157,12 @@ def _align(
             if len(moves) < (num_hyp + 1) * width:
                 moves = np.empty(2 * (num_hyp + 1) * width, np.uint8)
             cost = _fill(ref, hyp, low, width, substitution, gap, diagonal_wins, moves)
+            # Otherwise a path outside the band might be as cheap: double the band and try again.
             if cost < gap * (2 * (margin + 1) + shorter) or margin >= max(num_ref, num_hyp):
                 break
             margin *= 2
 
+        # Backtrace from the last cell; steps come out in reverse.
         h, r = num_hyp, num_ref
         while h > 0 or r > 0:
             step = moves[h * width + r - h - low]
@@ -169,6 +173,8 @@ def _align(
             if step == CORRECT and ref[r] != hyp[h]:
                 step = SUBSTITUTION
             if step != CORRECT:
+                # The columns are insertions, deletions, substitutions: the codes of the steps,
+                # backwards.
                 counts[n, INSERTION - step] += 1
             steps[end] = step
             end += 1
@@ -196,7 +202,10 @@ def _fill(
     """
     num_ref, num_hyp = len(ref), len(hyp)
     never = gap * (num_ref + num_hyp + 2) * 2
+    # Costs of one row of the table. Before h is processed, cost[j] is that of (h - 1, r - 1) with r
+    # = h + low + j, and cost[j + 1] that of (h - 1, r).
     cost = np.full(width + 1, never, np.int64)  # one more, right of the last cell
+    # Row 0: the first r units of the reference are deleted.
     for r in range(min(num_ref, width - 1 + low) + 1):
         cost[r - low] = r * gap
         moves[r - low] = DELETION
@@ -204,12 +213,15 @@ def _fill(
         row = h * width
         word = hyp[h - 1]
         previous = never
+        # The cells of the band with 0 <= r <= R.
         for j in range(max(0, -h - low), min(width, num_ref - h - low + 1)):
             r = h + low + j
             if r == 0:
                 previous = h * gap
                 moves[row + j] = INSERTION
             else:
+                # d[h, r] = min(d[h - 1, r] + gap, d[h, r - 1] + gap, d[h - 1, r - 1] + (0 or
+                # substitution)).
                 insertion, deletion = cost[j + 1] + gap, previous + gap
                 diagonal = cost[j] + (substitution if ref[r - 1] != word else 0)
                 if (diagonal < insertion and diagonal < deletion) or (
@@ -224,6 +236,7 @@ def _fill(
                     previous = insertion
                     moves[row + j] = INSERTION
             cost[j] = previous
+    # The last cell is (H, R): j = R - H - low.
     return cost[num_ref - num_hyp - low]
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.policy import TextCounts, TextPolicy
+from toolkit.lang.policy import QUOTES, TextCounts, TextPolicy
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import QUOTES
 from toolkit.storage.lines import read_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.words import WHITE_SPACE, split_words

@@ -80,9 +80,11 @@ def resample(blocks: np.ndarray, replicates: int = REPLICATES, seed: int = SEED)
     columns = [np.ascontiguousarray(column) for column in blocks.T]
     generator = np.random.default_rng(seed)
     sums = np.empty((replicates, len(columns)), dtype=np.int64)
+    # A part of the replicates at a time, so that memory does not grow with their number.
     step = max(1, _DRAWS // number)
     for start in range(0, replicates, step):
         rows = sums[start : start + step]
+        # [rows, B]: the blocks of each test set, with replacement.
         drawn = generator.integers(0, number, size=(len(rows), number), dtype=np.int32)
         for k, column in enumerate(columns):
             rows[:, k] = column.take(drawn).sum(axis=1)
@@ -116,6 +118,8 @@ def interval_of(rates: np.ndarray, by: Unit, units: int) -> Interval:
     """
     from scipy.special import ndtr, stdtrit  # takes long to import
 
+    # Lower quantile of Student's t with S - 1 degrees of freedom, then the normal tail that it
+    # corresponds to after the correction of the spread.
     t = stdtrit(units - 1, (1 - LEVEL) / 2)
     tail = ndtr(t * np.sqrt(units / (units - 1)))
     low, high = np.quantile(rates, [tail, 1 - tail])
@@ -142,6 +146,7 @@ def permutation_p_value(differences: Sequence[int]) -> float:
       differences: errors of one system minus those of the other, for N independent units
         (utterances or speakers).
     """
+    # Units without a difference do not change the sum.
     steps = sorted(abs(int(d)) for d in differences if d)
     most, observed = sum(steps), abs(sum(map(int, differences)))
     chance = np.zeros(most + 1)  # chance[s]: probability that the positive differences sum to s
@@ -149,9 +154,12 @@ def permutation_p_value(differences: Sequence[int]) -> float:
     reached = 0
     for step in steps:
         reached += step
+        # Convolution with (1/2, ..., 1/2 at `step`): the unit's sign is either with probability
+        # 1/2.
         moved = chance[: reached - step + 1].copy()
         chance[: reached + 1] *= 0.5
         chance[step : reached + 1] += 0.5 * moved
+    # If the positive differences sum to s, all sum to s - (most - s).
     sums = np.abs(2 * np.arange(most + 1) - most)
     return float(min(1.0, chance[sums >= observed].sum()))
 
@@ -205,8 +213,10 @@ def matched_pairs(
         if len(copies) == 1:
             differences += copies[0]
         elif any(copies):
+            # Copies of a sentence are not independent: all their segments together are one.
             differences.append(sum(map(sum, copies)))
     mean = float(np.mean(differences)) if differences else 0.0
+    # The unbiased estimate, as in sc_stats.
     deviation = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
     return MatchedPairs(len(differences), mean, deviation)
 
@@ -222,6 +232,7 @@ def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
     if [ref for ref, _ in first if ref is not None] != [
         ref for ref, _ in second if ref is not None
     ]:
+        # The references differ, so their words cannot be paired.
         errors = [sum(inserted + bad for inserted, bad in side) for side in sides]
         return [errors[1] - errors[0]] if any(errors) else []
     for a, b in zip(*sides, strict=True):
@@ -231,6 +242,7 @@ def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
                 wrong, right_run = True, 0
             else:
                 right_run += slot
+        # A segment ends at two words in a row that both systems have right, if it has errors.
         if wrong and right_run >= BOUNDARY:
             differences.append(difference)
             difference, wrong = 0, False

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from toolkit.align.corpus import CorpusAlignConfig, align_at_offsets
-from toolkit.align.force_align import AlignConfig, TranscriptGraphs, force_align
+from toolkit.align.config import AlignConfig
+from toolkit.align.corpus import align_at_offsets
+from toolkit.align.force_align import TranscriptGraphs, force_align
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
 from toolkit.align.store import OffsetAlignments
 from toolkit.decode.search import Decoder, DecoderFiles, open_decoder
 from toolkit.decode.words import Calibration, word_confidences
 from toolkit.errors import ToolkitError
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.features.shards import FeatureStore, ShardStore, shard_writer
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.nbest import sampled_words
@@ -28,6 +29,7 @@ from toolkit.fsa.numerator import PhoneAlternatives, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.models.scorer import NeuralScorer
+from toolkit.ssl.config import RecognisedPhonesConfig, SelfTrainingConfig
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
@@ -37,47 +39,6 @@ if TYPE_CHECKING:
 TEXT = "text"
 TABLE = "confidence.tsv"
 ADVICE = "recognise the utterances again"
-
-
-@dataclass(frozen=True)
-class SelfTrainingConfig:
-    """Selection of the recognised utterances."""
-
-    share: float = 0.5
-    """Share of the frames that is kept, of the most confident utterances; 1 for all utterances that
-    have a word."""
-    threshold: float = 0.0
-    """Lowest confidence that is kept, 0 to 1; an utterance's is the mean of its words', about the
-    share of correct words."""
-    samples: int = 100
-    """Number of paths sampled from a lattice for the confidences."""
-    align: CorpusAlignConfig = CorpusAlignConfig(max_failed=0.5)
-    """Alignment of the recognised words."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}, needs to be from 0 to 1")
-        if self.samples < 1:
-            raise ValueError(f"samples is {self.samples}, needs to be at least 1")
-
-
-@dataclass(frozen=True)
-class RecognisedPhonesConfig:
-    """How much of a lattice of recognised speech training sees."""
-
-    samples: int = 50
-    """Number of paths drawn from a lattice in proportion to their posteriors."""
-    alternatives: int = 1
-    """Most word sequences that are kept of an utterance, those drawn most often. 1: the likeliest
-    words alone, as if they had been said; with 8 the far-field demo's student deletes more words
-    and makes 21 % more errors."""
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "alternatives"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median_high
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
 from toolkit.parallel.strategy import BatchSource, make_strategy
 from toolkit.processes.ranks import on_rank_zero
+from toolkit.ssl.config import ScheduledConfig, SelectionConfig
 from toolkit.ssl.unlabelled import (
     Selection,
-    SelectionConfig,
     ShardFiles,
     Source,
     SubEpochs,
@@ -35,9 +35,9 @@ from toolkit.train.batches import (
     ValidationBatches,
 )
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
-from toolkit.train.config import TrainerConfig, WholeUtteranceConfig
+from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
-from toolkit.train.cross_entropy import FrameTrainingConfig, KBestBatch, cross_entropy, distillation
+from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress, phase_progress
 from toolkit.train.optimizer import Schedule, scheduled_rate
@@ -45,35 +45,6 @@ from toolkit.train.specaugment import masked
 from toolkit.train.trainer import fit, joined_history, write_history
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ScheduledConfig(FrameTrainingConfig):
-    """Sub-epochs on chunks, then some on whole utterances; each ends with the labelled data.
-
-    Of unlabelled data a batch has about `chunks.batch` chunks; masks of `specaugment` are on the
-    student's inputs of both kinds, which the teacher did not have.
-    """
-
-    epochs: int = 15
-    """Sub-epochs on chunks; 15 (C12)."""
-    whole: WholeUtteranceConfig = WholeUtteranceConfig(epochs=3)
-    """Fine-tuning sub-epochs on whole utterances; 3 (C12)."""
-    hours: float | None = 55_000.0
-    """Hours of unlabelled audio in a sub-epoch, counted before selection; 55,000 (C12), so that 18
-    make 990,000. Data that are less are gone through again, in another order. None: all
-    sub-epochs together are one pass over the data."""
-    labelled_factor: float = 1.2
-    """Learning rate on labelled data, relative to that on unlabelled data at the time: "slightly
-    higher" (C12, which gives no value)."""
-    select: SelectionConfig = SelectionConfig()
-    """Which unlabelled utterances are learnt from; all by default."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("hours", "labelled_factor"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
 
 
 def train_student(
@@ -143,8 +114,8 @@ def train_student(
     )
 
     # Sub-epochs on chunks, then on whole utterances where there are some (C12).
-    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
-    groups = ShardGroups(corpora.train, config.chunks.window, seed)
+    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole_utterances
+    groups = ShardGroups(corpora.train, config.chunks.shuffle_frames, seed)
     chunks = ChunkSampler(config.chunks, lookahead)
     phases: list[tuple[Path, TrainerConfig, ChunkSampler | UtteranceSampler, int]]
     phases = [(out, config, chunks, 0)]
@@ -177,7 +148,7 @@ def train_student(
                 device=device,
                 valid=ValidationBatches(corpora.valid, lookahead),
                 strategy=strategy,
-                schedule=alternating_schedule(settings, config.labelled_factor),
+                schedule=alternating_schedule(settings, config.labelled_rate_factor),
                 identity=identity,
                 keep_initial=number > 0,
                 progress=phase_progress(progress, num_steps, number),
@@ -278,9 +249,11 @@ def _unlabelled(
             sources.append(Source(shards, Selection.load(path)))
         else:
             sources.append(Source(shards, select(shards, config.select)))
-    count = config.epochs + config.whole.epochs
-    max_frames = config.chunks.window
-    return SubEpochs(sources, normaliser, config.hours, count, max_frames, config.seed)
+    count = config.epochs + config.whole_utterances.epochs
+    max_frames = config.chunks.shuffle_frames
+    return SubEpochs(
+        sources, normaliser, config.hours_per_sub_epoch, count, max_frames, config.seed
+    )
 
 
 def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:

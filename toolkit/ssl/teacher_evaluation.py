@@ -28,6 +28,7 @@ from toolkit.features.shards import FeatureStore, TarWriter
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import load_model
 from toolkit.processes.bars import Bar
+from toolkit.ssl.config import CalibrationConfig, ChoiceConfig
 from toolkit.ssl.targets import KBest, TargetError, k_best
 from toolkit.storage.files import write_atomically
 from toolkit.train.batches import slices_within
@@ -52,35 +53,6 @@ RATES = 2e-2, 2e-4
 twice the steps its loss was 0.6 % lower, and with k = 20 it was 1.1 % instead of 1.0 % above that
 with all senones."""
 STEPS_BETWEEN_MEASUREMENTS = 20
-
-
-@dataclass(frozen=True)
-class CalibrationConfig:
-    """Amount of data on which calibration is measured."""
-
-    utterances: int = 500
-    """Largest number of utterances, sampled by a checksum of their ids."""
-
-    def __post_init__(self) -> None:
-        if self.utterances < 1:
-            raise ValueError("utterances must be 1 or more")
-
-
-@dataclass(frozen=True)
-class ChoiceConfig:
-    """Values of k to try, and amount of data."""
-
-    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50)
-    """Values of k; the number of all senones is tried as well."""
-    utterances: int = 100
-    """Number of utterances, sampled by a checksum of their ids. Their logits are kept in memory,
-    and targets of all senones temporarily on disk: 1.5 GB each per hour with 3,183 senones."""
-
-    def __post_init__(self) -> None:
-        if not self.ks or min(self.ks) < 1:
-            raise ValueError("ks must be numbers of 1 or more")
-        if self.utterances < 2:
-            raise ValueError("utterances must be 2 or more")
 
 
 def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:

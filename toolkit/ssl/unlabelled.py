@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from toolkit.features.shards import (
     read_array,
     to_features,
 )
+from toolkit.ssl.config import SelectionConfig
 from toolkit.ssl.targets import ADVICE, FIELDS, KBest, TargetError
 from toolkit.ssl.targets import MANIFEST as TARGETS_MANIFEST
 from toolkit.storage.digests import digest_bytes
@@ -191,27 +192,11 @@ class TeacherShards:
             raise ValueError(f"{example.name}: senone {highest} of {self.num_senones}")
 
 
-@dataclass(frozen=True)
-class SelectionConfig:
-    """Selection of utterances; all by default."""
-
-    by: Literal["uniform", "confidence"] = "uniform"
-    """`uniform`: sampled by a checksum of their ids, as in the paper (C16); `confidence`: those
-    with the highest mean over the frames of the teacher's best posterior."""
-    share: float = 1.0
-    """Share of the frames that is selected, above 0; 1 selects all, without reading the data."""
-
-    def __post_init__(self) -> None:
-        if self.by not in ("uniform", "confidence"):
-            raise ValueError(f"by is {self.by!r}, needs to be uniform or confidence")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
-
-    def score(self, example: Example) -> float:
-        """Return the score by which utterances are ranked; the highest are selected."""
-        if self.by == "confidence":
-            return example.confidence
-        return zlib.crc32(example.name.encode()) / 2**32
+def selection_score(config: SelectionConfig, example: Example) -> float:
+    """Return the score by which utterances are ranked; the highest are selected."""
+    if config.by == "confidence":
+        return example.confidence
+    return zlib.crc32(example.name.encode()) / 2**32
 
 
 @dataclass(frozen=True)
@@ -230,7 +215,7 @@ class Selection:
 
     def takes(self, example: Example) -> bool:
         """Whether an utterance is selected."""
-        return self.config.share == 1 or self.config.score(example) >= self.threshold
+        return self.config.share == 1 or selection_score(self.config, example) >= self.threshold
 
     def save(self, path: Path) -> None:
         """Write JSON."""
@@ -266,7 +251,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
     rows = []
     for shard in range(len(shards.frames)):
         shards.prefetch(range(shard, min(shard + AHEAD, len(shards.frames))))
-        rows += [(shard, config.score(e), len(e.features)) for e in shards.read(shard)]
+        rows += [(shard, selection_score(config, e), len(e.features)) for e in shards.read(shard)]
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
     taken = scores >= threshold

@@ -312,12 +312,12 @@ class ChunkSampler:
     def num_batches(self, lengths: np.ndarray, rng: np.random.Generator) -> int:
         """See `BatchSampler`."""
         chunks = int((-(-lengths // self._config.frames)).sum())
-        return -(-chunks // self._config.batch)
+        return -(-chunks // self._config.chunks_per_batch)
 
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """See `BatchSampler`."""
         chunks = rng.permutation(cut_chunks(lengths, self._config.frames))
-        size = self._config.batch
+        size = self._config.chunks_per_batch
         return [chunks[first : first + size] for first in range(0, len(chunks), size)]
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> Batch:
@@ -332,7 +332,7 @@ class ChunkSampler:
         The last chunk of an utterance counts as half full.
         """
         chunks = frames / self._config.frames + utterances / 2
-        return max(1, round(chunks / self._config.batch / world_size))
+        return max(1, round(chunks / self._config.chunks_per_batch / world_size))
 
     def split(
         self, lengths: np.ndarray, count: int, rng: np.random.Generator

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.models.lstm import BlstmConfig, LstmConfig
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
-from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.strategy import make_strategy
 from toolkit.train.batches import (
     Batch,
@@ -27,11 +25,8 @@ from toolkit.train.batches import (
 )
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import (
-    ChunkConfig,
-    CorpusTrainerConfig,
-    SpecAugmentConfig,
+    CrossEntropyConfig,
     TrainerConfig,
-    WholeUtteranceConfig,
 )
 from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
 from toolkit.train.monitor import Progress, phase_progress
@@ -121,47 +116,6 @@ def distillation(model: nn.Module, batch: KBestBatch) -> tuple[Tensor, dict[str,
     }
 
 
-@dataclass(frozen=True)
-class FrameTrainingConfig(CorpusTrainerConfig):
-    """Training of a network on shuffled chunks, then on whole utterances."""
-
-    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
-    """The network; its input and output sizes are taken from the data."""
-    chunks: ChunkConfig = field(default_factory=ChunkConfig)
-    """How utterances are cut into chunks and shuffled."""
-    whole: WholeUtteranceConfig = field(default_factory=WholeUtteranceConfig)
-    """Epochs on whole utterances after those on chunks."""
-    specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
-    """SpecAugment's masks on the training batches; none by default, nor in the paper."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        needed = getattr(self.model, "context", 0)
-        context = min(self.chunks.left_context, self.chunks.right_context)
-        if context < needed:
-            raise ValueError(
-                f"chunks have {context} frames of context on a side, and the network's outputs"
-                f" depend on {needed}: raise chunks.left_context and chunks.right_context"
-            )
-
-    def whole_phase(self) -> TrainerConfig:
-        """Return the settings of the epochs on whole utterances, which have no warm-up."""
-        return replace(
-            self,
-            epochs=self.whole.epochs,
-            average_epochs=min(self.average_epochs, self.whole.epochs),
-            initial_rate=self.whole.initial_rate,
-            final_rate=self.whole.final_rate,
-            warmup_steps=0,
-            schedule="exponential" if self.schedule == "noam" else self.schedule,
-        )
-
-
-@dataclass(frozen=True)
-class CrossEntropyConfig(FrameTrainingConfig):
-    """Cross entropy training; in the paper 10 epochs on chunks, then 2 on whole utterances (C7)."""
-
-
 def train_cross_entropy(
     features: Features | Sequence[Features],
     alignments: Alignments | Sequence[Alignments],
@@ -175,10 +129,10 @@ def train_cross_entropy(
 ) -> dict[str, float]:
     """Train an LSTM on aligned utterances (C7), or continue what a killed run left in `out`.
 
-    Chunks first; then, with `config.whole.epochs`, whole utterances, if these do better on the
-    held-out data. Writes into `out`: the model (`config.json`, `model.safetensors`), `priors.json`
-    (counts of the training targets, for `load_log_priors`), `history.json`, `excluded.tsv`,
-    `headline.json` and TensorBoard events. Checkpoints are removed at the end.
+    Chunks first; then, with `config.whole_utterances.epochs`, whole utterances, if these do better
+    on the held-out data. Writes into `out`: the model (`config.json`, `model.safetensors`),
+    `priors.json` (counts of the training targets, for `load_log_priors`), `history.json`,
+    `excluded.tsv`, `headline.json` and TensorBoard events. Checkpoints are removed at the end.
 
     Args:
       features: one store or several, such as one of augmented copies beside that of the originals.
@@ -223,8 +177,8 @@ def train_cross_entropy(
 
     # Chunks, then whole utterances where there are epochs for them (C7); both read the same groups,
     # so that a corpus that fits is in memory once.
-    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
-    groups = ShardGroups(train, config.chunks.window, seed)
+    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole_utterances
+    groups = ShardGroups(train, config.chunks.shuffle_frames, seed)
     chunks = CorpusBatches(groups, ChunkSampler(config.chunks, lookahead), seed)
     phases: list[tuple[Path, TrainerConfig, CorpusBatches]] = [(out, config, chunks)]
     if whole.epochs:

@@ -5,7 +5,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
@@ -17,10 +17,10 @@ from torch.nn import functional
 from toolkit.lang.shortlist import SPECIAL, Shortlist
 from toolkit.lang.tables import END, START
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+from toolkit.models.word_lstm import WordLstm
 from toolkit.train.batches import Batch
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
-from toolkit.train.config import TrainerConfig
+from toolkit.train.config import NeuralLmConfig
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress
 from toolkit.train.trainer import fit
@@ -30,42 +30,6 @@ FIRST, LAST = SPECIAL.index(START), SPECIAL.index(END)
 SMOOTHING = 0.75
 """Exponent of the counts with which words are drawn: rare words are drawn more often than they
 occur."""
-
-
-@dataclass(frozen=True)
-class NeuralLmConfig(TrainerConfig):
-    """The network, its text and its training."""
-
-    epochs: int = 4
-    """Passes over the text; the epoch with the lowest perplexity of held-out text is kept."""
-    initial_rate: float | None = 3e-3
-    """Learning rate of the first step; it decays exponentially."""
-    final_rate: float | None = 3e-4
-    """Learning rate of the last step."""
-    max_gradient_norm: float = 1.0
-    """Gradient clipping: larger norms (of the mean loss per word) are scaled down to this."""
-    model: WordLstmConfig = field(default_factory=WordLstmConfig)
-    """The network; its vocabulary is taken from the text."""
-    vocabulary_size: int | None = 20_000
-    """Most frequent words of the text that the network tells apart; the recogniser's others share
-    the probability of <UNK>. None: all that occur."""
-    batch: int = 1000
-    """Words per step."""
-    samples: int = 2000
-    """Words drawn for a step as competitors of the right ones; a vocabulary that is not larger is
-    computed whole."""
-    held_out: int = 50
-    """One sentence in this many is held out for validation."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("batch", "samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if self.held_out < 2:
-            raise ValueError(f"held_out is {self.held_out}, needs to be at least 2")
-        if self.vocabulary_size is not None and self.vocabulary_size < 1:
-            raise ValueError(f"vocabulary_size is {self.vocabulary_size}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
@@ -342,11 +306,11 @@ def train_neural_lm(
     result = fit(
         model,
         SampledSoftmaxLoss(torch.from_numpy(text.counts), config.samples),
-        SentenceBatches(text.train, config.batch, config.seed),
+        SentenceBatches(text.train, config.words_per_batch, config.seed),
         config,
         out,
         device=device,
-        valid=SentenceBatches(text.valid, config.batch, config.seed),
+        valid=SentenceBatches(text.valid, config.words_per_batch, config.seed),
         identity=identity,
         progress=progress,
     )

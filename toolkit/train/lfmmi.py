@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_high
 from typing import Protocol
@@ -13,17 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.fsa.denominator import Denominator, PhoneNgramConfig
+from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
-from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.batches import (
     Batch,
     CorpusBatches,
@@ -33,7 +31,11 @@ from toolkit.train.batches import (
     collate,
 )
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
-from toolkit.train.config import CorpusTrainerConfig, SpecAugmentConfig, WholeUtteranceConfig
+from toolkit.train.config import (
+    LfmmiChunkConfig,
+    LfmmiConfig,
+    WholeUtteranceConfig,
+)
 from toolkit.train.corpus import (
     Alignments,
     DataSplit,
@@ -44,80 +46,12 @@ from toolkit.train.corpus import (
 )
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress
-from toolkit.train.specaugment import check_consistency, masked, view_divergence
+from toolkit.train.specaugment import masked, view_divergence
 from toolkit.train.trainer import fit
 
 logger = logging.getLogger(__name__)
 MAX_WITHOUT_NUMERATOR = 200
 """Chunks without a numerator, and none with one, after which training ends."""
-
-
-@dataclass(frozen=True)
-class LfmmiChunkConfig:
-    """How utterances are cut, and batch size."""
-
-    max_frames: int = 50
-    """Low-rate frames (30 ms) above which an utterance is cut into chunks of about equal length:
-    1.5 s, as in Kaldi, where they overlap instead."""
-    left_context: int = 13
-    """Low-rate frames before a chunk that are computed but not scored, from which the state of an
-    LSTM comes (Kaldi: 0.4 s); at the begin of an utterance its first frame repeated."""
-    right_context: int = 0
-    """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead; for
-    bidirectional models."""
-    batch_frames: int = 3200
-    """Scored low-rate frames per batch, padding included."""
-    window: int = 4_000_000
-    """Raw frames that are loaded and shuffled together, see `ChunkConfig`."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_frames", "batch_frames", "window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        for name in ("left_context", "right_context"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-
-
-@dataclass(frozen=True)
-class LfmmiConfig(CorpusTrainerConfig):
-    """Training of a network with lattice-free MMI."""
-
-    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
-    """The network; its input and output sizes are taken from the data."""
-    pieces: LfmmiChunkConfig = field(default_factory=LfmmiChunkConfig)
-    """How utterances are cut and batched."""
-    ngram: PhoneNgramConfig = field(default_factory=PhoneNgramConfig)
-    """The phone n-gram of the denominator."""
-    tolerance: int = 5
-    """10 ms frames by which a phone may begin earlier or end later than aligned (Kaldi: 5)."""
-    leak: float = 0.1
-    """Coefficient of the leaky HMM (Kaldi: 0.1)."""
-    cross_entropy: float = 0.1
-    """Weight of the cross entropy of a second output layer (Kaldi's xent_regularize: 0.1)."""
-    l2: float = 5e-5
-    """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
-    boost: float = 0.0
-    """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
-
-    specaugment: SpecAugmentConfig = SpecAugmentConfig()
-    """SpecAugment's masks on the training batches; none by default."""
-    consistency: float = 0.0
-    """Weight of the divergence between the outputs for two differently masked views of each chunk,
-    see `LfmmiLoss`. It needs masks and doubles the computation of a step. 0: one view."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_consistency(self.consistency, self.specaugment.active)
-        for name in ("tolerance", "leak", "cross_entropy", "l2", "boost"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-        needed = getattr(self.model, "context", 0)
-        if (context := min(self.pieces.left_context, self.pieces.right_context)) < needed:
-            raise ValueError(
-                f"pieces have {context} frames of context on a side, and the network's outputs"
-                f" depend on {needed}: raise pieces.left_context and pieces.right_context"
-            )
 
 
 class Phones(Protocol):
@@ -470,13 +404,15 @@ def train_lfmmi(
     corpora = open_corpora(sources, normaliser, None, config, out, split=split)
     train, held_out = corpora.train, corpora.valid
     sampler = LfmmiChunkSampler(
-        config.pieces,
+        config.chunks,
         config.model.lookahead,
         train.supervisions | held_out.supervisions,
         NumeratorMaker(senones, denominator, config.tolerance),
     )
     data, valid = (
-        LfmmiBatches(ShardGroups(corpus, config.pieces.window, config.seed), sampler, config.seed)
+        LfmmiBatches(
+            ShardGroups(corpus, config.chunks.shuffle_frames, config.seed), sampler, config.seed
+        )
         for corpus in (train, held_out)
     )
     input_dim = LOW_RATE_FACTOR * train.load(train.utterances[0])[0].shape[1]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
-from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice
 from toolkit.models.scorer import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
@@ -27,7 +28,7 @@ from toolkit.train.checkpoints import (
     selection_score,
     training_identity,
 )
-from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.config import LatticeBatchConfig, SequenceConfig
 from toolkit.train.corpus import (
     Alignments,
     Corpus,
@@ -45,49 +46,6 @@ SHARDS_TOGETHER = 16
 """Number of shards shuffled together; a lattice store caches about as many."""
 BUCKET_BATCHES = 50
 """Number of batches whose utterances are sorted by length together, after shuffling."""
-
-
-@dataclass(frozen=True)
-class SequenceDataConfig:
-    """Selection of the utterances, and batch size."""
-
-    batch: int = 4
-    """Utterances of similar length per step (Kaldi's train_mpe.sh: 1)."""
-    max_frames: int = 2000
-    """Low-rate frames (30 ms) above which an utterance is left out; 2,000 are one minute, as
-    Kaldi's 6,000 of 10 ms."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "max_frames"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-
-
-@dataclass(frozen=True)
-class SequenceConfig(CorpusTrainerConfig):
-    """Training on lattices, from a network that cross entropy trained."""
-
-    epochs: int = 3
-    """Passes over the data; 3 (C7, C8). Kaldi: 4."""
-    initial_rate: float = 5e-5
-    """Learning rate at the start, for `adam` and means per frame (Kaldi's 1e-5 of train_mpe.sh is
-    for plain SGD and sums over an utterance). On AN4 2e-4 without smoothing raised the criterion
-    further, and insertions with it."""
-    final_rate: float = 2e-5
-    """Learning rate of the last step."""
-    criterion: Criterion = Criterion()
-    """The criterion that is maximised."""
-    smoothing: float = 0.1
-    """Weight h of the cross entropy with the references: the loss is (1 - h) times minus the
-    criterion plus h times the cross entropy, both per frame (f-smoothing; Su et al. 2013). 0.1
-    kept the held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
-    data: SequenceDataConfig = SequenceDataConfig()
-    """Utterances per step and their longest."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.smoothing <= 1:
-            raise ValueError(f"smoothing is {self.smoothing}, needs to be in [0, 1]")
 
 
 class Lattices(Protocol):
@@ -138,7 +96,7 @@ class LatticeBatches:
         self,
         corpus: Corpus,
         lattices: Sequence[Lattices],
-        config: SequenceDataConfig,
+        config: LatticeBatchConfig,
         lookahead: int,
         seed: int,
     ) -> None:
@@ -154,7 +112,7 @@ class LatticeBatches:
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
         """See `BatchSource`."""
-        return -(-len(self._utterances) // self._config.batch) // world_size
+        return -(-len(self._utterances) // self._config.utterances_per_batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
@@ -174,14 +132,14 @@ class LatticeBatches:
         for first in range(0, len(shards), SHARDS_TOGETHER):
             group = shards[first : first + SHARDS_TOGETHER]
             utterances += shuffled([u for shard in group for u in shard])
-        bucket = BUCKET_BATCHES * self._config.batch
+        bucket = BUCKET_BATCHES * self._config.utterances_per_batch
         batches: list[list[Utterance]] = []
         for first in range(0, len(utterances), bucket):
             batches += shuffled(self._cut(by_length(utterances[first : first + bucket])))
         return batches
 
     def _cut(self, utterances: list[Utterance]) -> list[list[Utterance]]:
-        size = self._config.batch
+        size = self._config.utterances_per_batch
         return [utterances[i : i + size] for i in range(0, len(utterances), size)]
 
     def _collate(self, utterances: list[Utterance]) -> LatticeBatch:
@@ -345,7 +303,7 @@ def train_sequence(
     # Utterances without a lattice, or with one of other frames, are left out before any are held
     # out.
     stores, lattice_stores = as_list(features), as_list(lattices)
-    max_frames = config.data.max_frames
+    max_frames = config.batches.max_frames
     excluded: dict[str, str] = {}
     for store, lattice_store in zip(stores, lattice_stores, strict=True):
         excluded |= unusable_lattices(store, lattice_store, max_frames)
@@ -362,7 +320,7 @@ def train_sequence(
     )
     # The acoustic score of a pdf is log p(pdf | x) - log p(pdf), up to log p(x): the priors stay
     # those of the given network.
-    common = config.data, network.config.lookahead, config.seed
+    common = config.batches, network.config.lookahead, config.seed
     num_utterances = len(corpora.train.utterances)
     logger.info(
         "%d utterances, %d held out, %s",

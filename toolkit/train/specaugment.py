@@ -1,62 +1,27 @@
 """Masks on training batches (SpecAugment), other vocal tracts, and the agreement of two views."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.features.frontend import hertz_to_mel, mel_points, mel_to_hertz
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.parallel.strategy import BatchSource
 from toolkit.processes.devices import to_device
 from toolkit.train.batches import Batch
-from toolkit.train.config import SpecAugmentConfig
+from toolkit.train.config import KNEE, SpecAugmentConfig, UtteranceMaskConfig
 from toolkit.train.ctc.readers import CtcBatch
 
 _SUBSTREAM = 0x5BEC
 """Separates the masks' random stream from that of the data order, which has the same seed."""
-KNEE = 0.8
-"""Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
-straight line leads to the edge, as in Kaldi's VTLN."""
 FRAME_SHIFT = 0.01  # seconds
 EDGES = (20.0, 8000.0)
 """Lower edge of the first and upper edge of the last mel filter in Hz: those of the front end at
 16 kHz."""
-
-
-@dataclass(frozen=True)
-class UtteranceMaskConfig(SpecAugmentConfig):
-    """What batches are changed by, in frames of 10 ms; by nothing by default."""
-
-    time_width: int = 15
-    """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
-    mel_bins: int = 80
-    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
-    masked, and tell what is under the masks."""
-    cepstra: float = 0.0
-    """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
-    warp: float = 0.0
-    """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
-    from both directions; 0.1 is 10 %. Cepstra stay as they are."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mel_bins < 1:
-            raise ValueError(f"mel_bins is {self.mel_bins}, needs to be at least 1")
-        if not 0 <= self.cepstra <= 1:
-            raise ValueError(f"cepstra is {self.cepstra}, needs to be in [0, 1]")
-        if not 0 <= self.warp < 1 / KNEE - 1:
-            raise ValueError(f"warp is {self.warp}, needs to be in [0, {1 / KNEE - 1:g})")
-        if self.warp and self.mel_bins < 2:
-            raise ValueError("warp needs at least 2 mel_bins")
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is changed."""
-        return super().active or self.cepstra > 0 or self.warp > 0
 
 
 def masked(data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1) -> BatchSource:
@@ -250,20 +215,3 @@ def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
     frames = torch.arange(log_probs.shape[1], device=log_probs.device)
     valid = frames < to_device(lengths, log_probs.device)[:, None]
     return by_frame.masked_fill(~valid, 0).sum()
-
-
-def check_consistency(consistency: float, masked: bool) -> None:
-    """Check the weight of the divergence.
-
-    Args:
-      consistency: the weight.
-      masked: whether the two views differ.
-
-    Raises:
-      ValueError: it is below 0, or the views are the same.
-    """
-    if consistency < 0 or (consistency > 0 and not masked):
-        raise ValueError(
-            f"consistency is {consistency}, needs to be 0 or more, and above 0 it needs masks, in"
-            " which the two views differ"
-        )

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from toolkit.config.fields import PositiveInt, Range, Settings
 from toolkit.config.settings import read_yaml
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import reading, validated
@@ -18,23 +19,20 @@ FEWEST_RUNS = 3
 """Runs that MLPerf's rule needs, since it leaves out the best and the worst."""
 
 
+ErrorRate = Annotated[float, Range(0, 1000)]
+"""Percent; insertions make it higher than 100."""
+
+
 @dataclass(frozen=True)
-class TtaConfig:
+class TtaConfig(Settings):
     """The accuracies to which the time is measured."""
 
-    cer: tuple[float, ...] = (10.0, 8.0, 7.0)
+    cer: tuple[ErrorRate, ...] = (10.0, 8.0, 7.0)
     """Character error rates in percent (A26)."""
-    wer: tuple[float, ...] = (22.0, 20.2, 19.2)
+    wer: tuple[ErrorRate, ...] = (22.0, 20.2, 19.2)
     """Word error rates in percent (A26); those of the equal-batch study are `EQUAL_BATCH_WER`."""
-    epochs: int = 3
+    epochs: PositiveInt = 3
     """e: number of epochs whose median must reach the accuracy, so that it is stable (A26: 3)."""
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"epochs is {self.epochs}, needs to be at least 1")
-        for name in ("cer", "wer"):
-            if any(not 0 <= target < math.inf for target in getattr(self, name)):
-                raise ValueError(f"{name} has a target that is not an error rate in percent")
 
     @property
     def targets(self) -> list[tuple[str, float]]:

@@ -19,8 +19,8 @@ from toolkit.lang.units import Characters
 from toolkit.processes.devices import torch_threads
 from toolkit.processes.memory import is_fork_server
 from toolkit.storage.files import write_atomically
-from toolkit.train.config import TrainerConfig
-from toolkit.train.ctc.readers import CtcBatch, ReaderConfig, RecordSource
+from toolkit.train.config import ReaderConfig, TrainerConfig
+from toolkit.train.ctc.readers import CtcBatch, RecordSource
 from toolkit.train.ctc.records import RECORDS, Record, record_path, write_file
 
 DIMENSION = 93
@@ -129,7 +129,7 @@ def measure_here(setting: Setting) -> Measurement:
     on_device = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
     return Measurement(
         setting.readers.readers,
-        setting.readers.batch,
+        setting.readers.utterances_per_batch,
         trained / seconds,
         waited / seconds,
         memory,
@@ -171,7 +171,8 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
     if setting.model == "none":
         return lambda batch: None
 
-    from toolkit.models.ctc import CtcConfig, CtcModel
+    from toolkit.models.config import CtcConfig
+    from toolkit.models.ctc import CtcModel
     from toolkit.models.store import load_model
     from toolkit.train.ctc.objective import CtcLoss
     from toolkit.train.trainer import Trainer
@@ -319,14 +320,14 @@ def tune_readers(
 
         def measured(readers: int, batch: int) -> Measurement | None:
             progress(f"readers {readers}, batch {batch} ...")
-            changed = replace(config, readers=readers, batch=batch)
+            changed = replace(config, readers=readers, utterances_per_batch=batch)
             return measure(replace(setting, readers=changed))
 
         result = tune(
             measured,
-            config.batch,
+            config.utterances_per_batch,
             max_readers or 2 * (os.cpu_count() or 1),
-            max_batch or 8 * config.batch,
+            max_batch or 8 * config.utterances_per_batch,
             int(limit),
         )
     _print(result, model)

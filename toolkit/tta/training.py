@@ -15,15 +15,16 @@ from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.features.normalise import Normaliser
 from toolkit.lang.units import load_units
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
 from toolkit.processes.devices import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading, validated
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.config import CtcTrainingConfig, ReaderConfig
+from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.ctc.records import Records
-from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.ctc.training import train_ctc
 from toolkit.train.monitor import Progress
 from toolkit.train.precision import Precision
 from toolkit.tta.machine import describe
@@ -98,7 +99,7 @@ def train_by_plan(
     units, search = load_units(root / evaluation.units), evaluation.evaluation
     files = SearchFiles(root / evaluation.words, root / evaluation.arpa)
     recognition = make_recognition(units, evaluation.width, jobs, search, files)
-    if plan.train.machine.evaluator == "elsewhere":
+    if plan.train.states.evaluator == "elsewhere":
         evaluation.write(out)
     with torch_threads(plan.train.threads):
         machine = describe(out.parent)
@@ -123,7 +124,7 @@ def train_by_plan(
             out,
             device=device,
             progress=progress,
-            batch=plan.readers.batch,
+            batch=plan.readers.utterances_per_batch,
             about=about,
             background_logging=sampling,
             edges=(records.frontend.low_freq, records.frontend.upper_edge),
@@ -136,7 +137,7 @@ def _described(plan: TrainingPlan, values: int, units: int) -> dict[str, Any]:
         "values": values,
         "readers": plan.readers.readers,
         "buffer": plan.readers.buffer,
-        "batch": plan.readers.batch,
+        "batch": plan.readers.utterances_per_batch,
         "optimizer": plan.train.optimizer,
         "units": units,
         "layers": layers_of(plan.train.model, values, units),
@@ -194,10 +195,10 @@ def repeated(
             f"{run_folder} is not in the run directory of a recipe, whose records are"
         )
     plan, folders = TrainingPlan.read(first), [first]
-    if plan.train.machine.evaluator == "elsewhere":
+    if plan.train.states.evaluator == "elsewhere":
         raise BenchRunError(
             f"{run_folder} was evaluated by another command, which would not find its repeats: "
-            "train with another train.machine.evaluator"
+            "train with another train.states.evaluator"
         )
     for number in range(2, runs + 1):
         seed, out = plan.train.seed + number - 1, root / REPEATS / str(number)

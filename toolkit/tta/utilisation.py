@@ -217,14 +217,18 @@ def window(
     if len(samples) < 3:
         return None
     ends = np.array([sample.seconds for sample in samples])
+    # For each sample as the first of a window: the end of the window, and its number of samples.
     last = np.searchsorted(ends, ends + length, side="right")
     counts = last - np.arange(len(ends))
+    # Counts differ by rounding of the sampling times: 2 % fewer samples are as good.
     best = np.flatnonzero(counts >= 0.98 * counts.max())
     paused = np.zeros(len(best))
     for begin, end in avoid:
+        # Overlap of the pause with each window in seconds.
         paused += np.clip(
             np.minimum(end, ends[best] + length) - np.maximum(begin, ends[best]), 0, None
         )
+    # Half a second of pause more or less (2 % of 25 s) does not matter.
     best = best[paused <= paused.min() + 0.02 * length]
     first = best[len(best) // 2]
     chosen = samples[first : last[first]]
@@ -252,12 +256,15 @@ def phases(samples: Window) -> list[Span]:
     """
     if not samples.gpus.shape[1]:
         return []
+    # [S] mean over devices.
     busy = samples.gpus.mean(axis=1)
+    # Percentiles instead of the extremes, which single samples reach.
     low, high = np.percentile(busy, [5, 95])
     if high - low < LEAST_SWING:
         return []
     spans = []
     computes = busy > (low + high) / 2
+    # A sample covers the time since the one before.
     begins = np.concatenate([samples.seconds[:1], samples.seconds[:-1]])
 
     def add(phase: Phase, first: int, end: int) -> None:
@@ -271,6 +278,7 @@ def phases(samples: Window) -> list[Span]:
             add("compute", first, position)
             continue
         cpu = samples.cpu[first:position]
+        # First sample above the middle of the CPUs' range: reading of the next batch begins.
         spike = int(np.argmax(cpu >= (cpu.min() + cpu.max()) / 2))
         if spike == 0 and position == len(computes):  # the next transfer is after the window
             spike = len(cpu)
@@ -299,6 +307,7 @@ def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]
     if not samples:
         return 0.0, []
     ends = np.array([0.0, *(sample.seconds for sample in samples)])
+    # A sample counts for the seconds since the one before.
     weights = np.maximum(np.diff(ends), 1e-9)
     devices = min(len(sample.gpus) for sample in samples)
     has_process_times = any(sample.process for sample in samples)

@@ -10,7 +10,8 @@ from toolkit.decode.ctc.evaluation import SearchFiles, make_recognition
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters
-from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.config import CtcConfig
+from toolkit.models.ctc import CtcModel
 from toolkit.score.wer import error_rates
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, sentences
 from toolkit.train.ctc.objective import CtcLoss

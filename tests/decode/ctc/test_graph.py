@@ -10,7 +10,7 @@ import torch
 from toolkit.decode.config import GraphConfig
 from toolkit.decode.ctc.graph import GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.search import collapse
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.config import Beam
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters

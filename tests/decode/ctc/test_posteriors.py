@@ -5,7 +5,8 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.system import Posteriors, write_posteriors
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore
-from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.config import CtcConfig
+from toolkit.models.ctc import CtcModel
 from toolkit.models.store import load_model, save_model
 
 lhotse = pytest.importorskip("lhotse")

@@ -7,7 +7,7 @@ import torch
 
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.models import export
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig
 from toolkit.models.export import (
     ExportError,
     ExportSource,
@@ -15,10 +15,8 @@ from toolkit.models.export import (
     find_export_source,
     wrap_for_export,
 )
-from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.scorer import log_priors, save_priors
 from toolkit.models.store import ModelError, load_model, make_model, save_model
-from toolkit.models.tdnnf import TdnnfConfig
 
 SIZES = {"input_dim": 6, "output_dim": 5, "hidden": 7}
 CONFIGS = {

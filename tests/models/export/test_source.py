@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.models.ctc import CtcConfig
+from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig
 from toolkit.models.export import find_export_source
-from toolkit.models.lstm import BlstmConfig, LstmConfig
 from toolkit.models.store import make_model, save_model
-from toolkit.models.tdnnf import TdnnfConfig
 
 MEL, ADAPTED, BOTH = 4, 2, 3
 """Dimensions."""

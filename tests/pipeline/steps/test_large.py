@@ -13,9 +13,9 @@ from all_steps import make_teacher, outputs_digest
 
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.features.config import FrontendConfig
-from toolkit.pipeline.config import RepartitionConfig, SelectConfig
+from toolkit.pipeline.config import PrepareConfig, RepartitionConfig, SelectConfig
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.prepare import PrepareConfig, prepare_features, prepare_targets, repartition
+from toolkit.pipeline.prepare import prepare_features, prepare_targets, repartition
 from toolkit.pipeline.steps.targets import TargetsConfig
 
 HOURS = float(os.environ.get("LAKE_HOURS", "20"))

@@ -8,11 +8,11 @@ from toolkit.features.config import FrontendConfig
 from toolkit.features.extract import FAILED
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.shards import FeatureStore, StoreError
-from toolkit.pipeline.config import SelectConfig, ShuffleConfig
+from toolkit.pipeline.config import PrepareConfig, SelectConfig, ShuffleConfig
 from toolkit.pipeline.lake import Lake, Record, open_lake, resolve
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.markers import plain_name
-from toolkit.pipeline.prepare import PrepareConfig, prepare_features
+from toolkit.pipeline.prepare import prepare_features
 from toolkit.pipeline.shards import shards_of, write_manifests
 from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
 from toolkit.pipeline.steps.select import select_records

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import low_rate_length, stack
 from toolkit.features.shards import FeatureStore
-from toolkit.models.lstm import BlstmConfig, BlstmModel, LstmConfig, LstmModel
+from toolkit.models.config import BlstmConfig, LstmConfig
+from toolkit.models.lstm import BlstmModel, LstmModel
 from toolkit.models.scorer import log_posteriors
 from toolkit.models.store import save_model
 from toolkit.pipeline.config import RepartitionConfig, StatsConfig

@@ -77,7 +77,7 @@ class Broken:
 
 
 def test_an_evaluator_that_fails_is_named(ctc_toy, tmp_path):
-    config = replace(ctc_toy.config, machine=replace(ctc_toy.config.machine, evaluator="process"))
+    config = replace(ctc_toy.config, states=replace(ctc_toy.config.states, evaluator="process"))
     recognition = replace(ctc_toy.recognition, search=Broken())
     with pytest.raises(TrainingError, match=r"evaluates .*epoch-0001 ended with exit status 1"):
         train_ctc(ctc_toy.data, ctc_toy.valid, recognition, config, tmp_path)

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from toolkit.train.config import UtteranceMaskConfig
 from toolkit.train.ctc.readers import CtcBatch
-from toolkit.train.specaugment import MaskedUtterances, UtteranceMaskConfig
+from toolkit.train.specaugment import MaskedUtterances
 
 LENGTHS = torch.tensor([200, 400, 90])
 

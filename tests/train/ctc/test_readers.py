@@ -11,9 +11,10 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.lang.units import Characters
 from toolkit.processes.workers import WorkerError
+from toolkit.train.config import ReaderConfig, RecordConfig
 from toolkit.train.ctc import readers as module
-from toolkit.train.ctc.readers import BatchReader, ReaderConfig, RecordSource
-from toolkit.train.ctc.records import RecordConfig, RecordError, write_records
+from toolkit.train.ctc.readers import BatchReader, RecordSource
+from toolkit.train.ctc.records import RecordError, write_records
 from toolkit.train.errors import TrainingDataError
 
 LENGTHS = [40, 95, 52, 63, 88, 45, 71, 59, 40, 66, 90]

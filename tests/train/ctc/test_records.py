@@ -7,14 +7,9 @@ import torch
 
 from toolkit.features.shards import FeatureStore
 from toolkit.lang.units import Characters
+from toolkit.train.config import RecordConfig
 from toolkit.train.ctc import records as module
-from toolkit.train.ctc.records import (
-    RecordConfig,
-    RecordError,
-    Records,
-    count_too_long,
-    write_records,
-)
+from toolkit.train.ctc.records import RecordError, Records, count_too_long, write_records
 from toolkit.train.errors import TrainingDataError
 
 CONFIG = RecordConfig(per_file=3, max_excluded=1.0)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.train.ctc.states import EDGES, Machine, MachineConfig, State, Transition
+from toolkit.train.config import StatesConfig
+from toolkit.train.ctc.states import EDGES, Machine, State, Transition
 
 
 def drive(machine, epochs, begin=(0, 0), stop=None):
@@ -32,7 +33,7 @@ def drive(machine, epochs, begin=(0, 0), stop=None):
 
 
 def test_the_papers_intervals():
-    visited = drive(Machine(MachineConfig()), [270, 270])
+    visited = drive(Machine(StatesConfig()), [270, 270])
     assert [step for step, state in visited if state is State.SENTENCES] == [*range(50, 541, 50)]
     assert [step for step, state in visited if state is State.SAVING] == [250, 270, 500, 540]
     assert [step for step, state in visited if state is State.EVALUATING] == [270, 540]
@@ -40,7 +41,7 @@ def test_the_papers_intervals():
 
 
 def test_the_figures_transitions():
-    machine = Machine(MachineConfig(sentences_every=2, checkpoint_every=4))
+    machine = Machine(StatesConfig(sentences_every=2, checkpoint_every=4))
     drive(machine, [4])
     train, sentences, saving, swap, evaluate = State
     assert [(t.step, t.source, t.target) for t in machine.transitions] == [
@@ -68,12 +69,12 @@ def test_the_figures_transitions():
     ],
 )
 def test_what_evaluators_do_at_the_end_of_an_epoch(evaluator, expected):
-    machine = Machine(MachineConfig(evaluator=evaluator))
+    machine = Machine(StatesConfig(evaluator=evaluator))
     assert [state for _, state in drive(machine, [3])] == expected
 
 
 def test_an_overdue_checkpoint_is_made_at_once():
-    machine = Machine(MachineConfig())
+    machine = Machine(StatesConfig())
     assert list(machine.after_iteration(overdue=True)) == [State.SAVING]
     assert list(machine.after_iteration()) == []
 
@@ -87,7 +88,7 @@ def test_an_overdue_checkpoint_is_made_at_once():
     st.integers(0, 60),
 )
 def test_a_start_from_any_checkpoint_goes_through_the_rest(sentences, saves, epochs, kind, number):
-    config = MachineConfig(sentences, saves, kind)
+    config = StatesConfig(sentences, saves, kind)
     whole = Machine(config)
     visited = drive(whole, epochs)
     for transition, following in itertools.pairwise(whole.transitions):
@@ -109,7 +110,7 @@ def test_a_start_from_any_checkpoint_goes_through_the_rest(sentences, saves, epo
 
 
 def test_impossible_transitions_are_refused():
-    machine = Machine(MachineConfig(sentences_every=1))
+    machine = Machine(StatesConfig(sentences_every=1))
     next(iter(machine.after_iteration()))
     with pytest.raises(AssertionError, match="no transition"):
         next(iter(machine.after_iteration()))
@@ -121,4 +122,4 @@ def test_impossible_transitions_are_refused():
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        MachineConfig(**wrong)
+        StatesConfig(**wrong)

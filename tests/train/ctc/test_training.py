@@ -5,7 +5,8 @@ import pytest
 from toolkit.models.store import load_model
 from toolkit.parallel.strategy import Strategy
 from toolkit.train import specaugment
-from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.config import CtcTrainingConfig, UtteranceMaskConfig
+from toolkit.train.ctc.training import train_ctc
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.runlog import (
     Created,
@@ -18,7 +19,6 @@ from toolkit.train.runlog import (
     Utilisation,
     read_run_log,
 )
-from toolkit.train.specaugment import UtteranceMaskConfig
 
 
 def test_it_learns_to_spell(ctc_toy, tmp_path):
@@ -144,7 +144,9 @@ def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
         return inputs
 
     monkeypatch.setattr(specaugment, "warp_mel", warp)
-    config = replace(ctc_toy.config, epochs=1, masks=UtteranceMaskConfig(warp=0.1, mel_bins=2))
+    config = replace(
+        ctc_toy.config, epochs=1, specaugment=UtteranceMaskConfig(warp=0.1, mel_bins=2)
+    )
     ctc_toy.train(tmp_path, config, edges=(20.0, 4000.0))
     assert len(seen) == 6
     assert set(seen) == {(20.0, 4000.0)}
@@ -155,10 +157,10 @@ def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
     [
         {"amp": "bf16"},
         {"optimizer": "adadelta", "initial_rate": 1.0, "final_rate": 1.0},
-        {"weight": "labels"},
-        {"masks": UtteranceMaskConfig(warp=0.1, cepstra=0.5, mel_bins=4), "consistency": 0.2},
-        {"masks": UtteranceMaskConfig(time_masks=1.0, time_width=2)},
-        {"masks": UtteranceMaskConfig(time_masks=1.0, time_width=2), "consistency": 0.2},
+        {"loss_per": "labels"},
+        {"specaugment": UtteranceMaskConfig(warp=0.1, cepstra=0.5, mel_bins=4), "consistency": 0.2},
+        {"specaugment": UtteranceMaskConfig(time_masks=1.0, time_width=2)},
+        {"specaugment": UtteranceMaskConfig(time_masks=1.0, time_width=2), "consistency": 0.2},
     ],
 )
 def test_variants_learn(ctc_toy, tmp_path, changes):
@@ -169,7 +171,7 @@ def test_variants_learn(ctc_toy, tmp_path, changes):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"weight": "frames"}, {"log_every": 0}, {"epochs": 0}, {"consistency": 0.2}]
+    "wrong", [{"loss_per": "frames"}, {"log_every": 0}, {"epochs": 0}, {"consistency": 0.2}]
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

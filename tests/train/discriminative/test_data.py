@@ -4,19 +4,19 @@ import torch
 
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.fsa.discriminative import lattice_frames
+from toolkit.train.config import LatticeBatchConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.sequence import (
     BUCKET_BATCHES,
     SHARDS_TOGETHER,
     LatticeBatches,
-    SequenceDataConfig,
     UpsampledReferences,
     unusable_lattices,
 )
 
 LENGTHS = [30, 9, 61, 45, 1, 17, 90, 33, 52, 70, 24]
-CONFIG = SequenceDataConfig(batch=3, max_frames=25)
+CONFIG = LatticeBatchConfig(utterances_per_batch=3, max_frames=25)
 
 
 def open_data(sources, normaliser, config, seed, names=None):
@@ -89,7 +89,7 @@ def test_only_some_shards_are_in_use_at_a_time(make_stores, make_trellises):
     number = 3 * BUCKET_BATCHES
     stores = make_stores([30 + i for i in range(number)], shard_size=2)
     sources = [(stores.features, stores.alignments, make_trellises(stores.features))]
-    config = SequenceDataConfig(batch=1, max_frames=100)
+    config = LatticeBatchConfig(utterances_per_batch=1, max_frames=100)
     _, data = open_data(sources, stores.normaliser, config, 0)
     order = [batch.ids[0] for batch in data.batches(3)]
     assert sorted(order) == sorted(stores.features.features)
@@ -191,7 +191,7 @@ def test_moving_a_batch_keeps_its_lattices(make_data):
     assert batch.to(torch.device("cpu")) is batch
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"max_frames": 0}])
+@pytest.mark.parametrize("wrong", [{"utterances_per_batch": 0}, {"max_frames": 0}])
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        SequenceDataConfig(**wrong)
+        LatticeBatchConfig(**wrong)

@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.fsa.discriminative import Criterion, PdfClasses
-from toolkit.models.lstm import LstmConfig
+from toolkit.fsa.config import Criterion
+from toolkit.fsa.discriminative import PdfClasses
+from toolkit.models.config import LstmConfig
 from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model, save_model
-from toolkit.train.config import ChunkConfig
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig, LatticeBatchConfig, SequenceConfig
 from toolkit.train.corpus import select_held_out
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
-from toolkit.train.sequence import SequenceConfig, SequenceDataConfig, train_sequence
+from toolkit.train.sequence import train_sequence
 
 # All pdfs of the toy are speech; its lattices allow everything, so that the expected accuracy is
 # the mean of softmax(kappa (log p(s|x) - log p(s))) at the right pdf.
@@ -25,7 +26,7 @@ CONFIG = SequenceConfig(
     final_rate=1e-3,
     criterion=Criterion(acoustic_scale=0.5),
     smoothing=0.0,
-    data=SequenceDataConfig(batch=4),
+    batches=LatticeBatchConfig(utterances_per_batch=4),
     valid_utterances=4,
 )
 
@@ -58,7 +59,7 @@ def trained(start, toy):
             final_rate=1e-2,
             valid_utterances=4,
             model=LstmConfig(hidden=16, layers=2, lookahead=1, dropout=0.1),
-            chunks=ChunkConfig(frames=16, batch=8),
+            chunks=ChunkConfig(frames=16, chunks_per_batch=8),
         )
         alignments = stores.alignments
         train_cross_entropy(stores.features, alignments, stores.normaliser, config, 5, start)
@@ -236,7 +237,7 @@ def test_a_killed_run_ends_with_the_same_bits(toy, train, tmp_path):
 def test_exclusions_are_listed_and_too_many_refused(toy, train, tmp_path):
     stores = toy()
     del stores.lattices.lengths["utt007"]
-    config = replace(CONFIG, epochs=1, data=SequenceDataConfig(4, max_frames=58))
+    config = replace(CONFIG, epochs=1, batches=LatticeBatchConfig(4, max_frames=58))
     train(stores, tmp_path / "some", config)
     lines = (tmp_path / "some/excluded.tsv").read_text().splitlines()
     assert lines == ["utt007\tno lattice", "utt039\t59 frames of 30 ms, allowed are 58"]

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from toolkit.lang.ngram import estimate, perplexity
+from toolkit.models.config import WordLstmConfig
 from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train import language_model
+from toolkit.train.config import NeuralLmConfig
 from toolkit.train.errors import TrainingError
-from toolkit.train.language_model import NeuralLmConfig, train_neural_lm
+from toolkit.train.language_model import train_neural_lm
 
 FILLERS = ["LA", "LI", "LO"]
 ENDS = {"ONE": "UN", "TWO": "DEUX"}
@@ -29,7 +30,7 @@ def planted(count, seed):
 
 CONFIG = NeuralLmConfig(
     epochs=2,
-    batch=60,
+    words_per_batch=60,
     samples=5,
     held_out=5,
     threads=1,
@@ -46,7 +47,7 @@ def test_it_learns_what_a_trigram_cannot(tmp_path):
     config = replace(
         CONFIG,
         epochs=6,
-        batch=40,
+        words_per_batch=40,
         samples=100,
         initial_rate=3e-2,
         final_rate=1e-2,
@@ -109,7 +110,7 @@ def test_a_finished_training_is_not_repeated_and_another_is_not_continued(
 
 
 @pytest.mark.parametrize(
-    "change", [{"batch": 0}, {"samples": 0}, {"held_out": 1}, {"vocabulary_size": 0}]
+    "change", [{"words_per_batch": 0}, {"samples": 0}, {"held_out": 1}, {"vocabulary_size": 0}]
 )
 def test_impossible_settings_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):

@@ -6,21 +6,16 @@ import pytest
 import torch
 
 from toolkit.align.store import LowRateAlignments
-from toolkit.fsa.denominator import Denominator, PhoneNgramConfig, make_denominator, phone_ngram
+from toolkit.fsa.config import PhoneNgramConfig
+from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 from toolkit.train.batches import ShardGroups
+from toolkit.train.config import LfmmiChunkConfig, LfmmiConfig
 from toolkit.train.corpus import Corpus
-from toolkit.train.lfmmi import (
-    AlignedPhones,
-    LfmmiBatches,
-    LfmmiChunkConfig,
-    LfmmiChunkSampler,
-    LfmmiConfig,
-    train_lfmmi,
-)
+from toolkit.train.lfmmi import AlignedPhones, LfmmiBatches, LfmmiChunkSampler, train_lfmmi
 
 CONFIG = LfmmiConfig(
     epochs=2,
@@ -28,7 +23,7 @@ CONFIG = LfmmiConfig(
     final_rate=5e-3,
     valid_utterances=4,
     model=LstmConfig(hidden=16, layers=1, lookahead=0),
-    pieces=LfmmiChunkConfig(max_frames=12, left_context=2, batch_frames=96),
+    chunks=LfmmiChunkConfig(max_frames=12, left_context=2, batch_frames=96),
     ngram=PhoneNgramConfig(3),
 )
 PHONES = ("SIL", "A", "B", "C")
@@ -52,7 +47,7 @@ class Planted:
         corpus = Corpus([(self.features, aligned)], self.normaliser, self.senones.num_pdfs)
         times = {n: PhoneTimes.of(x, self.topology) for n, x in self.states.targets.items()}
         maker = NumeratorMaker(self.senones, self.denominator, 5)
-        sampler = LfmmiChunkSampler(CONFIG.pieces, 0, times, maker)
+        sampler = LfmmiChunkSampler(CONFIG.chunks, 0, times, maker)
         return next(LfmmiBatches(ShardGroups(corpus, 9999, 0), sampler, seed=0).batches(0))
 
     def train(self, out, config=CONFIG, **options):

@@ -6,13 +6,13 @@ from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import stack
 from toolkit.fsa.fst import FINAL
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
-from toolkit.models.lstm import LstmConfig
+from toolkit.models.config import LstmConfig
 from toolkit.models.store import make_model
 from toolkit.train.batches import ShardGroups
-from toolkit.train.config import SpecAugmentConfig
+from toolkit.train.config import LfmmiChunkConfig, SpecAugmentConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi import LfmmiBatches, LfmmiChunkConfig, LfmmiChunkSampler, LfmmiLoss
+from toolkit.train.lfmmi import LfmmiBatches, LfmmiChunkSampler, LfmmiLoss
 from toolkit.train.specaugment import SpecAugmented
 
 

@@ -8,14 +8,14 @@ from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import stack
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.config import LstmConfig, TdnnfConfig
+from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import batch_logits, load_log_priors
 from toolkit.models.store import load_model
-from toolkit.models.tdnnf import TdnnfConfig
-from toolkit.train.config import ChunkConfig, SpecAugmentConfig
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.config import ChunkConfig, CrossEntropyConfig, LfmmiConfig, SpecAugmentConfig
+from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.errors import TrainingError
-from toolkit.train.lfmmi import LfmmiBatch, LfmmiConfig, LfmmiLoss, first_head
+from toolkit.train.lfmmi import LfmmiBatch, LfmmiLoss, first_head
 
 TWO_VIEWS = {
     "specaugment": SpecAugmentConfig(time_masks=2.0, time_width=3),
@@ -148,9 +148,9 @@ def test_any_network_of_the_common_interface_is_trained(planted, config, tmp_pat
     model = TdnnfConfig(hidden=12, bottleneck=6, strides=(1, 0, 3), final=6)
     with pytest.raises(ValueError, match="right_context"):
         replace(config, model=model)
-    pieces = replace(config.pieces, left_context=3, right_context=3)
+    pieces = replace(config.chunks, left_context=3, right_context=3)
     found = planted(12)
-    small = replace(config, model=model, pieces=pieces)
+    small = replace(config, model=model, chunks=pieces)
     assert -0.6 < found.train(tmp_path, small)["objective"] < 0
     assert load_model(tmp_path).config.output_dim == found.senones.num_pdfs
 
@@ -166,7 +166,7 @@ def test_finds_what_cross_entropy_leaves_out(planted, config, tmp_path):
         final_rate=small.final_rate,
         valid_utterances=4,
         model=small.model,
-        chunks=ChunkConfig(frames=12, left_context=2, batch=8),
+        chunks=ChunkConfig(frames=12, left_context=2, chunks_per_batch=8),
     )
     aligned = LowRateAlignments(found.states, found.topology, found.senones)
     count = found.senones.num_pdfs

@@ -17,14 +17,15 @@ from toolkit.lang.units import Units, load_units
 from toolkit.score.wer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading
+from toolkit.train.config import LossPer, ReaderConfig
 from toolkit.train.ctc.evaluation import (
     EvaluationFolder,
     HeldOutEvaluation,
     Recognition,
     evaluate_elsewhere,
 )
-from toolkit.train.ctc.objective import CtcLoss, Weight
-from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.objective import CtcLoss
+from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.errors import TrainingError
 
 
@@ -54,7 +55,7 @@ class EvaluationPlan:
     """Frames to which every batch is padded, see `ReaderConfig`."""
     width: int
     """Beam width of the search."""
-    weight: Weight
+    weight: LossPer
     """What the loss is divided by."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search."""
@@ -128,7 +129,7 @@ def evaluate_run(
         plan = from_plain(EvaluationPlan, json.loads(text or ""))
     units = load_units(run / plan.units)
     normaliser = Normaliser.load(run / plan.normaliser)
-    readers = ReaderConfig(batch=plan.batch, readers=0, pad_to=plan.pad_to)
+    readers = ReaderConfig(utterances_per_batch=plan.batch, readers=0, pad_to=plan.pad_to)
     evaluation = HeldOutEvaluation(
         RecordSource(run / plan.records, readers, 0, normaliser).longest_first(),
         make_recognition(
@@ -154,5 +155,5 @@ def _training(run: Path) -> Path:
             return trainings[0]
     raise TrainingError(
         f"{run} holds no training with evaluation in a separate process: start one with "
-        "train.machine.evaluator=elsewhere, and evaluate once its stage has begun"
+        "train.states.evaluator=elsewhere, and evaluate once its stage has begun"
     )

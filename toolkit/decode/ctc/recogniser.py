@@ -159,8 +159,8 @@ class CtcScorer:
             end, first = min(begin + step, rows), max(0, begin - context)
             last = min(end + context, rows) - 1
             # Row r of a window needs the frames from r * subsampling on.
-            seen = inputs[first * self.subsampling : last * self.subsampling + needed]
-            yield ctc_log_probs(self.model, [seen])[0][begin - first : end - first]
+            window = inputs[first * self.subsampling : last * self.subsampling + needed]
+            yield ctc_log_probs(self.model, [window])[0][begin - first : end - first]
 
 
 class CtcRecogniser(Recogniser):

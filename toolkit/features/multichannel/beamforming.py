@@ -91,12 +91,12 @@ def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
     rate = cut.sampling_rate
     start = round(cut.start * rate)
     try:
-        samples, found = soundfile.read(
+        samples, file_rate = soundfile.read(
             path, round(cut.duration * rate), start, dtype="float32", always_2d=True
         )
     except (soundfile.SoundFileError, OSError) as error:
         raise ArrayError(f"{cut.id}: {path}: {error}; make the set again") from error
-    if found != rate or len(samples) != round(cut.duration * rate):
+    if file_rate != rate or len(samples) != round(cut.duration * rate):
         raise ArrayError(f"{cut.id}: {path} is shorter than the cut or of another rate")
     return np.ascontiguousarray(samples.T)
 
@@ -105,21 +105,21 @@ SNR_WINDOW = 512
 """Samples per frame when ratios of speech to the rest are measured."""
 
 
-def ratio_db(one: np.ndarray, other: np.ndarray) -> float:
+def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
     """Return the ratio of two signals' energies in dB, such as the echo return loss enhancement:
     the echo before over the echo after cancellation."""
-    energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (one, other)]
+    energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (signal, reference)]
     return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
 
 
-def snr_db(speech: np.ndarray, rest: np.ndarray) -> float:
+def snr_db(speech: np.ndarray, noise: np.ndarray) -> float:
     """Return the ratio of two signals' energies in dB, the mean over frequencies.
 
     So attenuating some of them gains nothing. Frequencies from 1/80 to 7/8 of the band: below and
     above there is little speech.
     """
     spectra = torch.stft(
-        torch.from_numpy(np.stack([speech, rest])).double(),
+        torch.from_numpy(np.stack([speech, noise])).double(),
         SNR_WINDOW,
         SNR_WINDOW // 4,
         window=torch.hann_window(SNR_WINDOW, dtype=torch.float64),
@@ -127,8 +127,8 @@ def snr_db(speech: np.ndarray, rest: np.ndarray) -> float:
     )
     energy = spectra.abs().square().sum(dim=2)
     bins = energy.shape[1]
-    kept = energy[:, max(1, bins // 80) : bins * 7 // 8].clamp_min(1e-12)
-    return float((10 * (kept[0] / kept[1]).log10()).mean())
+    band_energy = energy[:, max(1, bins // 80) : bins * 7 // 8].clamp_min(1e-12)
+    return float((10 * (band_energy[0] / band_energy[1]).log10()).mean())
 
 
 def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
@@ -317,18 +317,18 @@ def enhance(
     tasks = [_Task(name, cut) for name, cuts in sets.items() for cut in cuts]
     if not tasks:
         raise EnhanceError("there are no array recordings to enhance")
-    work = partial(_enhance_one, config=config, out=out)
+    enhance_task = partial(_enhance_one, config=config, out=out)
     missing = [task for task in tasks if not task.report(out).exists()]
     done = len(tasks) - len(missing)
     with Bar(total=len(tasks), initial=done, unit="utt", desc="front end") as bar:
-        for count, _ in enumerate(map_in_processes(work, missing, jobs), done + 1):
+        for count, _ in enumerate(map_in_processes(enhance_task, missing, jobs), done + 1):
             bar.update()
             if progress is not None:
                 progress(count, len(tasks))
     headline = {}
     for name in sets:
-        own = [task for task in tasks if task.set == name]
-        reports = [json.loads(task.report(out).read_text(encoding="utf-8")) for task in own]
+        set_tasks = [task for task in tasks if task.set == name]
+        reports = [json.loads(task.report(out).read_text(encoding="utf-8")) for task in set_tasks]
         erle = [r["erle_db"] for r in reports if r["erle_db"] is not None]
         gain = [r["snr_gain_db"] for r in reports if r["snr_gain_db"] is not None]
         headline |= {f"{name} ERLE dB": float(np.mean(erle))} if erle else {}
@@ -378,9 +378,9 @@ def enhance_utterance(
     speech, echo = components.speech, components.echo
     residual = microphones - speech - estimate  # noise and residual echo
     erle = ratio_db(echo, echo - estimate) if np.any(echo) else None
-    after = snr_db(beam(speech), beam(residual))
-    before = snr_db(speech[0], microphones[0] - speech[0])
-    return Enhanced(samples, erle, after - before)
+    snr_after = snr_db(beam(speech), beam(residual))
+    snr_before = snr_db(speech[0], microphones[0] - speech[0])
+    return Enhanced(samples, erle, snr_after - snr_before)
 
 
 @dataclass(frozen=True)
@@ -400,17 +400,17 @@ class _Task:
 def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
     audio = load_array(task.cut)
     try:
-        found = enhance_utterance(
+        enhanced = enhance_utterance(
             audio.microphones, audio.playback, config, load_components(task.cut)
         )
     except ToolkitError:
         raise
     except Exception as error:
         raise EnhanceError(f"{task.cut.id}: {error!r} in the front end") from error
-    scale = min(1.0, LOUDEST / max(float(np.abs(found.samples).max()), 1e-9))
-    samples = np.rint(found.samples * scale * 32767).astype(np.int16)
+    scale = min(1.0, LOUDEST / max(float(np.abs(enhanced.samples).max()), 1e-9))
+    samples = np.rint(enhanced.samples * scale * 32767).astype(np.int16)
     write_atomically(task.audio(out), encode_audio(samples, audio.sampling_rate))
-    measures = {"erle_db": found.erle_db, "snr_gain_db": found.snr_gain_db}
+    measures = {"erle_db": enhanced.erle_db, "snr_gain_db": enhanced.snr_gain_db}
     write_atomically(task.report(out), json.dumps(measures) + "\n")
 
 

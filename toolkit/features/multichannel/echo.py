@@ -33,8 +33,8 @@ def estimate_echo(
     blocks = -(-length // block)
     captured = _blocks(microphones, blocks, block)
     played = _blocks(playback[None], blocks, block)[:, 0]
-    before = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
-    spectra = fft.rfft(np.concatenate([before, played], axis=1), axis=1)  # [blocks, F]
+    previous = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
+    spectra = fft.rfft(np.concatenate([previous, played], axis=1), axis=1)  # [blocks, F]
     state = EchoFilters(count, config)
     state.start(np.mean(microphones**2, axis=1), float(np.mean(playback**2)))
     echo = np.zeros((blocks, count, block), np.float32)
@@ -79,15 +79,19 @@ class EchoFilters:
         """Adapt to one block, history [parts, F], captured [M, block]: its echo [M, block]."""
         config, block = self._config, self._config.block
         echo = fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
+        # Error of the prediction, with zeros in the first half (overlap-save).
         error = fft.rfft(np.concatenate([np.zeros_like(captured), captured - echo], axis=1))
         power = np.abs(error) ** 2
+        # Power of all that is not echo, smoothed over blocks; the first block starts it.
         keep = config.smoothing if np.any(self._near_end) else 0.0
         self._near_end = keep * self._near_end + (1 - keep) * power
         energy = np.abs(history) ** 2
+        # Kalman gain per partition p and frequency: K_p = P_p / (sum_q |X_q|^2 P_q / 2 + N).
         expected = 0.5 * np.einsum("pf,mpf->mf", energy, self._uncertainty) + self._near_end
         gain = self._uncertainty / np.maximum(expected, 1e-12)[:, None]
         step = fft.irfft(gain * history.conj() * error[:, None], axis=2)
         step[:, :, block:] = 0.0  # a partition has `block` taps
+        # Transition of the echo path by A: P <- A^2 (1 - K |X|^2 / 2) P + (1 - A^2) |H|^2.
         stay = config.stability
         self._uncertainty *= stay**2 * (1 - 0.5 * gain * energy)
         self._uncertainty += (1 - stay**2) * np.abs(self.filters) ** 2

@@ -70,7 +70,9 @@ def scpsgd(run: Run) -> Outcome:
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
+        # [workers, P]: every worker steps from the same weights with its own gradient ...
         models = optimizers.step(weights.repeat(run.workers, 1), gradients, rate)
+        # ... then models are averaged; the last step may have fewer minibatches than workers.
         return models[: len(minibatches)].mean(dim=0)
 
     return run.finish(train(run, update, lambda: all_reduce(run)))
@@ -99,6 +101,7 @@ def compressed(
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = task.gradients(weights[None], minibatches, scenario.frames)
+        # tau is a threshold of sums over the frames of a minibatch (C28), or of their mean.
         scale = scenario.frames if scenario.gtc.grad_scale == "sum" else 1
         messages = [
             state.encode(scale * gradient)
@@ -107,6 +110,7 @@ def compressed(
         # The header does not scale with the size of the model.
         sizes[:] = [WORD + (len(x) - 1) / task.size * scenario.model_bytes for x in messages]
         total, density = states[0].decode(messages)
+        # An adaptive threshold is the same for all workers.
         for state in states[1:]:
             state.threshold = states[0].threshold
         densities.append(density)
@@ -116,6 +120,7 @@ def compressed(
         if workers == 1:
             return 0.0, 0.0, 0.0
         seconds = run.network.all_to_all(sizes)
+        # Every worker encodes its gradient and decodes all messages, at `codec` bytes per second.
         coded = (scenario.model_bytes + sum(sizes)) / scenario.codec
         return seconds + coded, sum(sizes) * (workers - 1), run.network.bytes_between(sizes)
 
@@ -170,6 +175,7 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
         _count(run, seconds, sent, between)
         if task:
             outcome.spread = _spread(models)
+            # Block momentum on the mean of the models: BMUF's filter (C29).
             state.step(models.mean(dim=0))
             run.track(state.global_weights)
     return run.finish(state.global_weights if state else None)
@@ -189,10 +195,13 @@ def delay_by_one(run: Run) -> Outcome:
         minibatches = run.take(workers)
         times = run.draw(range(len(minibatches)))
         seconds, sent, between = all_reduce(run)
+        # Communication is hidden behind computation: the longer of the two counts.
         outcome.seconds += max(times.max(), seconds)
         outcome.computed += times.sum()
         _count(run, seconds, sent, between)
         if task:
+            # x_{k+1} = mean(x_k) - rate * gradient(x_k): the mean of the old models plus the new
+            # steps.
             mean = models.mean(dim=0)
             taking = models[: len(minibatches)]
             gradients = task.gradients(taking, minibatches, scenario.frames)
@@ -232,6 +241,7 @@ def train(
         if task:
             weights = update(weights, minibatches, rate)
         seconds, sent, between = exchange()
+        # A synchronous step lasts as long as the slowest worker takes.
         outcome.seconds += times.max() + outlasting(seconds, times.max())
         outcome.computed += times.sum()
         _count(run, seconds, sent, between)
@@ -250,6 +260,7 @@ def all_reduce(run: Run, share: float = 1.0) -> tuple[float, float, float]:
     size = share * run.scenario.model_bytes
     workers, hosts = run.workers, run.network.hosts(run.workers)
     seconds = run.network.all_reduce(workers, size)
+    # A ring all-reduce sends 2 (n - 1) / n messages per worker, 2 (n - 1) in all.
     return seconds, 2 * (workers - 1) * size, 2 * (hosts - 1) * size
 
 
@@ -262,6 +273,7 @@ def _count(run: Run, seconds: float, sent: float, between: float) -> None:
 def _spread(models: Tensor) -> float:
     """Consensus distance divided by the norm of the mean model."""
     mean = models.mean(dim=0)
+    # sqrt(mean_i ||x_i - mean||^2) / ||mean||.
     return float((models - mean).square().sum(dim=1).mean().sqrt() / mean.norm())
 
 
@@ -275,6 +287,7 @@ class EventQueue:
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Schedule an action."""
+        # Simultaneous events run in the order in which they were scheduled.
         heapq.heappush(self._due, (time, next(self._order), action))
 
     def run(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from toolkit.config.fields import NonNegative, Positive, PositiveInt, Settings, Share
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.ssgd import BUCKET_BYTES
 from toolkit.scaling.simulator.tasks import Task
@@ -19,30 +20,22 @@ GIGABIT = 1e9 / 8  # bytes
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(Settings):
     """Hosts with a network card each, and links between the workers of a host."""
 
-    per_host: int = 16
+    per_host: PositiveInt = 16
     """Workers per host; 16 GPUs in the machines of Table I (C25), 8 in those of (B4)."""
-    between: float = 25.0
+    between: Positive = 25.0
     """Gbit/s of a host's network card, each way (C25); 100 in (B4)."""
-    core: float = 0.0
+    core: NonNegative = 0.0
     """Gbit/s of the core network that connects all hosts, where that is less than the sum of their
     cards; 0: no such limit."""
-    inside: float = 300.0
+    inside: Positive = 300.0
     """Gbit/s of a worker to others of its host (C25)."""
-    latency: float = 50e-6
+    latency: NonNegative = 50e-6
     """Seconds of latency between hosts, for any size."""
-    latency_inside: float = 10e-6
+    latency_inside: NonNegative = 10e-6
     """Seconds of latency within a host."""
-
-    def __post_init__(self) -> None:
-        for name in ("per_host", "between", "inside"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
-        for name in ("core", "latency", "latency_inside"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
 
     def host(self, worker: int) -> int:
         """Return the index of a worker's host."""
@@ -187,27 +180,26 @@ class Optimizers:
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class StepTimes(Settings):
     """Computation time of a worker per minibatch."""
 
-    seconds: float = 0.3
+    seconds: Positive = 0.3
     """Mean seconds."""
-    shares: tuple[float, ...] = (1.0,)
+    shares: tuple[NonNegative, ...] = (1.0,)
     """Measured times divided by their mean, from which each step's time is drawn."""
-    spread: float = 0.0
+    spread: NonNegative = 0.0
     """Standard deviation of the workers' mean times, relative to the mean: machines that are not
     equally fast."""
     slow: dict[int, float] = field(default_factory=dict)
     """Worker -> factor by which it is slower still."""
-    backward: float = 2 / 3
+    backward: Share = 2 / 3
     """Share of a step that is the backward pass, which computes twice as much as the forward pass.
     Buckets of gradients are all-reduced meanwhile."""
 
-    def __post_init__(self) -> None:
-        if not self.seconds > 0 or not self.shares or min(self.shares) < 0:
-            raise ValueError("step times need to be above 0")
-        if not 0 <= self.backward <= 1:
-            raise ValueError(f"backward is {self.backward}, needs to be in [0, 1]")
+    def check(self) -> None:
+        """Check that a step takes time."""
+        if not self.shares:
+            raise ValueError("shares has no share of the mean step time")
 
     def means(self, rng: np.random.Generator, workers: int) -> np.ndarray:
         """Return each worker's mean seconds: [N].
@@ -295,14 +287,14 @@ class Outcome:
     """Seconds of communication, summed over the workers; may overlap with computation."""
     sent: float = 0.0
     """Bytes sent, summed over the workers."""
-    between: float = 0.0
+    between: Positive = 0.0
     """Bytes of these sent between hosts."""
     averagings: int = 0
     """Number of averagings of two models, counted at both learners; a node of `hadpsgd` is one
     learner."""
     density: float = math.nan
     """Share of the elements that `gtc` sends per step."""
-    spread: float = math.nan
+    spread: NonNegative = math.nan
     """Consensus distance divided by the norm of the mean model at the end, where models differ."""
     loss: float = math.nan
     accuracy: float = math.nan

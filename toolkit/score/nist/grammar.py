@@ -233,6 +233,7 @@ class Network:
             nodes[end].into.append(len(arcs))
             arcs.append((word, start, end))
 
+        # Thompson's construction: items in a row are joined by nodes, alternatives share both ends.
         def build(items: Items, start: int, end: int) -> None:
             for number, item in enumerate(items, 1):
                 if number < len(items):
@@ -245,13 +246,17 @@ class Network:
                     add(item, start, to)
                 start = to
 
+        # Arc 0, from node 0 to 1, is the beginning; the transcript is between nodes 1 and 2.
         add("", 0, 1)
         build(items, 1, 2)
         stop = 2 if items else 1
         order = _in_order(nodes, arcs)
+        # Arcs in topological order, so that costs of predecessors are known when an arc is reached.
         number = {arc: n for n, arc in enumerate(order)}
         if sum(len(nodes[arcs[arc][1]].into) for arc in order) > _MOST:
             raise GrammarError("too many alternatives in a row: split the utterance")
+        # Compressed rows: predecessors of all arcs one after the other, `first` says where each
+        # arc's begin.
         predecessors = [[number[p] for p in nodes[arcs[arc][1]].into] for arc in order]
         return cls(
             tuple(arcs[arc][0] for arc in order),
@@ -263,6 +268,7 @@ class Network:
 
 def _in_order(nodes: list[_Node], arcs: list[tuple[str, int, int]]) -> list[int]:
     """Return all arcs, those of a node when all arcs into it were visited, first come first."""
+    # Kahn's algorithm: a node is ready when no arc into it is open.
     open_arcs = [len(node.into) for node in nodes]
     order: list[int] = []
     queue = deque([0])
@@ -299,6 +305,7 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
         raise GrammarError("too many words and alternatives to align: split the utterance")
     substitution, gap, optional, diagonal_wins = _COSTS[weights]
     equal = _equal(ref, hyp, grammar)
+    # Price of leaving out each arc: nothing for @, little for an optional word.
     deletions, insertions = (
         np.where(
             _empty(side),
@@ -321,6 +328,7 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
     ends = [
         (cost[a, b], n, a, b) for n, (a, b) in enumerate((a, b) for a in ref.last for b in hyp.last)
     ]
+    # The cheapest pair of last arcs; of equal ones the first, as in sclite.
     _, _, a, b = min(ends)
     return _backtrace(ref, hyp, grammar, equal, back, a, b)
 
@@ -341,10 +349,12 @@ def _backtrace(
     while a > 0 or b > 0:
         before_a, before_b = back[a, b]
         ref_word, hyp_word = ref.words[a], hyp.words[b]
+        # The reference stays: an insertion, or an empty word of the hypothesis.
         if before_a == a:
             if hyp_word != NO_WORD:
                 hyps.append(hyp_word)
                 steps.append(OPTIONAL_INSERTION if grammar.is_optional(hyp_word) else INSERTION)
+        # The hypothesis stays: a deletion, or an empty word of the reference.
         elif before_b == b:
             if ref_word != NO_WORD:
                 refs.append(ref_word)
@@ -365,10 +375,12 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
     """Compare all words of the reference with all of the hypothesis, [A, B]."""
     sides = [[grammar.spoken(word) for word in side.words] for side in (ref, hyp)]
     index = {word: n for n, word in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
+    # Numbers instead of strings: one comparison of arrays for all A x B pairs.
     ids = [np.array([index[word] for word in side]) for side in sides]
     equal = ids[0][:, None] == ids[1][None]
     if grammar.fragments:
         parts = [[is_fragment(word, grammar) for word in side.words] for side in (ref, hyp)]
+        # Only pairs with a fragment need the slow comparison.
         for a, b in np.argwhere(np.array(parts[0])[:, None] | np.array(parts[1])[None]):
             equal[a, b] = _matches(sides[0][a], sides[1][b])
     return equal
@@ -414,6 +426,7 @@ def _fill(
             insertion = deletion = diagonal = never
             ins_b = del_a = sub_a = sub_b = 0
             if b > 0:
+                # Insertion: min over predecessors p of b of cost[a, p] + hyp_gap[b].
                 for p in hyp_before[hyp_first[b] : hyp_first[b + 1]]:
                     if cost[a, p] < insertion:
                         insertion, ins_b = cost[a, p], p
@@ -430,6 +443,7 @@ def _fill(
                             diagonal, sub_a, sub_b = cost[p, q], p, q
                 if not equal[a, b]:
                     diagonal += substitution
+            # The same order of ties as in `toolkit.score.alignment`.
             if (diagonal < insertion and diagonal < deletion) or (
                 diagonal_wins and diagonal <= insertion and diagonal <= deletion
             ):

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,13 +26,12 @@ from toolkit.processes.workers import block_sigint, start_worker, worker_context
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 from toolkit.train.batches import prefetched
+from toolkit.train.config import EvaluatorKind
 from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.errors import TrainingError
 
 logger = logging.getLogger(__name__)
-EvaluatorKind = Literal["swap", "in_place", "resident", "process", "elsewhere"]
-"""Kind of evaluator, see `MachineConfig.evaluator`."""
 BATCHES_AHEAD = 2
 FOLDER = "evaluation"
 POLL = 0.1  # seconds
@@ -285,7 +284,7 @@ class BackgroundEvaluator:
     """Evaluates in the background of a training: `resident`, `process` or `elsewhere`.
 
     Args:
-      kind: see `MachineConfig.evaluator`.
+      kind: see `StatesConfig.evaluator`.
       out: the training's folder.
       evaluation: the evaluation to run; must be picklable if it runs in another process.
       device: device of that process, which uses one thread on a CPU.

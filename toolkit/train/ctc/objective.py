@@ -1,16 +1,13 @@
 """The CTC objective, connectionist temporal classification (A17)."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.processes.devices import to_device
+from toolkit.train.config import LossPer
 from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.specaugment import view_divergence
-
-Weight = Literal["utterances", "labels"]
 
 
 class CtcLoss:
@@ -29,14 +26,16 @@ class CtcLoss:
 
     Args:
       blank: the index of the blank.
-      weight: unit of the mean loss: the utterances of a batch, as with TensorFlow's mean of its
+      loss_per: unit of the mean loss: the utterances of a batch, as with TensorFlow's mean of its
         CTC losses, or their labels, which weights all labels equally.
       consistency: weight of the divergence between two views of an utterance.
     """
 
-    def __init__(self, blank: int, weight: Weight = "utterances", consistency: float = 0.0) -> None:
+    def __init__(
+        self, blank: int, loss_per: LossPer = "utterances", consistency: float = 0.0
+    ) -> None:
         self._blank = blank
-        self._weight = weight
+        self._loss_per = loss_per
         self._consistency = consistency
 
     def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -62,7 +61,7 @@ class CtcLoss:
         )
         counted = possible.float()
         stats = {"utterances": counted.sum(), "excluded": (~possible).sum()}
-        if self._weight == "labels":
+        if self._loss_per == "labels":
             counted = counted * to_device(batch.label_lengths, counted.device)
         weight = counted.sum().clamp(min=1)  # a batch without any alignment has loss 0
         loss = losses.sum()

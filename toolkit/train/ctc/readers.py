@@ -6,19 +6,19 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.storage.files import write_atomically
+from toolkit.train.config import ReaderConfig
 from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.records import Records
 from toolkit.train.errors import TrainingDataError
@@ -30,40 +30,6 @@ BUCKET_BATCHES = 20
 """Number of batches whose utterances are sorted by length together, with `buckets`."""
 NumberedGroup = tuple[tuple[int, int], np.ndarray]
 """(epoch, position in it) of a batch, and its utterance indices."""
-
-
-@dataclass(frozen=True)
-class ReaderConfig:
-    """Batches of whole utterances and the reader processes."""
-
-    batch: int = 24
-    """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
-    readers: int = field(default=8, metadata=NO_EFFECT_ON_RESULTS)
-    """Reader processes (A10: 8 or 16; `toolkit tta readers` finds the number for a machine).
-    0 reads in the training process, in one prefetching thread."""
-    buffer: int = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
-    """Number of batches being read, ready or trained on (A10: 40 or 100), in float16."""
-    pad_to: int | None = None
-    """Frames to which every batch is padded (A8: 1,670), for hardware that needs a fixed shape;
-    None: the length of the batch's longest utterance."""
-    order: Literal["shuffled", "buckets"] = "shuffled"
-    """`shuffled`, or `buckets`: batches of utterances of similar length, in random order, which
-    without `pad_to` avoids most of the padding."""
-    shortest_first: int = 0
-    """Number of first epochs that are sorted from the shortest utterance to the longest (1 in Deep
-    Speech 2; none in the paper)."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "buffer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        for name in ("readers", "shortest_first"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-        if self.pad_to is not None and self.pad_to < 1:
-            raise ValueError(f"pad_to is {self.pad_to}, needs to be at least 1 frame, or none")
-        if self.order not in ("shuffled", "buckets"):
-            raise ValueError(f"order is {self.order!r}, must be 'shuffled' or 'buckets'")
 
 
 @dataclass(frozen=True)
@@ -223,7 +189,7 @@ class RecordSource:
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
         """See `BatchSource`."""
-        return -(-len(self.records) // self._config.batch) // world_size
+        return -(-len(self.records) // self._config.utterances_per_batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
@@ -270,12 +236,12 @@ class RecordSource:
         order = rng.permutation(len(frames))
         if config.order == "shuffled":
             return self._cut(order)
-        bucket = np.arange(len(order)) // (BUCKET_BATCHES * config.batch)
+        bucket = np.arange(len(order)) // (BUCKET_BATCHES * config.utterances_per_batch)
         groups = self._cut(order[np.lexsort((-frames[order], bucket))])
         return [groups[i] for i in rng.permutation(len(groups))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
-        size = self._config.batch
+        size = self._config.utterances_per_batch
         return [order[i : i + size] for i in range(0, len(order), size)]
 
     def _part(self, epoch: int, rank: int, world_size: int) -> "list[NumberedGroup]":

@@ -34,6 +34,7 @@ from toolkit.lang.units import Units, UnitsError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, read_json, reading, validated
+from toolkit.train.config import RecordConfig
 from toolkit.train.corpus import write_excluded
 from toolkit.train.errors import TrainingDataError
 
@@ -51,33 +52,6 @@ RECORDS = "records.json"
 FILES = "files"
 _MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"symbols": [str]}
 EXCLUDED = "excluded.tsv"
-
-
-@dataclass(frozen=True)
-class RecordConfig:
-    """Selection of the utterances, and size of the record files."""
-
-    per_file: int = 64
-    """Utterances per file (A7: 64), the unit of parallel work and of resuming."""
-    max_seconds: float = 16.7
-    """Longer utterances are left out (A6: 16.7, which is 1,670 frames)."""
-    window: int = 11
-    """Receptive field of the model's outputs in frames (A12: 11). An utterance with fewer outputs
-    than CTC needs for its labels is left out."""
-    stride: int = 2
-    """Frames from one output of the model to the next, the subsampling factor (A12: 2)."""
-    max_excluded: float = 0.05
-    """Largest share of utterances left out for another reason than their length; with more,
-    writing fails."""
-
-    def __post_init__(self) -> None:
-        for name in ("per_file", "window", "stride"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if not self.max_seconds > 0:
-            raise ValueError(f"max_seconds is {self.max_seconds}, needs to be above 0")
-        if not 0 <= self.max_excluded <= 1:
-            raise ValueError(f"max_excluded is {self.max_excluded}, needs to be from 0 to 1")
 
 
 class RecordError(ToolkitError):

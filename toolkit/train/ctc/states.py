@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
 from toolkit.train.batches import micro_batches
+from toolkit.train.config import StatesConfig
 from toolkit.train.ctc.evaluation import (
     BackgroundEvaluator,
     EvaluationFolder,
-    EvaluatorKind,
     HeldOutEvaluation,
     Recognition,
     sentences,
@@ -44,33 +44,6 @@ SHOWN = 4
 """Number of utterances of a batch that are recognised in `State.SENTENCES`."""
 BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
 """Context that logs events in the background of a training, such as utilisation."""
-
-
-@dataclass(frozen=True)
-class MachineConfig:
-    """Intervals between the states of a training, and the evaluator."""
-
-    sentences_every: int = 50
-    """Iterations between two recognitions of training sentences; 50 (A22)."""
-    checkpoint_every: int = 250
-    """Iterations between two checkpoints; 250 (A22). There is one at the end of every epoch as
-    well, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
-    Asynchronous methods (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints at ends of epochs only,
-    except with delay by one."""
-    evaluator: EvaluatorKind = "swap"
-    """Evaluator of an epoch (A22, A23). `swap`: this process, after the training model on the
-    device was swapped for the evaluation model. `in_place`: this process, with the training model
-    itself. The others evaluate while training continues. `resident`: one process for the whole
-    training. `process`: a new process for each epoch. `elsewhere`: `toolkit ctc evaluate` on the
-    same run directory, such as on another machine with the same storage."""
-
-    def __post_init__(self) -> None:
-        for name in ("sentences_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
-        if self.evaluator not in get_args(EvaluatorKind):
-            known = ", ".join(get_args(EvaluatorKind))
-            raise ValueError(f"evaluator is {self.evaluator!r}, needs to be one of {known}")
 
 
 class State(Enum):
@@ -119,7 +92,7 @@ class Machine:
       config: intervals and evaluator.
     """
 
-    def __init__(self, config: MachineConfig) -> None:
+    def __init__(self, config: StatesConfig) -> None:
         self._config = config
         self._saved = -1  # iterations at the newest checkpoint
         self.step = 0
@@ -204,7 +177,7 @@ class TrainingStates(Callback):
 
     def __init__(
         self,
-        config: MachineConfig,
+        config: StatesConfig,
         log_every: int,
         log: RunLogWriter,
         created: Created,

@@ -2,73 +2,30 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
-from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.strategy import BatchSource, Strategy, make_strategy
 from toolkit.processes import ranks
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
-from toolkit.train.config import OptimizerName, TrainerConfig
+from toolkit.train.config import (
+    CtcTrainingConfig,
+)
 from toolkit.train.ctc.evaluation import HeldOutEvaluation, Recognition
-from toolkit.train.ctc.objective import CtcLoss, Weight
+from toolkit.train.ctc.objective import CtcLoss
 from toolkit.train.ctc.readers import CtcBatch
-from toolkit.train.ctc.states import BackgroundLogging, MachineConfig, TrainingStates
+from toolkit.train.ctc.states import BackgroundLogging, TrainingStates
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress
 from toolkit.train.runlog import RUN_LOG, Created, RunLogWriter, read_run_log
-from toolkit.train.specaugment import (
-    EDGES,
-    MaskedUtterances,
-    UtteranceMaskConfig,
-    check_consistency,
-)
+from toolkit.train.specaugment import EDGES, MaskedUtterances
 from toolkit.train.trainer import fit
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CtcTrainingConfig(TrainerConfig):
-    """Training with CTC; the defaults are the paper's, where it gives them."""
-
-    epochs: int = 50
-    """Passes over the data; the paper trained for 3,400 minutes (A35)."""
-    optimizer: OptimizerName = "adadelta"
-    """AdaDelta (A18), by default with torch's constants and learning rate; see `TrainerConfig`."""
-    initial_rate: float | None = None
-    """Learning rate after the warm-up; None: the library's default for the optimizer."""
-    final_rate: float | None = None
-    """Learning rate of the last step; None: the same as the first."""
-    max_gradient_norm: float = 100.0
-    """Gradient clipping: larger norms (of the mean loss, see `weight`) are scaled down to this."""
-    model: CtcConfig = field(default_factory=CtcConfig)
-    """The network; its input and output sizes are taken from the data and the units."""
-    weight: Weight = "utterances"
-    """Divisor of a batch's loss: its number of utterances, or of their labels."""
-    machine: MachineConfig = MachineConfig()
-    """Intervals of sentence generation and checkpoints, and the evaluator (A22, A23)."""
-    masks: UtteranceMaskConfig = UtteranceMaskConfig()
-    """SpecAugment masks on the training batches; none by default, as in the paper."""
-    consistency: float = 0.0
-    """Weight of CR-CTC's regularisation: the outputs for two differently masked views of an
-    utterance should agree; 0.2 in its paper. It needs masks and doubles the computation of a step.
-    0: one view."""
-    log_every: int = 10
-    """Iterations between two `step` events (loss, throughput) of the run log (A27, A35, A37); each
-    epoch ends with one as well."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.weight not in get_args(Weight):
-            raise ValueError(f"weight is {self.weight!r}, needs to be utterances or labels")
-        check_consistency(self.consistency, self.masks.active)
-        if self.log_every < 1:
-            raise ValueError(f"log_every is {self.log_every}, needs to be at least 1")
 
 
 def train_ctc(
@@ -132,13 +89,13 @@ def train_ctc(
     model = make_model(replace(config.model, **sizes))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info("%.1f M parameters, %d units", parameters / 1e6, recognition.units.size)
-    loss = CtcLoss(recognition.units.blank, config.weight, config.consistency)
-    if config.masks.active:
+    loss = CtcLoss(recognition.units.blank, config.loss_per, config.consistency)
+    if config.specaugment.active:
         views = 2 if config.consistency else 1
-        data = MaskedUtterances(data, config.masks, config.seed, views, edges)
+        data = MaskedUtterances(data, config.specaugment, config.seed, views, edges)
     world_size = strategy.world_size
     states = TrainingStates(
-        config.machine,
+        config.states,
         config.log_every,
         log,
         Created(0.0, parameters, batch * world_size * config.accumulate, world_size, about),

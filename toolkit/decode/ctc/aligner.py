@@ -15,9 +15,7 @@ from toolkit.decode.bundle import UNITS
 from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.features.stream import extract_file
 from toolkit.hmm.transforms import FmllrStatistics
-from toolkit.lang.letters import LetterNormaliser
-from toolkit.lang.policy import TextPolicy
-from toolkit.lang.text import Normaliser
+from toolkit.lang.policy import EnglishRules, LetterRules, TextPolicy
 from toolkit.lang.units import Characters, Units, load_units
 
 
@@ -97,4 +95,4 @@ def _policy(bundle: Path) -> TextPolicy:
 def _guessed_policy(units: Units) -> TextPolicy:
     """The policy for units that name none: English for English's 30 symbols (A16)."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
-    return TextPolicy(Normaliser.id if english else LetterNormaliser.id)
+    return TextPolicy(EnglishRules.id if english else LetterRules.id)

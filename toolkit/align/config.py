@@ -1,0 +1,153 @@
+"""Settings of forced alignment and GMM training."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from toolkit.config.fields import (
+    NonNegative,
+    NumClasses,
+    NumEpochs,
+    Positive,
+    PositiveInt,
+    Range,
+    Settings,
+    Share,
+)
+from toolkit.fsa.config import Beam
+from toolkit.hmm.config import TreeConfig
+
+
+@dataclass(frozen=True)
+class AlignConfig(Settings):
+    """The search for the best path through a transcript."""
+
+    acoustic_scale: Positive = 0.1
+    """Factor on log-likelihoods; Kaldi's default for alignment."""
+    beam: Positive = 10.0
+    """First search beam, in scaled log units."""
+    retries: tuple[Positive, ...] = (4.0, 16.0)
+    """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
+    max_active: Annotated[int, Range(2, 10_000_000)] = 2000
+    """Of the first beam, see `toolkit.fsa.config.Beam`."""
+
+    def check(self) -> None:
+        """Check that the beams are valid."""
+        self.beams()
+
+    def beams(self) -> list[Beam]:
+        """The beams to try, in order."""
+        first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
+        return first.with_retries(self.retries)
+
+
+@dataclass(frozen=True)
+class LongConfig(Settings):
+    """How a long recording is cut into windows; frames are 10 ms."""
+
+    search: AlignConfig = AlignConfig()
+    """The search within a window."""
+    window: PositiveInt = 6000
+    """Frames of a window; recordings up to a quarter longer are aligned in one piece."""
+    longest: PositiveInt = 18000
+    """Frames to which a window may grow when it holds too little speech for a reliable cut."""
+    margin: PositiveInt = 400
+    """Frames of speech that must follow in a window for the path before them to be accepted."""
+
+    def check(self) -> None:
+        """Check the lengths of windows against each other."""
+        if not 2 * self.margin < self.window <= self.longest:
+            raise ValueError(
+                f"need 2 * margin < window <= longest, not {self.margin}, {self.window} and"
+                f" {self.longest}"
+            )
+
+
+@dataclass(frozen=True)
+class EmConfig(Settings):
+    """EM iterations; the defaults are those of Kaldi's train_deltas.sh."""
+
+    iterations: PositiveInt = 35
+    """EM iterations (Kaldi: 35, monophones 40)."""
+    realign: tuple[int, ...] = (10, 20, 30)
+    """Iterations, counted from 1, that begin with a new Viterbi alignment."""
+    gaussians: NumClasses = 10_000
+    """Gaussians of all pdfs together in the end."""
+    grow_until: PositiveInt = 25
+    """The iteration that splits Gaussians last."""
+    min_occupancy: NonNegative = 10.0
+    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than
+    twice as many is not split."""
+    align: AlignConfig = AlignConfig()
+    """The search of the alignments."""
+    max_failed: Share = 0.2
+    """Share of utterances without an alignment at which training stops."""
+
+    def check(self) -> None:
+        """Check that Gaussians are split within the iterations."""
+        if self.grow_until > self.iterations:
+            raise ValueError(
+                f"grow_until is {self.grow_until}, must be at most iterations ({self.iterations})"
+            )
+
+
+@dataclass(frozen=True)
+class MonophoneConfig(Settings):
+    """Kaldi's train_mono.sh, with its values as defaults."""
+
+    em: EmConfig = EmConfig(
+        iterations=40,
+        realign=(*range(1, 11), *range(12, 21, 2), 23, 26, 29, 32, 35, 38),
+        gaussians=1000,
+        grow_until=30,
+        min_occupancy=3.0,
+    )
+    """The EM schedule (Kaldi's)."""
+    max_utterances: PositiveInt = 2000
+    """Train on this many utterances at most, those of the fewest words. Kaldi's recipes take those
+    of the fewest frames (subset_data_dir.sh --shortest)."""
+
+
+@dataclass(frozen=True)
+class TriphoneConfig(Settings):
+    """Kaldi's train_deltas.sh."""
+
+    tree: TreeConfig = TreeConfig()
+    """The phonetic decision tree."""
+    em: EmConfig = EmConfig()
+    """The EM schedule."""
+
+
+@dataclass(frozen=True)
+class LdaMlltConfig(TriphoneConfig):
+    """Kaldi's train_lda_mllt.sh; splicing and dimension as in C4."""
+
+    em: EmConfig = EmConfig(gaussians=15_000)
+    """The EM schedule."""
+    splice: Annotated[int, Range(0, 1000)] = 3
+    """Frames on either side that LDA sees (Kaldi: 4 of 13 cepstra; here of 39 with deltas, C4)."""
+    dimension: Annotated[int, Range(1, 10_000)] = 40
+    """Dimensions that LDA keeps (C4)."""
+    mllt: tuple[int, ...] = (2, 4, 6, 12)
+    """Iterations that begin with a new MLLT matrix (Kaldi's list)."""
+
+
+@dataclass(frozen=True)
+class SatConfig(TriphoneConfig):
+    """Kaldi's train_sat.sh."""
+
+    em: EmConfig = EmConfig(gaussians=15_000)
+    """The EM schedule."""
+    fmllr: tuple[int, ...] = (2, 4, 6, 12)
+    """Iterations that begin with new speaker transforms (Kaldi's list)."""
+
+
+@dataclass(frozen=True)
+class CorpusAlignConfig(Settings):
+    """Alignment of a whole corpus."""
+
+    search: AlignConfig = AlignConfig()
+    """The search of one utterance."""
+    max_failed: Share = 0.1
+    """Share of failed utterances above which the corpus counts as unusable."""
+    rounds: NumEpochs = 0
+    """Rounds of realignment with the trained network, each followed by a new training (C4)."""

@@ -1,0 +1,103 @@
+"""Settings of searches, rescoring, phone language models and sequence criteria."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from toolkit.config.fields import (
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
+    Settings,
+)
+
+MAX_ACTIVE = 2**31 - 1
+"""The most states per frame that the kernels count."""
+
+
+@dataclass(frozen=True)
+class Beam(Settings):
+    """How much of the search space is kept."""
+
+    search: Positive = 15.0
+    """Score below the best partial path at which a path is dropped, in scaled log units."""
+    output: Positive = 6.0
+    """Score below the best path within which the lattice keeps alternatives."""
+    min_active: PositiveInt = 30
+    """States per frame below which the beam widens by a quarter with every frame."""
+    max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 4000
+    """States per frame beyond which the beam narrows by a fifth with every frame, until there are
+    fewer: a frame may keep some more."""
+
+    def check(self) -> None:
+        """Check what several fields need together."""
+        if math.isinf(self.search):
+            raise ValueError("search is infinite, which max_active could not narrow; try 100")
+        if not self.min_active < self.max_active:
+            raise ValueError(
+                f"min_active is {self.min_active}, must be below max_active ({self.max_active})"
+            )
+
+    def widened(self, factor: float) -> "Beam":
+        """The same beam, `factor` times as wide: for a second try; its numbers are kept valid."""
+        min_active = min(max(int(self.min_active * factor), 1), MAX_ACTIVE - 1)
+        max_active = min(max(int(self.max_active * factor), min_active + 1), MAX_ACTIVE)
+        return Beam(self.search * factor, self.output, min_active, max_active)
+
+    def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
+        """This beam, then the same widened by each of `factors`.
+
+        Raises:
+          ValueError: a factor that is not positive and finite.
+        """
+        factors = tuple(factors)
+        if not all(0 < factor < math.inf for factor in factors):
+            raise ValueError(f"retries are {factors}, need to be positive factors")
+        return [self, *(self.widened(factor) for factor in factors)]
+
+
+@dataclass(frozen=True)
+class RescoreLimits(Settings):
+    """Bounds on the work and memory of rescoring a lattice."""
+
+    beam: Positive = 10.0
+    """Score below the best path at which a path is dropped, in the lattice's scaled log units;
+    paths are scored by the new model up to the last word that is known and by the old one from
+    there on. Word penalties that are tried later find more to choose from in a wider one."""
+    max_active: PositiveInt = 4000
+    """Pairs of lattice state and language model state kept per frame at most."""
+
+
+@dataclass(frozen=True)
+class PhoneNgramConfig(Settings):
+    """The order of the phone n-gram and its number of states."""
+
+    order: Annotated[int, Range(2, 100)] = 4
+    """Longest n-grams; those one shorter are all kept (Kaldi: 4, and all 3-grams)."""
+    extra_states: NonNegativeInt = 2000
+    """Histories of `order` - 1 phones that are kept as states of their own: those that predict
+    most better than their shorter ones (Kaldi: 2,000)."""
+
+
+@dataclass(frozen=True)
+class Criterion(Settings):
+    """What is maximised, and how a lattice's scores are weighed."""
+
+    kind: Literal["smbr", "mpfe", "mmi"] = "smbr"
+    """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
+    counted by frames, as Kaldi's networks are trained); `mmi`: the reference's log posterior."""
+    acoustic_scale: Positive = 0.3
+    """Factor kappa on log-likelihoods. Kaldi has 0.1 for 100 frames per second; at 33 the scale
+    that decodes best is about three times that, and training wants the same."""
+    lm_scale: NonNegative = 1.0
+    """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
+    one_silence_class: bool = True
+    """`smbr`, `mpfe`: any silence pdf is right in a silent frame; otherwise no frame of silence
+    counts, in which case deletions cost nothing and WER can explode (Kaldi's train_mpe.sh)."""
+    boost: NonNegative = 0.0
+    """`mmi`: added to the score of every frame of speech with a wrong phone (Kaldi: 0 or 0.1)."""
+    drop_frames: bool = True
+    """`mmi`: no gradient from frames whose reference the lattice lacks."""

@@ -1,0 +1,31 @@
+"""Settings of phonetic decision trees."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from toolkit.config.fields import NonNegative, NumClasses, PositiveInt, Settings
+
+
+@dataclass(frozen=True)
+class TreeConfig(Settings):
+    """How a phonetic decision tree is built, and when it stops growing."""
+
+    max_leaves: NumClasses = 2000
+    """Leaves of all roots together at which splitting stops; clustering then leaves fewer pdfs.
+    The paper has 3,183 senones from 7,000 h (C3)."""
+    min_gain: NonNegative = 300.0
+    """Log-likelihood, in nats, that a split must gain (Kaldi's --thresh)."""
+    min_frames: PositiveInt = 50
+    """Frames that each side of a split must have; Kaldi has no such limit."""
+    cluster_threshold: NonNegative | None = None
+    """After splitting, leaves of one root are merged as long as that loses less log-likelihood
+    than this, in nats. None: less than the split that gained least (Kaldi's default); 0: never."""
+    context: tuple[Literal["left", "right"], ...] = ("left", "right")
+    """The neighbours that questions are about; ("left",) ties left biphones."""
+    questions: Path | None = None
+    """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
+    extra_questions: Path | None = None
+    """Sets of phones that are asked besides those from the data (Kaldi's extra_questions.txt)."""
+    roots: Path | None = None
+    """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""
