@@ -1,3 +1,5 @@
+"""The page of a run: what it shows of finished and damaged runs, grids, provenance."""
+
 import base64
 import io
 import json
@@ -13,10 +15,14 @@ import soundfile
 from click.testing import CliRunner
 
 from tests.browser import needs_browser, shown
+from tests.markers import attempt
+from tests.report.conftest import marker
 from toolkit import cli
 from toolkit.report.config import ReportConfig
-from toolkit.report.run_folder import ReportError
-from toolkit.report.run_page import write_report
+from toolkit.report.run_data import StageView, stage_table
+from toolkit.report.run_folder import ReportError, RunFolder
+from toolkit.report.run_page import commands_table, weight_grids, write_report
+from toolkit.stages.marker import CodeVersion
 
 SECTIONS = [
     "results",
@@ -388,3 +394,96 @@ def test_the_page_does_not_wait_for_a_pipe(finished, tmp_path, name):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "provenance" in Parsed(page).sections
     assert "not a regular file" in page
+
+
+@pytest.fixture
+def write(tmp_path):
+    (tmp_path / "stages").mkdir()
+
+    def written(system, head, rows, chosen, name="tuned.json"):
+        folder = tmp_path / "decode" / system
+        folder.mkdir(parents=True)
+        lines = ["\t".join(head.split()), *("\t".join(row.split()) for row in rows)]
+        (folder / "grid.tsv").write_text("".join(f"{line}\n" for line in lines))
+        (folder / name).write_text(json.dumps(chosen))
+        return RunFolder.open(tmp_path)
+
+    return written
+
+
+def cells(html):
+    return re.findall(r'<td( class="chosen")? style="--shade:\d+%">([\d.]+)</td>', html)
+
+
+def test_two_weights(write):
+    head = "acoustic_scale word_penalty errors words wer search_scale"
+    rows = ["0.1 0 3 10 30.00 0.1", "0.1 -1 2 10 20.00 0.1", "0.2 0 4 10 40.00 0.1"]
+    run = write("mono", head, rows, {"acoustic_scale": 0.1, "word_penalty": -1.0})
+    html = weight_grids(run)
+    assert [(bool(chosen), wer) for chosen, wer in cells(html)] == [
+        (True, "20.00"),
+        (False, "30.00"),
+        (False, "40.00"),
+    ]
+    assert "<td></td>" in html  # 0.2 with -1 was not tried
+    assert "Lowest over" not in html
+
+
+def test_of_three_weights_the_lowest_over_the_third(write):
+    head = "neural acoustic_scale word_penalty errors words wer search_scale"
+    rows = ["0 0.2 -1 3 10 30.00 1", "0 0.2 0 2 10 20.00 1", "1 0.2 0 5 10 50.00 1"]
+    chosen = {"neural": 0.0, "acoustic_scale": 0.2, "word_penalty": 0.0}
+    html = weight_grids(write("lstm_lm", head, rows, chosen, "weights.json"))
+    assert [(bool(chosen), wer) for chosen, wer in cells(html)] == [
+        (True, "20.00"),
+        (False, "50.00"),
+    ]
+    assert "Lowest over word penalty" in html
+
+
+def test_a_combination_has_a_rule_and_a_weight_for_each_system(write):
+    head = "rule sat lstm errors words wer"
+    rows = ["mbr 1 0 3 10 30.00", "mbr 0.5 0.5 2 10 20.00", "best 0.5 0.5 1 10 10.00"]
+    chosen = {"rule": "best", "weights": {"sat": 0.5, "lstm": 0.5}}
+    html = weight_grids(write("combined", head, rows, chosen))
+    assert [(bool(chosen), wer) for chosen, wer in cells(html)] == [
+        (False, "20.00"),
+        (False, "30.00"),
+        (True, "10.00"),
+    ]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_are_in_the_order_of_their_values(write, turned):
+    scales, penalties = ["0.7", "1", "10", "0.576471"], ["0", "-2", "2", "-1"]
+    head, first, second = "acoustic_scale word_penalty", scales, penalties
+    if turned:
+        head, first, second = "word_penalty acoustic_scale", penalties, scales
+    rows = [f"{a} {b} 1 10 10.00" for a in first for b in second]
+    html = weight_grids(write("mono", f"{head} errors words wer", rows, {}))
+    down = re.findall(r'<th scope="row">(.*?)</th>', html)
+    across = re.findall(r'<th scope="col">(.*?)</th>', html)
+    wanted = [["0.576471", "0.7", "1", "10"], ["-2", "-1", "0", "2"]]
+    assert [down, across] == (wanted[::-1] if turned else wanted)
+
+
+def test_a_stage_shows_the_commits_of_all_its_attempts():
+    made = marker(3, "Train")
+    codes = [
+        CodeVersion(letter and letter * 40, letter == "b", "", {}) for letter in (*"aabb", None)
+    ]
+    made.provenance.attempts[:] = [attempt(code) for code in codes]
+    cells = commands_table([StageView(3, "Train", "done", marker=made)]).rows[0].cells
+    assert cells[2].text == "aaaaaaaaaaaa, bbbbbbbbbbbb with local changes, unknown"
+
+
+def test_the_table_of_stages_has_their_memory():
+    sizes = {1: 300 << 20, 2: 3 << 30, 3: 0}
+    views = [
+        StageView(n, "Train", "done", marker=marker(n, "Train", peak_bytes=size))
+        for n, size in sizes.items()
+    ]
+    shown = stage_table(views)
+    assert "<td>300 MiB</td>" in shown
+    assert "<td>3.0 GiB</td>" in shown
+    assert shown.count("<td></td>") == 1

@@ -508,6 +508,7 @@ def worst_alignments(
     topology = Topology.load(run.root / aligner / "topology.json")
     store = AlignmentStore(run.root / ALIGNMENT_DIR)
     likelihoods = {row["utterance"]: float(row["log_likelihood_per_frame"]) for row in rows}
+    # Utterances that could not be aligned have no likelihood.
     aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
     # An id may be in other splits too; the first is that of training, which is aligned.
     of_split = {id: split for split in reversed(splits) for id in split.utterances}

@@ -42,6 +42,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # 1234567 as 1,234,567.
     environment.filters["thousands"] = "{:,}".format
     return environment
 

@@ -105,6 +105,7 @@ def _stage_view(
     title = marker.title if marker else titles.get(number, "")
     seconds_done = marker.seconds if marker else 0.0
     failure = (run.text(run.directory.failure(number)) or "") if number in failed else ""
+    # A failure counts until the stage, or a later one, has been run again.
     if number in failed and not (marker and _passed_over(failure, number, markers)):
         return StageView(
             number,
@@ -158,12 +159,14 @@ def _differs(name: str, read: Content, output: str, current: Content) -> bool:
     """Whether the content that a stage has read differs from the output that is there now."""
     if name == output:
         return read.digest != current.digest
+    # The input is a file or folder inside the output ...
     if name.startswith(f"{output}/"):
         inside = name.removeprefix(f"{output}/")
         if not read.files:
             return current.files.get(inside) != read.digest
         digests = {file: d for file, d in current.files.items() if file.startswith(f"{inside}/")}
         return digests != {f"{inside}/{file}": digest for file, digest in read.files.items()}
+    # ... or the output is inside the folder that was read.
     inside = output.removeprefix(f"{name}/")
     if not current.files:
         return read.files.get(inside) != current.digest

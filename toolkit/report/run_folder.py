@@ -161,6 +161,7 @@ def find_runs(folder: Path) -> list[Run]:
             if path.is_symlink():
                 linked += [path] if _is_run(path) else filter(_is_run, _folders_in(path))
     real_paths = {os.path.realpath(path) for path in roots}
+    # Of several links to a run the one nearest to the folder counts.
     for path in sorted(linked, key=lambda path: (len(path.parts), path)):
         if (real := os.path.realpath(path)) not in real_paths:
             real_paths.add(real)

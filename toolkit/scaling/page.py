@@ -252,6 +252,7 @@ def write_studies(
     results = Results()
     with one_thread():
         shares = measured_shares()
+        # Only these studies train the small network on frames.
         task = make_task(run) if {"table1", "frontier", "later"} & {*studies} else None
         if task and "table1" in studies:
             results.table1(*_table1_results(table1_settings, task, run is None, shares, report))

@@ -447,6 +447,7 @@ class Frontier:
 
     def batches(self) -> list[int]:
         """List the batch sizes tried."""
+        # 1, 1.5, 2, 3, 4, 6, ...: powers of two and what lies between.
         sizes, batch, factors = [], self.first, cycle([(3, 2), (4, 3)])
         while batch <= self.largest:
             sizes.append(batch)

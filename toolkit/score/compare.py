@@ -80,6 +80,7 @@ class Comparison:
     @cached_property
     def utterances(self) -> tuple[int, int, int]:
         """Numbers of utterances in which the second system has fewer, as many, and more errors."""
+        # Both scores have the same references in the same order.
         utterance_pairs = zip(self.first.utterances, self.second.utterances, strict=True)
         signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in utterance_pairs)
         return signs[-1], signs[0], signs[1]

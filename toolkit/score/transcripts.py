@@ -46,6 +46,7 @@ _OF_A_HYPOTHESIS = "pred_text"
 """Where NeMo's manifests have what was recognised; `text` is the reference."""
 
 
+# Surrogates, which JSON can write alone and UTF-8 cannot.
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PARTS = ("segments", "transcription")
 """Where Whisper, WhisperX and whisper.cpp have the parts of a recording."""
@@ -92,6 +93,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
     speakers: dict[str, str] = {}
     parts: set[str] = set()
     records = list(_records(path, side))
+    # NeMo writes `pred_text` beside the reference's `text`, but not of recordings that failed.
     recognised = any(record.key == _OF_A_HYPOTHESIS for _, record in records)
     for place, record in _named_apart(records):
         id, text, speaker, part, *_ = record
@@ -122,6 +124,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
 
 def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
     """Yield (place in the file, record)."""
+    # Other JSON files may have a record per line as well: then parsing the whole fails.
     by_line = Path(path).name.removesuffix(".gz").endswith(".jsonl")
     parsed = None
     if not by_line:
@@ -137,6 +140,7 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
                 place = f"{path}:{number}"
                 yield place, _record(place, _parsed(place, line), side)
         return
+    # Whisper's file of one recording, which it names only by the file's name.
     if isinstance(parsed, dict) and any(isinstance(parsed.get(key), list) for key in _PARTS):
         if _id_key(parsed) is None:
             parsed = {"file": Path(path).name.removesuffix(".gz"), **parsed}
@@ -168,6 +172,7 @@ def _has_records_in_lines(path: Path) -> bool:
 
 def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, _Record]]:
     """Give records whose files have the same name longer ids."""
+    # `a/x.wav` and `b/x.wav` have the same name: their ids become paths.
     id_counts = Counter(record.id for _, record in records if record.place is not None)
     for place, record in records:
         if record.place is not None and id_counts[record.id] > 1 and not record.part:
@@ -592,6 +597,7 @@ def _ctm_texts(path: Path) -> dict[str, str]:
                 f"{path}: {entry.recording!r} has the channels {channels[entry.recording]} and "
                 f"{entry.channel}: score recordings of several channels against an STM file"
             )
+    # A stable sort: words that begin together stay in the file's order.
     entries.sort(key=lambda entry: (entry.recording, entry.start))
     return {
         utterance: " ".join(entry.text for entry in group)
@@ -603,6 +609,7 @@ def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
     filled = [(number, line) for number, line in lines if split_words(line)]
     if is_recogs([line for _, line in filled]):
         return "icefall"
+    # Comments of trn files.
     spoken = [line for _, line in filled if not line.startswith(";;")]
     if spoken and all(_TRN.match(line) for line in spoken):
         return "trn"

@@ -222,6 +222,7 @@ class Score:
         if not self.errors:
             remarks.append(
                 "without any error the bootstrap finds no variance: if errors were independent, "
+                # The rule of three: no event in n trials bounds its probability by 3 / n.
                 f"the rate would be below {min(100.0, 300 / self.ref_units):.3g} % with 95 % "
                 "confidence"
             )
@@ -234,6 +235,7 @@ class Score:
         the counts when hypotheses are missing. With `interval` it ends in the confidence interval.
         """
         name = "%WER" if self.unit == "word" else "%CER"
+        # The format of compute-wer, which scripts parse.
         partial = " [PARTIAL]" if self.missing else ""
         between = f" {self.interval}" if interval and self.interval else ""
         wrong, number = self.wrong_utterances, len(self.utterances)
@@ -319,6 +321,7 @@ def score(
     ref_given = [refs[utterance] for utterance in ids]
     hyp_given = [hyps.get(utterance, "") for utterance in ids]
     try:
+        # All texts at once: the aligner may compare in parallel or in a compiled kernel.
         aligned = aligner(ids, ref_given, hyp_given, unit, weights, normalise or str)
     except MemoryError as error:
         longest = max(range(len(ids)), key=lambda n: len(ref_given[n]) * len(hyp_given[n]))

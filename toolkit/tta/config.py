@@ -61,6 +61,7 @@ def time_to_accuracy(
       Seconds, None if the target was never reached (NA in the paper).
     """
     for end in range(epochs, len(rates) + 1):
+        # The median of e epochs: one lucky epoch does not count as reached.
         if statistics.median(rates[end - epochs : end]) <= target:
             return seconds[end - 1]
     return None
@@ -83,6 +84,7 @@ def mlperf(times: Sequence[float | None]) -> float | None:
     """
     if len(times) < FEWEST_RUNS:
         return None
+    # A run that did not reach the target is the worst, which the rule leaves out.
     middle_times = sorted(math.inf if time is None else time for time in times)[1:-1]
     mean = statistics.fmean(middle_times)
     return mean if math.isfinite(mean) else None

@@ -126,6 +126,7 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
     charts = []
     for colour, platform, run in numbered:
         ends, rates = run.throughput
+        # A step is drawn as a horizontal line from the end of the step before to its own end.
         begins = np.concatenate([[0.0], ends])[:-1]
         charts.append(
             Chart(
@@ -164,6 +165,7 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
         return ""
     several = samples.gpus.shape[1]
     series = [Series("processors, training", samples.seconds, 100 * samples.cpu, colour)]
+    # The log has both the training's and the machine's use of the processors.
     if not np.array_equal(samples.cpu, samples.machine):
         everything = 100 * samples.machine
         contrast = CONTRAST[colour % len(CONTRAST)]
@@ -172,6 +174,7 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
         Series(f"device {n}", samples.seconds, 100 * samples.gpus[:, n], 4 + n, True)
         for n in range(several)
     ]
+    # In the window's clock; pauses outside the window are left out.
     pauses = [band for band in _shifted(paused, samples.began) if band.end > 0]
     pauses = [band for band in pauses if band.begin < samples.seconds[-1]]
     spans = phases(samples)
@@ -363,6 +366,7 @@ def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Bl
 def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most: int) -> Markup:
     """Draw chains of boxes below each other, each under its title."""
     parts, y = [], 0.0
+    # Width of a box: `most` boxes and the gaps between them fill a row.
     box = (width - BOX_GAP * (most - 1)) / most
     for title, blocks in chains.items():
         parts.append(f'<text class="label small" x="0" y="{y + 12:g}">{escape(title)}</text>')
@@ -453,6 +457,7 @@ def panels(
 
     Each cepstral coefficient has its own scale, as the first one would dominate the others.
     """
+    # [T, 13] each coefficient with mean 0 and deviation 1.
     scaled = (cepstra - cepstra.mean(axis=0)) / np.maximum(cepstra.std(axis=0), 1e-9)
     images = [_png(mel), _png(np.clip(scaled, -2.5, 2.5))]
     labels = [f"{mel.shape[1]} log-mel energies", f"{cepstra.shape[1]} MFCC"]
@@ -499,6 +504,7 @@ def _panels_svg(
 
 def _wave(samples: np.ndarray, top: float, inside: float) -> str:
     """Draw the envelope of the samples: minimum and maximum of each pixel."""
+    # One part of the samples for each pixel.
     columns = np.array_split(samples, min(len(samples), int(inside)))
     scale = PANEL_HEIGHT / 2 / max(float(np.abs(samples).max()), 1e-9)
     middle = top + PANEL_HEIGHT / 2
@@ -513,6 +519,7 @@ def _png(values: np.ndarray) -> str:
     from matplotlib.image import imsave
 
     file = io.BytesIO()
+    # A few outliers would make the image dark.
     low, high = np.percentile(values, [2, 99.5])
     imsave(file, values.T[::-1], cmap="magma", vmin=low, vmax=max(high, low + 1e-9), format="png")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

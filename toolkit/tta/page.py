@@ -47,6 +47,7 @@ def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> Markup:
         for target in config.targets
         if any(platform.tta(*target, config.epochs) is not None for platform in platforms)
     ]
+    # CER before WER; of each the lowest rate.
     hardest = max(reached, key=lambda target: (target[0] == "cer", -target[1]), default=None)
     return macros("parts.html").cards(
         _result_card(platform, n, hardest, config) for n, platform in enumerate(platforms)
@@ -118,6 +119,7 @@ def _topology(machine: dict[str, Any]) -> Markup:
     devices = machine.get("devices") or []
     if not devices:
         return Markup("")
+    # 46 pixels for each device; the processor's two boxes need 104.
     height = max(104, 46 * len(devices))
     middle = height / 2
     parts = [

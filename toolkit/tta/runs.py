@@ -81,6 +81,8 @@ class TrainingRun:
         if not self.steps:
             return np.zeros(0), np.zeros(0)
         losses = np.array([step.loss for step in self.steps])
+        # "nearest" repeats the first and the last loss beyond the ends, so that the ends are not
+        # pulled to 0.
         smooth = gaussian_filter1d(losses, min(sigma, len(losses) / 20), mode="nearest")
         return np.array([step.seconds for step in self.steps]), smooth
 
@@ -89,6 +91,7 @@ class TrainingRun:
         """Time and utterances per second of each step, other states before it included (A37)."""
         ends = np.array([step.seconds for step in self.steps])
         examples = np.array([step.examples for step in self.steps], dtype=float)
+        # Time since the step before: waiting for data, evaluation and swaps count (A37).
         passed = np.diff(ends, prepend=0.0)
         return ends, examples / np.maximum(passed, 1e-9)
 
@@ -104,6 +107,7 @@ class TrainingRun:
         """
         ends, rates = self.throughput
         swaps = [swap.seconds for swap in self.log.of(Swapped) if swap.to == "training"]
+        # The first step that ends after a swap holds its time.
         hit = np.unique(np.searchsorted(ends, swaps))
         hit = hit[hit < len(rates)]
         between = np.delete(rates, hit)
@@ -119,6 +123,7 @@ class TrainingRun:
         seconds_by_state["training"] = sum(step.seconds_in_step for step in self.steps)
         for name, kind in (("sentences", Sentences), ("saving", Saved), ("swapping", Swapped)):
             seconds_by_state[name] = sum(event.duration for event in self.log.of(kind))
+        # Only the time that training waits: an evaluation elsewhere costs none.
         seconds_by_state["evaluating"] = sum(event.waited for event in self.evaluations)
         seconds_by_state[STATES[-1]] = max(0.0, self.log.seconds - sum(seconds_by_state.values()))
         return seconds_by_state
@@ -179,6 +184,7 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
       TrainingError: a log cannot be read.
     """
     grouped: dict[str, list[TrainingRun]] = {}
+    # A run that is given twice would make a median look safer than it is.
     folders = set()
     for argument in runs:
         name, folder = name_and_folder(argument)

@@ -99,6 +99,7 @@ def minutes(value: float | None) -> str:
 def duration(seconds: float) -> str:
     """Format a time in a suitable unit: 48 s, 12.5 min, 3.2 h, 2.4 d."""
     for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        # 80 s rather than 1.3 min: the smaller unit up to one and a half of the larger.
         if seconds >= 1.5 * unit:
             return f"{seconds / unit:.1f} {name}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -209,6 +209,7 @@ class StepTimes(Settings):
         """
         if workers == 1:
             return np.array([self.seconds * self.slow.get(0, 1.0)])
+        # Blom's approximation of expected order statistics: Phi^-1((i - 3/8) / (N + 1/4)).
         ranks = (np.arange(workers) + 0.625) / (workers + 0.25)
         normal = np.array([NormalDist().inv_cdf(rank) for rank in ranks])
         means = self.seconds * np.maximum(0.1, 1 + self.spread * rng.permutation(normal))

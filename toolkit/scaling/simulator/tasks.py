@@ -182,6 +182,7 @@ class FrameTask:
         generator = torch.Generator().manual_seed(self._seed)
         weights = torch.zeros(self.size)
         for matrix, _ in self._layers(weights[None]):
+            # He initialisation, for rectified linear units.
             matrix.normal_(0, math.sqrt(2 / matrix.shape[1]), generator=generator)
         return weights
 
@@ -198,10 +199,14 @@ class FrameTask:
             x = torch.baddbmm(bias, x, matrix).relu_()
             activations.append(x)
         error = torch.baddbmm(layers[-1][1], x, layers[-1][0]).softmax(dim=2)
+        # d loss / d logits = softmax - one_hot(target).
         error.scatter_add_(2, targets[:, :, None], torch.full((*targets.shape, 1), -1.0))
+        # The loss is the mean over the minibatch.
         error /= frames
         gradients = torch.empty(weights.shape)
         parts = list(zip(layers, self._layers(gradients), activations, strict=True))
+        # Back-propagation: error [K, B, H] of each layer gives its gradients, then that of the
+        # layer below.
         for index in reversed(range(len(parts))):
             (matrix, _), (to_matrix, to_bias), x = parts[index]
             to_matrix.copy_(torch.bmm(x.transpose(1, 2), error))
@@ -234,6 +239,7 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
     """Draw training and validation frames, in their order in time."""
     rng = np.random.default_rng(config.seed)
     targets = rng.normal(0, 1.1, (config.phones, config.dimension))
+    # [P, P] phone bigram; a concentration of 0.3 makes few successors likely.
     follow = rng.dirichlet(np.full(config.phones, 0.3), config.phones)
     mean_length = rng.uniform(2, 6, config.phones)
 
@@ -242,6 +248,7 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
         place, phone = 0, 0
         while place < frames:
             phone = rng.choice(config.phones, p=follow[phone])
+            # Frames of a phone: 3 to 7 on average.
             length = 1 + rng.poisson(mean_length[phone])
             classes[place : place + length] = phone
             place += length
@@ -250,7 +257,9 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
         features = np.empty((frames, config.dimension), dtype=np.float32)
         glide, hum = np.zeros(config.dimension), np.zeros(config.dimension)
         for t in range(frames):
+            # Coarticulation: features move towards the phone's target.
             glide = 0.55 * glide + 0.45 * targets[classes[t]]
+            # Noise that is correlated in time; 0.6^2 + 0.8^2 = 1 keeps its variance.
             hum = 0.6 * hum + 0.8 * noise[t]
             features[t] = glide + hum + speakers[t // 1000]
         return Frames(torch.from_numpy(features), torch.from_numpy(classes))
@@ -298,6 +307,7 @@ class SequenceTask:
         chunks = frames // CHUNK
         gradients = []
         for index, number in enumerate(minibatches):
+            # Synchronous methods pass one row of weights for all workers.
             if index == 0 or len(weights) > 1:
                 vector_to_parameters(weights[index], self._parameters)
             chosen = self.sample_indices(number * chunks, chunks)

@@ -102,6 +102,7 @@ class Glm:
         At each place the first rule of the file that matches is applied; contexts are compared with
         the text as it was.
         """
+        # Only ASCII letters are folded, as rfilter1 does.
         compared = text if self.case_sensitive else text.translate(_UPPER)
         at, parts = 0, []
         while at < len(text):

@@ -1,3 +1,5 @@
+"""Pages and tables."""
+
 import re
 from html.parser import HTMLParser
 

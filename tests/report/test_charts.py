@@ -1,3 +1,5 @@
+"""Line charts."""
+
 import math
 import re
 from itertools import pairwise
