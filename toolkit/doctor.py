@@ -313,7 +313,7 @@ def _av() -> str:
     import av
     import numpy
 
-    from toolkit.corpus.audio_file import open_audio
+    from toolkit.corpus.audio import open_audio
 
     samples = (1000 * numpy.sin(numpy.arange(1600))).astype(numpy.int16)
     file = io.BytesIO()

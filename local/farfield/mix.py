@@ -14,7 +14,7 @@ from local.farfield.config import FarfieldConfig, Placement
 from local.farfield.noise import Pool
 from local.farfield.rooms import LEAD, SAMPLING_RATE, FarfieldError, Room, isotropic
 from local.farfield.selection import FarfieldUtterance
-from toolkit.corpus.audio_file import encode_audio
+from toolkit.corpus.audio import encode_audio
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.multichannel.beamforming import ratio_db, snr_db

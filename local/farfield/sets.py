@@ -34,8 +34,15 @@ from local.farfield.noise import make_pools
 from local.farfield.rooms import SAMPLING_RATE, FarfieldError
 from local.farfield.selection import UNLABELLED, FarfieldUtterance, select_utterances
 from toolkit.config.settings import to_plain
-from toolkit.corpus.manifest import audio_of, make_cut, read_cuts, speaker_of, text_of, write_cuts
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.manifest import (
+    audio_of,
+    make_cut,
+    portable,
+    read_cuts,
+    speaker_of,
+    text_of,
+    write_cuts,
+)
 from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of, metadata_path
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.processes.workers import map_in_processes

@@ -25,7 +25,7 @@ from local.synthetic.espeak import Voice
 from local.synthetic.sound import SAMPLING_RATE
 from local.synthetic.text import sentences
 from toolkit.align.times import TimedToken, read_ctm, write_ctm
-from toolkit.corpus.audio_file import encode_audio
+from toolkit.corpus.audio import encode_audio
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
 from toolkit.processes.bars import Bar

@@ -20,7 +20,7 @@ from recipes.steps.data import (
 )
 from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.corpus.tags import is_tag
+from toolkit.corpus.text import is_tag
 from toolkit.decode.bundle import (
     BundledSystem,
     Card,

@@ -17,10 +17,10 @@ from typing import Any
 from lhotse import MonoCut
 
 from local import fetch, manifests
-from toolkit.corpus.audio_folders import audio_folders
-from toolkit.corpus.check.check import check
-from toolkit.corpus.check.findings import is_train
+from toolkit.corpus.check import check
+from toolkit.corpus.findings import is_train
 from toolkit.corpus.manifest import (
+    audio_folders,
     iter_cuts,
     read_cuts,
     rewrite_texts,
@@ -28,7 +28,7 @@ from toolkit.corpus.manifest import (
     text_of,
     write_cuts,
 )
-from toolkit.corpus.split_names import Splits
+from toolkit.corpus.split import Splits
 from toolkit.features.augment import augmented
 from toolkit.features.config import ExtractConfig, Scope
 from toolkit.features.extract import extract
@@ -36,8 +36,12 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.features.speakers import name_speakers
 from toolkit.kaldi.dict_lang import read_lexicon
-from toolkit.kaldi.feature_check import find_feature_faults
-from toolkit.kaldi.feature_dir import KaldiFormat, feature_dimension, read_features
+from toolkit.kaldi.feature_dir import (
+    KaldiFormat,
+    feature_dimension,
+    find_feature_faults,
+    read_features,
+)
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon

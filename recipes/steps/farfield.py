@@ -28,7 +28,7 @@ from recipes.steps.gmm import align_system
 from recipes.steps.networks import targets
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of, write_cuts
-from toolkit.corpus.split_names import Splits
+from toolkit.corpus.split import Splits
 from toolkit.decode.search import decode_store, real_time_factor, remove_lattices
 from toolkit.decode.system import references_of, speakers_of
 from toolkit.features.extract import extract
@@ -36,7 +36,7 @@ from toolkit.features.multichannel.beamforming import enhance, enhanced_cuts
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.lattice import Weights
 from toolkit.models.scorer import NeuralScorer
-from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, macros
+from toolkit.report.pages import Cell, Column, Page, Section, Table, TableRow, macros
 from toolkit.score import significance
 from toolkit.score.compare import compare
 from toolkit.score.results import (
@@ -469,15 +469,15 @@ def _table(spent: Mapping[str, float]) -> Table:
     for subsystem in SUBSYSTEMS:
         total = sum(spent.get(part, 0.0) for part in subsystem.parts)
         heading = subsystem.title, duration(total), subsystem.total
-        rows.append(Row([Cell(text, best=True) for text in heading]))
+        rows.append(TableRow([Cell(text, best=True) for text in heading]))
         for part, time in subsystem.parts.items():
             seconds = duration(spent[part]) if part in spent else ""
-            rows.append(Row([Cell(part), Cell(seconds), Cell(time.text)]))
+            rows.append(TableRow([Cell(part), Cell(seconds), Cell(time.text)]))
     reported = {part for subsystem in SUBSYSTEMS for part in subsystem.parts}
     unreported = {part: seconds for part, seconds in spent.items() if part not in reported}
     heading = "other parts", duration(sum(unreported.values())), ""
-    rows.append(Row([Cell(text, best=True) for text in heading]))
-    rows += [Row([Cell(part), Cell(duration(s)), Cell("")]) for part, s in unreported.items()]
+    rows.append(TableRow([Cell(text, best=True) for text in heading]))
+    rows += [TableRow([Cell(part), Cell(duration(s)), Cell("")]) for part, s in unreported.items()]
     return Table(
         "Times beside the paper's",
         [Column("part"), Column("this run"), Column("the paper")],

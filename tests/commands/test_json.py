@@ -39,10 +39,10 @@ def test_combine(transcripts):
 
 
 def test_lattice_oracle(transcripts, monkeypatch):
-    from toolkit.kaldi import lattice_export
+    from toolkit.kaldi import lattices
 
     texts = {"a-1": "ONE", "b-1": "ONE"}
-    monkeypatch.setattr(lattice_export, "oracle_texts", lambda *_: (texts, 30, 4.0))
+    monkeypatch.setattr(lattices, "oracle_texts", lambda *_: (texts, 30, 4.0))
     found = read("lattice", "oracle", "dev", "--ref", transcripts / "ref")
     assert (found["errors"], found["lattices"], found["arcs_per_second"]) == (1, 2, 7.5)
 

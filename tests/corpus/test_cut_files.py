@@ -17,9 +17,9 @@ from lhotse.utils import fastcopy
 from local import cuts as reader
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
-from toolkit.corpus.cuts import UnsafeCutError
 from toolkit.corpus.manifest import (
     ManifestError,
+    UnsafeCutError,
     channel_name,
     channel_of,
     read_cuts,

@@ -1,18 +1,32 @@
+"""Making, parsing, reading and writing cuts."""
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import soundfile
 
-from toolkit.corpus.check.exclusions import Exclusion, read_exclusions, write_exclusions
+from tests.dummies import dummy_recording
+from toolkit.corpus.findings import Exclusion, read_exclusions, write_exclusions
 from toolkit.corpus.manifest import (
+    TRANSFORMS,
     ManifestError,
+    UnsafeCutError,
+    audio_folders,
     audio_of,
+    empty_recording,
     make_cut,
     mark_no_speaker,
+    parse_cut,
     read_cuts,
     recording_or_fault,
     speaker_of,
     text_of,
     write_cuts,
 )
+from toolkit.storage.paths import PLACES, places_text
 
 
 def cut_of(path, id="u1", **options):
@@ -133,3 +147,241 @@ def test_where_no_speaker_is_named_the_recording_or_its_channel_is(audio, tmp_pa
     cut.channel, cut.custom = 1, None
     mark_no_speaker(cut, "x.csv:2 names none")
     assert speaker_of(cut) == "r-1"
+
+
+@pytest.fixture
+def exp(tmp_path):
+    exp = tmp_path / "exp"
+    (exp / "stages").mkdir(parents=True)
+    (exp / PLACES).write_text(places_text({"corpus.root": str(tmp_path / "speech")}))
+    return exp
+
+
+def dummy_cut_of(path, **arguments):
+    recording = dummy_recording(1)
+    recording.sources[0].source = str(path)
+    return make_cut("u", recording, "A", "s", **arguments)
+
+
+def test_audio_in_the_run_directory_is_found_in_the_new_place(exp, tmp_path):
+    cut = dummy_cut_of(exp / "corpus" / "a.wav")
+    cut.custom = {"components": {"echo": str(exp / "corpus" / "echo.wav")}}
+    write_cuts([cut], exp / "data" / "train.jsonl")
+    assert cut.custom["components"]["echo"] == str(exp / "corpus" / "echo.wav")  # not changed
+    assert read_cuts(exp / "data" / "train.jsonl") == [cut]
+    shutil.move(exp, tmp_path / "new")
+    (found,) = read_cuts(tmp_path / "new" / "data" / "train.jsonl")
+    assert audio_of(found) == str(tmp_path / "new" / "corpus" / "a.wav")
+    assert found.custom["components"] == {"echo": str(tmp_path / "new" / "corpus" / "echo.wav")}
+
+
+def test_details_of_faults_hold_no_place(exp, tmp_path):
+    missing = tmp_path / "speech" / "a.wav"
+    fault = ("missing-audio", f"no such file: {missing}")
+    cuts = [
+        dummy_cut_of(missing, fault=fault),
+        dummy_cut_of("touch x |", fault=("refused-pipe", "touch x |")),
+    ]
+    path = exp / "data" / "train.jsonl"
+    write_cuts(cuts, path)
+    assert str(tmp_path) not in path.read_text()
+    assert read_cuts(path) == cuts
+    write_exclusions([Exclusion("train", "u", 1, f"x: {fault[1]}")], exp / "check" / "out.tsv")
+    assert "x: no such file: {corpus.root}/a.wav\n" in (exp / "check" / "out.tsv").read_text()
+
+
+def test_outside_of_a_run_directory_paths_stay_absolute(tmp_path):
+    write_cuts([dummy_cut_of(tmp_path / "speech" / "a.wav")], tmp_path / "train.jsonl")
+    assert str(tmp_path / "speech" / "a.wav") in (tmp_path / "train.jsonl").read_text()
+
+
+def cuts(paths):
+    return [make_cut(str(p), empty_recording(str(p), str(p)), "a", "s") for p in paths]
+
+
+def make(root, *folders):
+    for folder in folders:
+        (root / folder).mkdir(parents=True)
+    return cuts(root / folder / f"{n}.wav" for folder in folders for n in range(2))
+
+
+def test_folders_outside_of_the_root(tmp_path):
+    found = audio_folders(make(tmp_path, "data/wav", "far/b", "far/a"), tmp_path / "data")
+    assert found == [tmp_path / "far/a", tmp_path / "far/b"]
+
+
+def test_paths_upwards_lead_out_of_the_root(tmp_path):
+    root = tmp_path / "data"
+    made = make(tmp_path, "data/wav", "far")
+    upwards = cuts([root / "../far/0.wav"])
+    assert audio_folders([*made[:2], *upwards], root) == [root / "../far"]
+
+
+def test_a_folder_above_another_stands_for_both(tmp_path):
+    assert audio_folders(make(tmp_path, "a", "a/b/c"), tmp_path / "t.csv") == [tmp_path / "a"]
+
+
+def test_many_folders_are_joined(tmp_path):
+    made = make(tmp_path, *(f"x/{n}" for n in range(5)), "y")
+    assert audio_folders(made, tmp_path / "t.csv", most=3) == [tmp_path / "x", tmp_path / "y"]
+    assert audio_folders(made, tmp_path / "t.csv", most=1) == [tmp_path]
+
+
+def test_what_is_no_folder_is_left_out(tmp_path):
+    assert audio_folders(cuts(["cat x |", "/not/there/a.wav", "/a.wav"]), tmp_path) == []
+    assert audio_folders([], Path("t.csv")) == []
+
+
+ROOT = Path(__file__).resolve().parents[2]
+READERS = {
+    *("deserialize_item", "deserialize_cut", "deserialize_array", "deserialize_custom_field"),
+    *("load_manifest", "load_manifest_lazy", "load_manifest_lazy_or_eager", "load_jsonl"),
+    *("CutSet", "RecordingSet", "SupervisionSet", "FeatureSet", "LazyManifestIterator"),
+    *("from_dicts", "from_jsonl", "from_jsonl_lazy", "from_shar", "from_webdataset"),
+    *("open_best", "SmartOpen", "load_features", "load_video", "move_audio_to_memory"),
+}
+"""What of lhotse makes objects of files, or opens whatever they name."""
+EXEMPT = {
+    "toolkit/corpus/manifest.py": {"deserialize_item"},
+    "toolkit/features/cut_audio.py": {"load_audio"},
+    "toolkit/doctor.py": {"load_audio", "Recording.from_file"},  # a file of its own
+}
+
+
+def lhotse_readers(text):
+    """The readers of lhotse that a module names."""
+    tree, found = ast.parse(text), set()
+    of_lhotse = {"lhotse"} | {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lhotse"
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            found |= {alias.name for alias in node.names} & READERS
+        elif isinstance(node, ast.Name):
+            found |= {node.id} & READERS
+        elif isinstance(node, ast.Attribute):
+            found |= {node.attr} & (READERS | {"load_audio"})
+            whose = ast.unparse(node.value)
+            if whose.split(".")[0] in of_lhotse and node.attr in ("from_dict", "from_file"):
+                found.add(f"{whose}.{node.attr}")
+    return found
+
+
+def test_nothing_else_reads_what_lhotse_wrote():
+    found = {}
+    for tree in ("toolkit", "local", "recipes"):
+        for path in sorted((ROOT / tree).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if "/exp/" not in name:
+                readers = lhotse_readers(path.read_text(encoding="utf-8"))
+                found[name] = readers - EXEMPT.get(name, set())
+    assert {name: readers for name, readers in found.items() if readers} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from lhotse.serialization import deserialize_item as d",
+        "import lhotse\nlhotse.load_manifest('x')",
+        "from lhotse import CutSet",
+        "from lhotse import MonoCut\nMonoCut.from_dict({})",
+        "import lhotse.cut\nlhotse.cut.MonoCut.from_dict({})",
+        "cut.load_audio()",
+    ],
+)
+def test_readers_are_found(text):
+    assert lhotse_readers(text)
+
+
+RECORDING = {
+    **{"id": "r", "sampling_rate": 16000, "num_samples": 16000, "duration": 1.0},
+    "sources": [{"type": "file", "channels": [0], "source": "a.wav"}],
+}
+
+
+def mono(**fields):
+    recording = json.loads(json.dumps(RECORDING))
+    cut = {"id": "u", "type": "MonoCut", "start": 0.0, "duration": 1.0, "channel": 0}
+    return {**cut, "supervisions": [], "recording": recording, **fields}
+
+
+def array(storage):
+    return {"storage_type": storage, "storage_path": "x", "storage_key": "y", "shape": [1]}
+
+
+IMAGE = {"storage_type": "pillow_memory", "storage_path": "", "storage_key": "x"}
+
+
+@pytest.mark.parametrize(
+    ("cut", "what"),
+    [
+        (mono(recording={**RECORDING, "sources": [{"type": "command", "channels": [0],
+                                                   "source": "rm x"}]}),
+         "'rm x', which is not run"),
+        (mono(custom={"deep": [{"x": {"type": "url", "channels": [0], "source": "s3://b/x"}}]}),
+         "'s3://b/x', which is not fetched"),
+        (mono(recording={**RECORDING, "sources": [{"type": "shar", "channels": [0],
+                                                   "source": ""}]}), "'shar'"),
+        (mono(custom={"x": array("memory_raw")}), "'memory_raw'"),
+        (mono(custom={"x": {"array": array("lilcom_url"), "temporal_dim": 0, "frame_shift": 1,
+                            "start": 0}}), "'lilcom_url'"),
+        (mono(custom={"x": {"width": 1, "height": 1, **IMAGE}}), "'pillow_memory'"),
+        (mono(recording={**RECORDING, "transforms": [{"name": "Own", "kwargs": {}}]}), "'Own'"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_names_the_cut_and_the_reason(cut, what):
+    with pytest.raises(UnsafeCutError, match=r"x\.jsonl:3: u: ") as refused:
+        parse_cut(cut, "x.jsonl:3")
+    assert what in str(refused.value)
+
+
+def test_local_files_arrays_and_known_transforms_are_parsed():
+    cut = mono(custom={"source": "radio", "type": "news", "sources": ["a"], "name": "x",
+                       "targets": array("shar"), "codes": array("numpy_files")})  # fmt: skip
+    cut["recording"]["transforms"] = [
+        {"name": "Speed", "kwargs": {"factor": 0.9}},
+        {"name": "ReverbWithImpulseResponse", "kwargs": {"rir": RECORDING}},
+    ]
+    tracks = [{"cut": mono(), "type": "MonoCut", "offset": 0.0} for _ in "ab"]
+    mixed = parse_cut({"id": "m", "type": "MixedCut", "tracks": tracks}, "x")
+    assert (mixed.id, len(mixed.tracks)) == ("m", 2)
+    found = parse_cut(cut, "x")
+    assert [type(t).__name__ for t in found.recording.transforms] == [
+        "Speed",
+        "ReverbWithImpulseResponse",
+    ]
+    assert found.custom["targets"].storage_type == "shar"
+
+
+def test_all_known_transforms_exist():
+    from lhotse.augmentation import AudioTransform
+
+    import toolkit.features.cut_audio  # noqa: F401
+
+    assert set(AudioTransform.KNOWN_TRANSFORMS) >= TRANSFORMS
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        *([], "cut", None, {}, {"id": "u"}, {"id": 3, "type": "MonoCut"}),
+        {"id": "u", "type": "Else"},
+        {"id": "u", "type": "MonoCut", "width": 3},
+        {"id": "u", "type": "x", "sources": []},
+    ],
+)
+def test_what_is_no_cut_is_an_error_for_reading(plain):
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        parse_cut(plain, "x")
+
+
+def test_a_transform_that_needs_a_missing_package_is_an_error_for_reading(monkeypatch):
+    def fail(plain):
+        raise ModuleNotFoundError("No module named 'torchaudio'", name="torchaudio")
+
+    monkeypatch.setattr("toolkit.corpus.manifest.deserialize_item", fail)
+    with pytest.raises(ValueError, match="torchaudio is not installed, which a transform needs"):
+        parse_cut({"id": "u", "type": "MonoCut"}, "x")

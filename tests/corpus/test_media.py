@@ -13,8 +13,8 @@ import soundfile
 import torch
 
 from tests.media import amr_file, encode_film, encode_media
-from toolkit.corpus.audio_file import open_audio, unread_end
-from toolkit.corpus.check.audio_info import decode
+from toolkit.corpus.audio import open_audio, unread_end
+from toolkit.corpus.check import decode
 from toolkit.corpus.manifest import recording_or_fault
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 from toolkit.features.cut_audio import LOCAL_FILES

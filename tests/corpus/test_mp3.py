@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from toolkit.corpus.audio_file import open_audio
-from toolkit.corpus.check.audio_info import decode
+from toolkit.corpus.audio import open_audio
+from toolkit.corpus.check import decode
 from toolkit.corpus.manifest import recording_or_fault
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 from toolkit.features.cut_audio import LOCAL_FILES

@@ -1,10 +1,12 @@
+"""Splits and their names."""
+
 import random
 
 import pytest
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError, empty_recording, make_cut, speaker_of, text_of
-from toolkit.corpus.split import assemble, cap_hours, hold_out, hold_out_utterances, matches
+from toolkit.corpus.split import Splits, assemble, cap_hours, hold_out, hold_out_utterances, matches
 
 
 def utterances(speakers, each=3, seconds=60.0):
@@ -114,3 +116,17 @@ def test_hours_cap_whole_utterances_and_nest():
     assert (len(small), len(large)) == (6, 12)
     assert small < large
     assert len(cap_hours(cuts, 100.0)) == len(cuts)
+
+
+def test_purposes_follow_the_patterns_and_survive_the_disk(tmp_path):
+    names = ["train", "dev-clean", "dev-other", "test-clean"]
+    splits = Splits.of(names, CorpusConfig())
+    assert splits == Splits("train", ("dev-clean", "dev-other"), ("test-clean",))
+    assert splits.all == tuple(names)
+    assert splits.decoded == tuple(names[1:])
+    splits.save(tmp_path / "splits.json")
+    assert Splits.load(tmp_path / "splits.json") == splits
+
+
+def test_a_held_out_dev_is_tuned_on_whatever_the_pattern():
+    assert Splits.of(["train", "dev", "test"], CorpusConfig(dev="valid*")).tune == ("dev",)

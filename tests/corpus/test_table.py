@@ -1,6 +1,7 @@
 import contextlib
 import csv
 import io
+import re
 import string
 
 import pytest
@@ -68,6 +69,35 @@ def test_delimiters_and_byte_order_mark(table, delimiter, encoding):
 def test_quotation_marks_in_a_table_with_tabs(table):
     path = table('audio\ttext\na.wav\t"yes" she said\nb.wav\t"he said ""no"""\nc.wav\t"open\n')
     assert [row["text"] for row in rows_of(path)] == ['"yes" she said', 'he said "no"', '"open']
+
+
+STRAY = [
+    ('b.wav,"he said "no""\n', "expected after"),
+    ('b.wav,"open\n', "is a quotation mark open"),
+    ('b.wav,"open\n\n', "is a quotation mark open"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), STRAY)
+@pytest.mark.parametrize("following", ["", 'd.wav,"four, five"\ne.wav,six\n'])
+def test_a_stray_quotation_mark_costs_its_line_alone(table, line, message, following):
+    path = table("audio,text\na.wav,one\n" + line + "c.wav,three\n" + following)
+    cuts = {cut.id: cut for cut in read_table(path)["train"]}
+    assert list(cuts) == ["a", "b", "c", *(["d", "e"] if following else [])]
+    assert [text_of(cuts[id]) for id in cuts if id != "b"] == [
+        *("one", "three"),
+        *(["four, five", "six"] if following else []),
+    ]
+    assert cuts["b"].custom["fault"] == "bad-line"
+    assert re.search(rf":3: .*{message}", cuts["b"].custom["fault_detail"])
+
+
+def test_a_mark_that_another_line_closes_costs_its_line_alone(table):
+    path = table('audio,text,speaker\na.wav,"one,x\nb.wav,two,x\nc.wav,three,x"\nd.wav,"a\nb",x\n')
+    rows = list(read_rows(path))
+    assert [row["audio"] for row in rows] == ["a.wav", "b.wav", "c.wav", "d.wav"]
+    assert [row.fault and row.fault[0] for row in rows] == ["bad-line", None, None, None]
+    assert [row["text"] for row in rows[1:]] == ["two", "three", "a\nb"]
 
 
 CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=12)

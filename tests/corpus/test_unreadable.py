@@ -9,7 +9,7 @@ import soundfile
 
 from tests.media import encode_media
 from toolkit.align.inputs import read_inputs
-from toolkit.corpus.check.check import check
+from toolkit.corpus.check import check
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import write_cuts
 from toolkit.corpus.table import read_table
@@ -18,7 +18,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
 from toolkit.features.stream import extract_file
-from toolkit.new_corpus.faults import find_faults
+from toolkit.new_corpus.survey import find_faults
 
 SECONDS = 2.0
 FORMATS = {

@@ -75,16 +75,16 @@ def texts(found):
 def test_posteriors_are_added_with_their_weights(two):
     words = WordTable()
     systems = [read_system(path, words) for path in two]
-    found = combine(systems, Combination((0.5, 0.5)), words)
-    assert texts(found) == {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
-    one, three = found["u-1"]
+    combined = combine(systems, Combination((0.5, 0.5)), words)
+    assert texts(combined) == {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
+    one, three = combined["u-1"]
     assert one.confidence == pytest.approx(0.5 * 1.0 + 0.5 * 0.7)
     assert three.confidence == pytest.approx(0.5 * 0.4 + 0.5 * 0.7)
     assert (one.start_s, one.end_s, three.end_s) == pytest.approx((0.0, 1.0, 2.0))
-    assert found["u-2"][0].confidence == pytest.approx(0.8)
+    assert combined["u-2"][0].confidence == pytest.approx(0.8)
     alone = combine(systems, Combination((1.0, 0.0)), words)
     assert texts(alone) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
-    assert combine(systems, Combination((0.5, 0.5)), words, jobs=2) == found
+    assert combine(systems, Combination((0.5, 0.5)), words, jobs=2) == combined
 
 
 def test_the_rules_differ_where_the_best_path_has_few_friends(tmp_path):
@@ -184,8 +184,8 @@ def test_words_of_an_earlier_combination_do_not_stay(ctms, tmp_path):
     (tmp_path / "other.txt").write_text("u-1 FIVE\n")
     assert CliRunner().invoke(cli.main, [*command, str(tmp_path / "other.txt")]).exit_code == 0
     words = WordTable()
-    found = combine([read_system(out, words)], Combination((1.0,)), words)
-    assert texts(found) == {"u-1": "FIVE"}
+    combined = combine([read_system(out, words)], Combination((1.0,)), words)
+    assert texts(combined) == {"u-1": "FIVE"}
 
 
 def test_texts_without_times_count_too(ctms, tmp_path, caplog):
@@ -199,9 +199,9 @@ def test_texts_without_times_count_too(ctms, tmp_path, caplog):
     assert "lacks 1 texts" in caplog.text
     assert not systems[0].timed
     assert systems[0].ids == ["u-1", "u-2", "u-3"]
-    found = combine(systems, Combination((0.6, 0.4)), words)
-    assert [e.token for e in found["u-2"]] == ["GOOD", "MORNING"]
-    assert found["u-3"] == []
+    combined = combine(systems, Combination((0.6, 0.4)), words)
+    assert [e.token for e in combined["u-2"]] == ["GOOD", "MORNING"]
+    assert combined["u-3"] == []
 
 
 def test_channels_are_not_mixed(tmp_path):
@@ -290,9 +290,9 @@ def test_decodes_of_a_recipe(two, tmp_path):
     }
     out = tmp_path / "combined"
     out.mkdir()
-    found = combine_decodes(splits, rows, out, 1, "the command")
+    headline = combine_decodes(splits, rows, out, 1, "the command")
     # u-9 has no features, and so no lattice: its word counts as deleted.
-    assert found == {"wer dev": 20.0, "wer test": 20.0, "weight a": 0.5, "weight b": 0.5}
+    assert headline == {"wer dev": 20.0, "wer test": 20.0, "weight a": 0.5, "weight b": 0.5}
     tuned = json.loads((out / "tuned.json").read_text())
     assert tuned == {"rule": "mbr", "weights": {"a": 0.5, "b": 0.5}}
     lines = (out / "grid.tsv").read_text().splitlines()
@@ -323,6 +323,6 @@ def test_decodes_without_words_to_tune_on_are_combined_with_equal_weights(two, t
     }
     splits = {name: DecodedSplit(mine, systems, name == "dev") for name, mine in cuts.items()}
     (tmp_path / "combined").mkdir()
-    found = combine_decodes(splits, rows, tmp_path / "combined", 1, "the command")
-    assert found == {"wer test": 0.0, "weight a": 0.5, "weight b": 0.5}
+    headline = combine_decodes(splits, rows, tmp_path / "combined", 1, "the command")
+    assert headline == {"wer test": 0.0, "weight a": 0.5, "weight b": 0.5}
     assert any("NOT TUNED" in message for message in caplog.messages)

@@ -162,14 +162,16 @@ def test_a_stream_has_the_words_of_the_whole(request, form, piece):
         samples = noise(seconds, seed)
         whole = recogniser.recognise_features(recogniser.frontend(samples), details=True)
         stream = recogniser.stream(details=True)
-        shown = [stream.push(samples[at : at + piece]) for at in range(0, len(samples), piece)]
+        partial_results = [
+            stream.push(samples[at : at + piece]) for at in range(0, len(samples), piece)
+        ]
         last = stream.finish()
         assert last.text == whole.text
-        for found, wanted in zip(last.final.words, whole.words, strict=True):
-            assert found._replace(confidence=wanted.confidence) == wanted
-            assert found.confidence == pytest.approx(wanted.confidence, abs=1e-4)
-        assert all(one.final is None for one in shown)
-        assert set(" ".join(one.text for one in shown).split()) <= set(WORDS)
+        for word, expected in zip(last.final.words, whole.words, strict=True):
+            assert word._replace(confidence=expected.confidence) == expected
+            assert word.confidence == pytest.approx(expected.confidence, abs=1e-4)
+        assert all(result.final is None for result in partial_results)
+        assert set(" ".join(result.text for result in partial_results).split()) <= set(WORDS)
     assert len(whole.text.split()) > 3
     assert last.onset < 4
     for word in whole.words:
@@ -187,10 +189,10 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
         hypotheses = recogniser.decoder.decode(recogniser.scorer.log_probs(features))
         assert len(hypotheses) > 3
         listed = to_nbest_list(hypotheses, lm, recogniser.settings.search)
-        wanted = weights.best(listed, neural_scores(neural, [listed])[0])
-        assert recogniser.recognise(noise(2.0, seed)) == wanted
+        expected = weights.best(listed, neural_scores(neural, [listed])[0])
+        assert recogniser.recognise(noise(2.0, seed)) == expected
         without = plain.recognise(noise(2.0, seed))
-        changed += wanted != without
+        changed += expected != without
         assert load_recogniser(rescored, fast=True).recognise(noise(2.0, seed)) == without
     assert changed > 0
     (rescored / "neural_lm" / "weights.json").rename(rescored / "elsewhere")
@@ -208,9 +210,9 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
 def test_words_that_have_too_few_frames_share_them(bundle):
     recogniser = CtcRecogniser(bundle)
     log_probs = torch.full((4, UNITS.size), 1 / UNITS.size).log()
-    found = recogniser.with_words("BAND ZOO", log_probs)
-    assert found.text == "BAND ZOO"
-    first, second = found.words
+    utterance = recogniser.with_words("BAND ZOO", log_probs)
+    assert utterance.text == "BAND ZOO"
+    first, second = utterance.words
     assert (first.token, second.token) == ("BAND", "ZOO")
     assert first.end_s == second.start_s
     assert second.end_s - first.start_s == pytest.approx(4 * recogniser.frame_shift)
@@ -221,9 +223,11 @@ def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
     recogniser = CtcRecogniser(bundle)
     stream = recogniser.stream(EndpointConfig(longest=1.0))
     results = [stream.push(piece) for piece in noise(3.5).split(1600)]
-    finals = [one for one in [*results, stream.finish()] if one.final is not None]
+    finals = [result for result in [*results, stream.finish()] if result.final is not None]
     assert len(finals) > 2
-    assert [one.start for one in finals[1:]] == pytest.approx([one.end for one in finals[:-1]])
+    assert [result.start for result in finals[1:]] == pytest.approx(
+        [result.end for result in finals[:-1]]
+    )
     blank = torch.full((1, UNITS.size), -20.0)
     blank[0, UNITS.blank] = 0.0
     spoken = torch.roll(blank, 2, dims=1)  # a letter
@@ -231,7 +235,7 @@ def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
     monkeypatch.setattr(CtcScorer, "stream", lambda self, inputs, state: (next(rows, blank), None))
     stream = recogniser.stream(EndpointConfig(silence=0.3))
     results = [stream.push(piece) for piece in noise(3).split(1600)]
-    ended = [n for n, one in enumerate(results) if one.final is not None]
+    ended = [n for n, result in enumerate(results) if result.final is not None]
     assert results[ended[0]].onset == 0.0
     # 10 rows of 30 ms after the last that was spoken
     assert len(ended) == 1
@@ -355,17 +359,17 @@ def test_a_bundle_as_given_writes_and_matches_words_as_they_are(audio, tmp_path)
     assert recognised
     assert recognised <= {*words}
     (tmp_path / "text").write_text("one a. Dog [noise] 3 dog\ntwo A. dog\n")
-    found = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
+    outcomes = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["a.", "Dog", "3", "dog"]
-    assert found[0].reason == "left out of the text: [noise]"
-    assert "'A' is not among" in found[1].reason
+    assert outcomes[0].reason == "left out of the text: [noise]"
+    assert "'A' is not among" in outcomes[1].reason
 
 
 def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one <s> a [noise] dog </s>\ntwo <unk>\n")
-    found = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
+    outcomes = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["A", "DOG"]
-    assert [(one.utterance, one.reason) for one in found] == [
+    assert [(outcome.utterance, outcome.reason) for outcome in outcomes] == [
         ("one", "left out of the text: </s> <s> [noise]"),
         ("two", "no word in its text"),
     ]
@@ -385,18 +389,20 @@ def test_ctm_has_the_channel_that_is_read(bundle, audio, tmp_path):
     mono = words(audio / "two.wav")
     assert mono
     assert words(tmp_path / "wav.scp") == [["B", *fields[1:]] for fields in mono]
-    both = words("--channel", 2, tmp_path / "s.wav")
-    assert both == [["2", *fields[1:]] for fields in mono]
+    stereo = words("--channel", 2, tmp_path / "s.wav")
+    assert stereo == [["2", *fields[1:]] for fields in mono]
 
 
 def test_one_channel_is_aligned(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\n")
     align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "mono")
     samples, rate = soundfile.read(next(audio.rglob("one.*")), dtype="int16")
-    both = tmp_path / "both"
-    both.mkdir()
-    soundfile.write(both / "one.wav", np.stack([samples[::-1], samples], axis=1), rate)
-    align_folder(CtcAlignerFiles(bundle), both, tmp_path / "text", tmp_path / "stereo", channel=1)
+    stereo_folder = tmp_path / "both"
+    stereo_folder.mkdir()
+    soundfile.write(stereo_folder / "one.wav", np.stack([samples[::-1], samples], axis=1), rate)
+    align_folder(
+        CtcAlignerFiles(bundle), stereo_folder, tmp_path / "text", tmp_path / "stereo", channel=1
+    )
     words = read_ctm(tmp_path / "mono/words.ctm")
     expected = [replace(word, channel="2") for word in words]
     assert read_ctm(tmp_path / "stereo/words.ctm") == expected != []
@@ -429,15 +435,15 @@ def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
     shared.warm_up()
     assert shared.sampling_rate == 16000
 
-    def heard(seed):
+    def final_results(seed):
         stream = shared.stream(EndpointConfig(longest=1.0), details=True)
         results = [stream.push(piece) for piece in noise(2.5, seed).split(1600)]
-        return [one for one in [*results, stream.finish()] if one.final is not None]
+        return [result for result in [*results, stream.finish()] if result.final is not None]
 
-    expected = [heard(seed) for seed in range(4)]
-    assert len({one[0].text for one in expected}) > 1
+    expected = [final_results(seed) for seed in range(4)]
+    assert len({result[0].text for result in expected}) > 1
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(heard, [*range(4)] * 2)) == expected * 2
+        assert list(pool.map(final_results, [*range(4)] * 2)) == expected * 2
 
 
 def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(both_ways):

@@ -119,30 +119,30 @@ def test_a_system_that_needs_all_of_a_speaker_has_no_streams(speaker_bundle):
 
 
 def test_each_model_is_loaded_once(speaker_bundle):
-    one = SpeakerRecogniser(speaker_bundle)
-    found = [recognise_cepstra(one, cepstra_of(1))]
+    recogniser = SpeakerRecogniser(speaker_bundle)
+    results = [recognise_cepstra(recogniser, cepstra_of(1))]
     models = [speaker_bundle / "first_pass/gmm", speaker_bundle / "gmm"]
     for path in models:
         path.rename(path.with_name("hidden"))
-    found += [recognise_cepstra(one, cepstra_of(seed)) for seed in (2, 1)]
+    results += [recognise_cepstra(recogniser, cepstra_of(seed)) for seed in (2, 1)]
     for path in models:
         path.with_name("hidden").rename(path)
-    assert found[0] == found[2] != found[1]
-    assert found[1] == recognise_cepstra(SpeakerRecogniser(speaker_bundle), cepstra_of(2))
-    assert any(result.text for results in found for result in results)
+    assert results[0] == results[2] != results[1]
+    assert results[1] == recognise_cepstra(SpeakerRecogniser(speaker_bundle), cepstra_of(2))
+    assert any(result.text for results in results for result in results)
 
 
 def test_a_few_seconds_are_recognised_as_by_adaptation_which_they_are_too_few_for(
     speaker_bundle, monkeypatch
 ):
     short = [cepstra_of(seed, frames) for seed, frames in enumerate([(60, 90), (1,), (499,)])]
-    quick = SpeakerRecogniser(speaker_bundle)
-    found = [recognise_cepstra(quick, utterances) for utterances in short]
-    assert any(result.text for results in found for result in results)
+    recogniser = SpeakerRecogniser(speaker_bundle)
+    expected = [recognise_cepstra(recogniser, utterances) for utterances in short]
+    assert any(result.text for results in expected for result in results)
     monkeypatch.setattr(recogniser_module, "MIN_FRAMES", 0)
     assert [
         recognise_cepstra(SpeakerRecogniser(speaker_bundle), utterances) for utterances in short
-    ] == found
+    ] == expected
 
 
 COUNT = 30
@@ -189,9 +189,9 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
     config = DecodeConfig(0.5, scales=(0.4, 0.6), penalties=(0.5,), beam=Beam(12.0, 6.0))
     tuned, out = tmp_path / "tuned.json", tmp_path / "rescored"
     tuned.write_text('{"acoustic_scale": 0.4, "word_penalty": 0.5}')
-    plain = NetworkRecogniser(make_bundle(recogniser, tmp_path / "plain"))
+    unrescored = NetworkRecogniser(make_bundle(recogniser, tmp_path / "plain"))
     texts = {f"u{n}": "YES NO" for n in range(UTTERANCES)}
-    scorer = NetworkScorer(recogniser, recogniser.scorer(texts).store, plain.model)
+    scorer = NetworkScorer(recogniser, recogniser.scorer(texts).store, unrescored.model)
     decoder = DecoderFiles(recogniser.graph, recogniser.words, config, larger)
     rescore_system(
         "made-up",
@@ -221,10 +221,10 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
     )
     scale = RescoringWeights.load(out / "weights.json").acoustic_scale
     assert scale == NetworkRecogniser(bundle).decoder.acoustic_scale
-    found = {
+    utterances = {
         name: NetworkRecogniser(bundle).recognise_features(made_up_features(name)) for name in texts
     }
-    assert {name: one.text for name, one in found.items()} == expected
+    assert {name: utterance.text for name, utterance in utterances.items()} == expected
     detailed = NetworkRecogniser(bundle).recognise_features(made_up_features("u0"), details=True)
     assert detailed.text == expected["u0"]
     assert [word.token for word in detailed.words] == expected["u0"].split()
@@ -235,7 +235,8 @@ def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path
 
     fast = {name: NetworkRecogniser(bundle, fast=True) for name in texts}
     first = {
-        name: one.recognise_features(made_up_features(name)).text for name, one in fast.items()
+        name: utterance.recognise_features(made_up_features(name)).text
+        for name, utterance in fast.items()
     }
     settings = replace(config, acoustic_scale=0.4)
     alone = NetworkRecogniser(

@@ -39,10 +39,10 @@ NEURAL = np.array([-4.0, -1.0, -7.0])
 
 
 def test_the_formula():
-    found = RescoringWeights(0.25, 0.1, -0.5).total(LISTED, NEURAL)
+    totals = RescoringWeights(0.25, 0.1, -0.5).total(LISTED, NEURAL)
     for n, words in enumerate((1, 2, 0)):
         lm = 0.25 * NEURAL[n] + 0.75 * LISTED.lm[n]
-        assert found[n] == pytest.approx(
+        assert totals[n] == pytest.approx(
             0.1 * LISTED.acoustic[n] + LISTED.graph[n] + lm - 0.5 * words
         )
 
@@ -84,10 +84,10 @@ def test_weights_are_read_as_they_were_written(tmp_path):
 
 def test_the_neural_model_counts_as_much_as_it_helps():
     errors = {0.0: 5, 0.25: 3, 0.5: 4, 1.0: 3}
-    asked = []
+    calls = []
 
     def count_errors(neural, scale, points):
-        asked.append((neural, scale))
+        calls.append((neural, scale))
         return [ErrorCount.of([errors[neural] + (point[0] != 2.0), 0, 0], 10) for point in points]
 
     def tuned(keep=None):
@@ -95,12 +95,12 @@ def test_the_neural_model_counts_as_much_as_it_helps():
         return tune_rescoring(count_errors, 10, Weights(1.0), axes, keep, neural)[0]
 
     assert tuned() == RescoringWeights(0.25, 2.0, 0.0)
-    assert set(asked) == {(neural, scale) for neural in errors for scale in (1.0, 2.0)}
+    assert set(calls) == {(neural, scale) for neural in errors for scale in (1.0, 2.0)}
     errors[0.0] = 3
     assert tuned().neural == 0.0
-    asked.clear()
+    calls.clear()
     assert tuned(keep=2.0) == RescoringWeights(0.0, 1.0, 0.0)
-    assert {scale for _, scale in asked} == {1.0}
+    assert {scale for _, scale in calls} == {1.0}
 
 
 class Preference:
@@ -132,11 +132,11 @@ def decoder(recogniser):
 
 def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path, decoder):
     scorer = recogniser.scorer({"doubt1": "YES NO", "mumble": "YES", "b": "NO"})
-    found = make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
-    assert [x.utterance for x in found] == ["doubt1", "mumble", "b"]
-    listed = found[0].nbest
+    utterances = make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
+    assert [x.utterance for x in utterances] == ["doubt1", "mumble", "b"]
+    listed = utterances[0].nbest
     assert len(listed.texts) == 5 == len(set(listed.texts))
-    assert found[1].nbest.texts == ()
+    assert utterances[1].nbest.texts == ()
     model = read_arpa(recogniser.folder / "lm.arpa")
     expected = [math.log(10) * model.logprob(words) for words in listed.sentences]
     assert listed.lm == pytest.approx(expected, abs=1e-3)
@@ -145,7 +145,7 @@ def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path
     assert all(g < 0 for g in listed.graph)
     # a finished shard is kept, a damaged one is an error
     scorer.log_likelihoods = None
-    assert make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1) == found
+    assert make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1) == utterances
     (tmp_path / "nbest.000000.jsonl").write_text("{}\n")
     with pytest.raises(NbestListError, match=r"nbest\.000000.*remove"):
         make_nbest_lists(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
@@ -166,8 +166,8 @@ def made_up(recogniser):
     scorers = {}
     for split in ("dev", "test"):
         scorers[split] = recogniser.scorer({f"doubt-{split}": "YES NO", "mumble": "NO"})
-        said = recogniser.scorer({f"doubt-{split}": "NO NO", "mumble": "NO"}).store
-        cut = said.cut
+        spoken = recogniser.scorer({f"doubt-{split}": "NO NO", "mumble": "NO"}).store
+        cut = spoken.cut
         scorers[split].store.cut = cut
     return scorers
 
@@ -201,25 +201,29 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder):
     arguments = (scorers, ["dev"], decoder, Weights(1.0), lang, recogniser.senones)
     write_nbest_and_ctm(*arguments, NbestConfig(25), folder, jobs=1)
     for split, scorer in scorers.items():
-        made = make_nbest_lists(scorer, decoder, 0.0, 20, tmp_path / "expected" / split, jobs=1)
-        found = read_nbest_lists(folder / split / "nbest", 20)
-        assert [(x.utterance, x.nbest) for x in found] == [(x.utterance, x.nbest) for x in made]
+        new_lists = make_nbest_lists(
+            scorer, decoder, 0.0, 20, tmp_path / "expected" / split, jobs=1
+        )
+        lists = read_nbest_lists(folder / split / "nbest", 20)
+        assert [(x.utterance, x.nbest) for x in lists] == [
+            (x.utterance, x.nbest) for x in new_lists
+        ]
         listed = sorted((folder / split / "nbest").glob("nbest.*.jsonl"))
         written = [
             json.loads(line)["decode_seconds"]
             for path in listed
             for line in path.read_text().splitlines()
         ]
-        assert [x.decode_seconds for x in found] == written
+        assert [x.decode_seconds for x in lists] == written
     once = replace(once, graph=tmp_path / "removed")  # which another search would need
     nbest = {split: folder / split / "nbest" for split in scorers}
     out = tmp_path / "out"
     assert rescore(recogniser, once, model, out, nbest=nbest) == expected
     for name in ("test/text", "grid.tsv", "weights.json", "calibration.json"):
         assert (out / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
-    other = replace(once, config=replace(CONFIG, scales=(0.5,)))
+    at_another_scale = replace(once, config=replace(CONFIG, scales=(0.5,)))
     with pytest.raises(ToolkitError, match="removed"):
-        rescore(recogniser, other, model, tmp_path / "other", nbest=nbest)
+        rescore(recogniser, at_another_scale, model, tmp_path / "other", nbest=nbest)
     (folder / "dev/nbest/nbest.000000.jsonl").write_text('{"utterance": "b"}')
     with pytest.raises(NbestListError, match=r"nbest\.000000.*decode again"):
         read_nbest_lists(folder / "dev/nbest", 20)
@@ -285,8 +289,8 @@ def test_empty_transcripts_count_and_nothing_is_tuned_on_them_alone(
         arguments = (decoder, tuned, Preference("YES"), config, tmp_path / name, 1, "./run.py")
         return rescore_system("made-up", "lm", scorers, ["dev"], *arguments)
 
-    found = rescored("some", hush="", doubt="YES", b="YES", c="YES")
-    assert found["wer dev"] == 0.0
+    headline = rescored("some", hush="", doubt="YES", b="YES", c="YES")
+    assert headline["wer dev"] == 0.0
     assert not caplog.messages
     assert rescored("none", hush="") == {"wer test": 0.0, "neural weight": 0.0}
     assert "NOT TUNED" in caplog.messages[0]

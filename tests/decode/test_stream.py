@@ -49,8 +49,8 @@ def test_scores_are_those_of_the_whole(bundle, kind, size):
 
 def heard(recogniser, samples, size, **options):
     stream = recogniser.stream(**options)
-    said = [stream.push(piece) for piece in pieces(samples, size)]
-    return [*said, stream.finish()]
+    results = [stream.push(piece) for piece in pieces(samples, size)]
+    return [*results, stream.finish()]
 
 
 def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
@@ -69,25 +69,25 @@ def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
     texts = set()
     for seed in range(7):
         samples = babble(seed, 0.5 + seed / 4)[: -100 - seed]
-        said = heard(recogniser, samples, size)
-        assert all(one.final is None for one in said[:-1])
-        final = said[-1].final
-        assert final == DecodedUtterance(said[-1].text, None, 0.0, round(said[-1].end, 3))
-        assert said[-1].text == recogniser.recognise(samples)
-        assert said[-1].end == pytest.approx(len(samples) / 16000, abs=0.01)
-        texts.add(said[-1].text)
-        assert size == 16000 or any(one.text for one in said[:-1])
+        results = heard(recogniser, samples, size)
+        assert all(result.final is None for result in results[:-1])
+        final = results[-1].final
+        assert final == DecodedUtterance(results[-1].text, None, 0.0, round(results[-1].end, 3))
+        assert results[-1].text == recogniser.recognise(samples)
+        assert results[-1].end == pytest.approx(len(samples) / 16000, abs=0.01)
+        texts.add(results[-1].text)
+        assert size == 16000 or any(result.text for result in results[:-1])
     assert len(texts) >= 3
 
 
 def test_details_are_those_of_all_samples(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
     samples = babble(1, 3.0)
-    found = heard(recogniser, samples, 1600, details=True)[-1].final
+    utterance = heard(recogniser, samples, 1600, details=True)[-1].final
     features = recogniser.frontend(samples)
-    assert found == recogniser.recognise_features(features, details=True).placed(0.0, 3.0)
-    assert len(found.words) == len(found.text.split()) >= 2
-    for word in found.words:
+    assert utterance == recogniser.recognise_features(features, details=True).placed(0.0, 3.0)
+    assert len(utterance.words) == len(utterance.text.split()) >= 2
+    for word in utterance.words:
         assert 0 <= word.start_s < word.end_s <= 3.0
         assert 0 < word.confidence < 1
 
@@ -99,16 +99,16 @@ class Schedule:
         self.rows = list(rows)
 
     def __call__(self, log_likelihoods):
-        taken = [self.rows.pop(0) for _ in log_likelihoods]
-        return torch.tensor(taken, dtype=torch.float32)
+        rows = [self.rows.pop(0) for _ in log_likelihoods]
+        return torch.tensor(rows, dtype=torch.float32)
 
 
 def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
     # Silence alone ends nothing; 20 rows of it behind speech do.
     recogniser.silence = Schedule([1] * 30 + [0] * 20 + [1] * 40 + [0] * 200)
-    said = heard(recogniser, babble(2, 4.0), 480, endpoint=EndpointConfig(0.6))
-    finals = [one for one in said if one.final is not None]
+    results = heard(recogniser, babble(2, 4.0), 480, endpoint=EndpointConfig(0.6))
+    finals = [result for result in results if result.final is not None]
     assert len(finals) == 2
     assert finals[0].onset == pytest.approx(0.9)
     assert finals[0].start == 0
@@ -121,8 +121,8 @@ def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
 
 def test_no_utterance_is_longer_than_allowed(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
-    said = heard(recogniser, babble(3, 5.0), 1600, endpoint=EndpointConfig(0.6, longest=1.5))
-    spans = [one.end - one.start for one in said if one.final is not None]
+    results = heard(recogniser, babble(3, 5.0), 1600, endpoint=EndpointConfig(0.6, longest=1.5))
+    spans = [result.end - result.start for result in results if result.final is not None]
     assert len(spans) >= 4
     assert max(spans) < 1.8
     assert sum(spans) == pytest.approx(5.0, abs=0.011)
@@ -132,22 +132,22 @@ def test_words_end_with_their_utterance(bundle, babble):
     """A row of scores is of three frames, of which the last one may lack some."""
     recogniser, short = NetworkRecogniser(bundle()), EndpointConfig(0.6, longest=0.7)
     finals = [
-        one
+        result
         for seed in range(4)
-        for one in heard(recogniser, babble(seed, 1.5), 1600, endpoint=short, details=True)
-        if one.final is not None
+        for result in heard(recogniser, babble(seed, 1.5), 1600, endpoint=short, details=True)
+        if result.final is not None
     ]
-    assert all(one.end - one.start == pytest.approx(0.75, abs=0.05) for one in finals)
-    assert sum(len(one.final.words) for one in finals) > 4
-    for one in finals:
-        for word in one.final.words:
-            assert one.start - 1e-9 <= word.start_s <= word.end_s <= one.end + 1e-9
+    assert all(result.end - result.start == pytest.approx(0.75, abs=0.05) for result in finals)
+    assert sum(len(result.final.words) for result in finals) > 4
+    for result in finals:
+        for word in result.final.words:
+            assert result.start - 1e-9 <= word.start_s <= word.end_s <= result.end + 1e-9
 
 
 def test_endpoints_that_never_come_are_refused():
-    for wrong in ({"silence": 0.0}, {"longest": -1.0}, {"silence": float("nan")}):
+    for settings in ({"silence": 0.0}, {"longest": -1.0}, {"silence": float("nan")}):
         with pytest.raises(ValueError, match=r"must be (above 0|a number)"):
-            EndpointConfig(**wrong)
+            EndpointConfig(**settings)
 
 
 def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
@@ -164,17 +164,17 @@ def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
 def test_latency_is_counted_as_if_the_pieces_came_while_spoken():
     texts = ["", "", "YES", "YES", "YES NO"]
     ends = [0.5, 1.0, 1.5, 2.0, 2.5]
-    said = [
+    results = [
         StreamResult(t, None, 0.0, e, 0.8 if e > 1 else None)
         for t, e in zip(texts, ends, strict=True)
     ]
     last = StreamResult("YES NO", DecodedUtterance("YES NO"), 0.0, 2.5, 0.8)
-    stream = SimpleNamespace(push=lambda block: said.pop(0), finish=lambda: last)
+    stream = SimpleNamespace(push=lambda block: results.pop(0), finish=lambda: last)
     # The third piece takes two seconds, all others a tenth.
     times = iter([0.0, 0.1, 1.0, 1.1, 2.0, 4.0, 4.0, 4.1, 5.0, 5.1, 6.0, 6.1])
     latency = Latency()
-    told = list(recognise_stream([None] * 5, stream, lambda: next(times), latency))
-    assert [(one.text, one.final is not None) for one in told] == [
+    shown_results = list(recognise_stream([None] * 5, stream, lambda: next(times), latency))
+    assert [(result.text, result.final is not None) for result in shown_results] == [
         ("YES", False),
         ("YES NO", False),
         ("YES NO", True),

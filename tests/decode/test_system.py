@@ -48,12 +48,12 @@ def test_other_weights_need_no_other_search(recogniser, tmp_path):
         recogniser.scorer(texts),
         DecoderFiles(recogniser.graph, recogniser.words, CONFIG),
     )
-    others = [[Weights(0.7, -100.0), Weights(2.0, 3.0)]]
-    expected = decode_store(scorer, decoder, others, tmp_path / "anew", jobs=1)
+    other_weights = [[Weights(0.7, -100.0), Weights(2.0, 3.0)]]
+    expected = decode_store(scorer, decoder, other_weights, tmp_path / "anew", jobs=1)
     decode_store(scorer, decoder, [[Weights(1.0)]], tmp_path, jobs=1)
     decoder = replace(decoder, graph=tmp_path / "removed")  # which another search would need
-    found = decode_store(scorer, decoder, others, tmp_path, jobs=1)
-    assert [(d.utterance, d.hypotheses, d.beam, d.cut) for d in found[0]] == [
+    decoded_passes = decode_store(scorer, decoder, other_weights, tmp_path, jobs=1)
+    assert [(d.utterance, d.hypotheses, d.beam, d.cut) for d in decoded_passes[0]] == [
         (d.utterance, d.hypotheses, d.beam, d.cut) for d in expected[0]
     ]
     remove_lattices(tmp_path)
@@ -104,9 +104,9 @@ def test_weights_are_tuned_on_dev_and_used_on_test(recogniser, tmp_path):
     )
 
 
-def decoded(recogniser, out, dev, **others):
+def decoded(recogniser, out, dev, **other_splits):
     """Decode `dev` and other splits, tuned on those whose names begin with "dev"."""
-    splits = {"dev": dev, **others}
+    splits = {"dev": dev, **other_splits}
     scorers = {split: recogniser.scorer(texts) for split, texts in splits.items()}
     tune_on = [split for split in splits if split.startswith("dev")]
     config = replace(CONFIG, acoustic_scale=0.8, penalties=(-200.0, -1.0))
@@ -117,12 +117,12 @@ def decoded(recogniser, out, dev, **others):
 
 @pytest.mark.parametrize("dev", [{"hush": ""}, {"a": "YES NO"}])
 def test_a_tuning_split_with_hardly_a_word_tunes_nothing(recogniser, tmp_path, caplog, dev):
-    found = decoded(recogniser, tmp_path, dev, test={"c": "NO NO"})
+    headline = decoded(recogniser, tmp_path, dev, test={"c": "NO NO"})
     tuned = json.loads((tmp_path / "tuned.json").read_text())
     assert tuned == {"acoustic_scale": 0.8, "word_penalty": -1.0}
     assert any("NOT TUNED" in message for message in caplog.messages)
-    assert found["wer test"] == 0.0
-    assert ("wer dev" in found) == ("a" in dev)
+    assert headline["wer test"] == 0.0
+    assert ("wer dev" in headline) == ("a" in dev)
     assert len((tmp_path / "grid.tsv").read_text().splitlines()) == 2
     assert (tmp_path / "dev/text").read_text() == "".join(
         f"{u} {t}".rstrip() + "\n" for u, t in dev.items()
@@ -130,8 +130,8 @@ def test_a_tuning_split_with_hardly_a_word_tunes_nothing(recogniser, tmp_path, c
 
 
 def test_a_tuning_split_without_words_is_pooled_with_the_others(recogniser, tmp_path, caplog):
-    found = decoded(recogniser, tmp_path, {"hush": ""}, dev2=TEXTS, test={"c": "NO"})
-    assert found == {"wer dev2": 0.0, "wer test": 0.0}
+    headline = decoded(recogniser, tmp_path, {"hush": ""}, dev2=TEXTS, test={"c": "NO"})
+    assert headline == {"wer dev2": 0.0, "wer test": 0.0}
     assert any(message.startswith("dev has no error rate") for message in caplog.messages)
     grid = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()[1:]]
     assert {words for *_, words, _, _ in grid} == {"7"}
@@ -153,8 +153,8 @@ def test_utterances_without_features_are_deletions(recogniser, tmp_path):
     config = replace(CONFIG, penalties=(0.0,))
     decoder = DecoderFiles(recogniser.graph, recogniser.words, config)
     passes = [Pass("2gram", tmp_path)]
-    found = decode_passes("made-up", scorers, ["dev"], decoder, passes, tmp_path, 1, "./run.py")
-    assert found == {"wer dev": 12.5, "wer test": 50.0, "no path": 2}
+    headline = decode_passes("made-up", scorers, ["dev"], decoder, passes, tmp_path, 1, "./run.py")
+    assert headline == {"wer dev": 12.5, "wer test": 50.0, "no path": 2}
     rows = {row["split"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
     assert (rows["test"]["del"], rows["test"]["ref_words"]) == (3, 6)
     assert (tmp_path / "test/text").read_text() == "c1 NO NO\nc2 YES\nshort2\n"
@@ -285,12 +285,12 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     table = [line.split("\t") for line in (out / "confidence.tsv").read_text().splitlines()]
     assert [row[:2] for row in table[1:]] == [["dev", "2"], ["test", "7"]]
 
-    before = (out / "test/words.ctm").read_bytes()
+    first_ctm = (out / "test/words.ctm").read_bytes()
     (out / "test/words.ctm").unlink()
     for scorer in scorers.values():
         scorer.log_likelihoods = None  # finished shards are not decoded again
     assert write_nbest_and_ctm(*arguments) == errors
-    assert (out / "test/words.ctm").read_bytes() == before
+    assert (out / "test/words.ctm").read_bytes() == first_ctm
 
 
 def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):

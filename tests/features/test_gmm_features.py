@@ -85,7 +85,7 @@ def hidden_features(folder):
 def test_what_is_kept_is_what_is_computed(small_store, tmp_path, monkeypatch):
     """Whether there is room or not, for each front end, and whatever callers do to it."""
     matrices = projection(), -projection()
-    monkeypatch.setattr(gmm_features, "KEPT_BYTES", 0)
+    monkeypatch.setattr(gmm_features, "CACHED_BYTES", 0)
     systems = [GmmFeatures(small_store.path, GmmFrontend(2, matrix)) for matrix in matrices]
     systems += [systems[0].adapted(transforms(6)), GmmFeatures(small_store.path)]
     expected = [{u: system.load(u) for u in small_store.features} for system in systems]

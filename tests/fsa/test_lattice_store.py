@@ -192,7 +192,7 @@ def test_counts_that_do_not_fit_are_damage(written):
 def test_shards_of_another_format_are_refused(written):
     with_header(shard_path(written.folder, 0), format=1)
     with pytest.raises(
-        LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 2"
+        LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 3"
     ):
         written.store()
 

@@ -6,10 +6,8 @@ import numpy as np
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.kaldi.feature_check import find_feature_faults
-from toolkit.kaldi.feature_dir import read_feature_dir
-from toolkit.kaldi.show import describe_entries
-from toolkit.kaldi.tables import entries, read_matrix
+from toolkit.kaldi.archive import describe_entries, entries, read_matrix
+from toolkit.kaldi.feature_dir import find_feature_faults, read_feature_dir
 
 NAMES = ("anna-1", "bert-1")
 MATRIX = np.arange(12, dtype=np.float32).reshape(3, 4) - 5

@@ -6,7 +6,7 @@ import soundfile
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader, reads_or_explains
-from toolkit.corpus.check.audio_info import decode
+from toolkit.corpus.check import decode
 from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.augment import augmented

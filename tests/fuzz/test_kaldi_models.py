@@ -5,15 +5,12 @@ from tests.fuzz.test_graphs import ARCS
 from tests.fuzz.trial import Reader
 from tests.hmm.test_tree import TOPOLOGY, leaf_per_state
 from tests.interop.kaldi_worker import binary_tree
-from tests.kaldi.test_compact_lattices import binary
+from tests.kaldi.test_lattices import binary
 from tests.kaldi.test_model import CHAIN
 from toolkit.fsa.fst import fst_from_arcs
-from toolkit.kaldi.compact_lattices import read_compact_lattices
-from toolkit.kaldi.model import KaldiTransitions
-from toolkit.kaldi.openfst import dump_openfst
-from toolkit.kaldi.openfst_reader import load_openfst
-from toolkit.kaldi.read_tree import read_tree
-from toolkit.kaldi.tree import tree_text
+from toolkit.kaldi.graph import dump_openfst, load_openfst
+from toolkit.kaldi.lattices import read_compact_lattices
+from toolkit.kaldi.model import KaldiTransitions, read_tree, tree_text
 
 SAME = {phone: phone for phone in TOPOLOGY.phone_ids()}
 LATTICE = [(0, 1, 5, 1.0, 2.0, [7, 7]), (0, 1, 6, 0.5, 1.0, [7, 8]), (1, 2, 5, 0.5, 0.0, [9])]

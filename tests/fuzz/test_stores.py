@@ -11,7 +11,7 @@ from tests.fuzz.trial import Reader
 from toolkit.align.store import AlignmentStore, Outcome, read_table
 from toolkit.align.store import write_shard as write_alignments
 from toolkit.corpus.manifest import iter_cuts, make_cut, write_cuts
-from toolkit.corpus.split_names import Splits
+from toolkit.corpus.split import Splits
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
 from toolkit.features.normalise import GlobalStats, Normaliser

@@ -10,9 +10,13 @@ from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.inputs import read_inputs
 from toolkit.align.times import read_ctm
-from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.config.fields import read_plain
+from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import read_cut_file
+from toolkit.corpus.findings import read_exclusions
+from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.table import read_table
+from toolkit.corpus.wav_scp import read_scp
 from toolkit.decode.sources import Inputs
 from toolkit.hmm.phone_sets import read_roots
 from toolkit.hmm.topology import Topology
@@ -102,6 +106,17 @@ def channel_table(folder):
     (folder / "c.csv").write_text(CHANNELS)
 
 
+def path_map(folder):
+    """Settings that map paths, and a wav.scp whose paths they map."""
+    (folder / "corpus.json").write_text('{"map_paths": ["/old/disk=/new", "C:\\\\rec=/data"]}\n')
+    (folder / "wav.scp").write_text("r1 /old/disk/a.wav\nr2 C:\\rec\\b.wav\n")
+
+
+def read_mapped(folder):
+    config = read_plain(folder / "corpus.json", CorpusConfig, ManifestError, "write it again")
+    return read_scp(folder / "wav.scp", path_map=config.map_paths)
+
+
 def lhotse_arrays(folder):
     """Recordings and supervisions as JSON arrays, and a cut of them."""
     soundfile.write(str(folder / "a.wav"), STEREO, 8000)
@@ -189,6 +204,7 @@ READERS = {
         text("map", ";; note\nIT'S => IT IS\n[UH] => [] / [ ] __ [ ]\nA B => C\nX =>\n"),
         lambda folder: WordMap.read(folder / "map"),
     ),
+    "path-map": Reader(path_map, read_mapped),
     "channels": Reader(channels, read_kaldi_dir),
     "table-with-channels": Reader(channel_table, lambda folder: read_table(folder / "c.csv")),
     "array-of-cuts": Reader(lhotse_arrays, lambda folder: read_cut_file(folder / "cuts.json")),

@@ -9,7 +9,7 @@ import pytest
 from tests.guide.conftest import make_project, typed
 from tests.guide.made_up_speech import lexicon_lines, record, write_kaldi
 from tests.recipes.conftest import SMALL
-from toolkit.corpus.check.findings import ERROR
+from toolkit.corpus.findings import ERROR
 from toolkit.corpus.manifest import read_cuts, text_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from toolkit.align.times import TimedToken, write_textgrid
-from toolkit.kaldi.integers import read_int_vectors
-from toolkit.kaldi.tables import entries, read_matrix, read_vector
+from toolkit.kaldi.archive import entries, read_int_vectors, read_matrix, read_vector
 
 MATRICES = {
     "a": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,

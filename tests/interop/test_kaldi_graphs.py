@@ -16,7 +16,7 @@ from tests.decode.conftest import Recogniser, Scorer
 from tests.fsa.transducers import agree, silent, transductions
 from tests.hmm.test_tree import TOPOLOGY, trees
 from tests.kaldi.forms import read_topology, read_transitions
-from tests.kaldi.test_lang_dir import KINDS, exported
+from tests.kaldi.test_graph import KINDS, exported
 from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import load_fst
@@ -26,14 +26,8 @@ from toolkit.fsa.search import search_lattice
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree import Tree
-from toolkit.kaldi.graph import export_graph
-from toolkit.kaldi.likelihoods import export_likelihoods
-from toolkit.kaldi.model import KaldiTransitions
-from toolkit.kaldi.openfst_reader import load_openfst
-from toolkit.kaldi.search import load_graph
-from toolkit.kaldi.topology import topology_text
-from toolkit.kaldi.transitions import Transitions
-from toolkit.kaldi.tree import tree_text
+from toolkit.kaldi.graph import export_graph, export_likelihoods, load_graph, load_openfst
+from toolkit.kaldi.model import KaldiTransitions, Transitions, topology_text, tree_text
 
 WORKER = Path(__file__).with_name("kaldi_worker.py")
 SCALE = 0.125

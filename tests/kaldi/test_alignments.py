@@ -20,8 +20,8 @@ from toolkit.kaldi.alignments import (
     import_alignments,
     import_phone_times,
 )
-from toolkit.kaldi.integers import read_int_vectors
-from toolkit.kaldi.transitions import Transitions
+from toolkit.kaldi.archive import read_int_vectors
+from toolkit.kaldi.model import Transitions
 
 kaldi = pytest.importorskip("kaldi_native_io")
 

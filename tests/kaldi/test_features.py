@@ -7,13 +7,13 @@ import torch
 from toolkit.errors import ToolkitError
 from toolkit.features.shards import FeatureStore, write_shard
 from toolkit.kaldi import features
+from toolkit.kaldi.archive import KaldiIoError, entries, read_matrix
 from toolkit.kaldi.features import (
     count_frames,
     cuts_without_audio,
     export_features,
     import_features,
 )
-from toolkit.kaldi.tables import KaldiIoError, entries, read_matrix
 from toolkit.kaldi.validate import data_dir_faults
 
 kaldi = pytest.importorskip("kaldi_native_io")

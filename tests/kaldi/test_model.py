@@ -1,15 +1,146 @@
-"""Transition models; those that Kaldi's own code writes are read in tests/interop."""
+"""Topologies, trees and transition models."""
 
+import math
 import struct
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 
-from tests.hmm.test_tree import TOPOLOGY, trees
+from tests.hmm.test_tree import PHONES, TOPOLOGY, trees
+from tests.interop.kaldi_worker import binary_tree
+from tests.kaldi.forms import ReadTree, read_topology, read_transitions
+from toolkit import cli
 from toolkit.hmm.senones import Senones
-from toolkit.kaldi.model import KaldiModelError, KaldiTransitions
-from toolkit.kaldi.transitions import Transitions
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree import Tree
+from toolkit.kaldi.model import (
+    KaldiModelError,
+    KaldiTransitions,
+    Transitions,
+    read_senones,
+    read_tree,
+    topology_text,
+    transitions_of,
+    tree_text,
+)
+from toolkit.lang.tables import phone_table
+
+PLAIN = Topology(("SIL", "SPN", "A", "B"))
+
+
+def test_silence_and_speech_have_kaldis_topologies():
+    found = read_topology(topology_text(PLAIN))
+    speech = [[(0, 0.5), (1, 0.5)], [(1, 0.5), (2, 0.5)], [(2, 0.5), (3, 0.5)], []]
+    assert found[3] == found[4] == speech
+    within = [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.25)]
+    silence = [[(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)], within, within, within]
+    assert found[1] == found[2] == [*silence, [(4, 0.5), (5, 0.5)], []]
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [PLAIN, PLAIN.at_low_rate(), Topology(("SIL", "A"), ("SIL",), 1, 1), Topology(("A",), ())],
+)
+def test_transitions_are_those_of_the_topology(topology):
+    found = read_topology(topology_text(topology))
+    assert sorted(found) == list(topology.phone_ids())
+    for phone, rows in found.items():
+        states = topology.num_states(phone)
+        assert len(rows) == states + 1
+        for state, arcs in enumerate(rows[:-1]):
+            targets = {target for target, _ in arcs}
+            assert targets - {states} == set(topology.successors(phone, state))
+            assert (states in targets) == (state in topology.exit_states(phone))
+            assert sum(share for _, share in arcs) == pytest.approx(1, abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_the_text_has_every_state_with_every_pdf_and_numbers_its_transitions(tree):
+    senones = Senones(TOPOLOGY, tree)
+    transitions = Transitions(senones)
+    topology, triples, scores = read_transitions(transitions.text())
+    assert triples == sorted(set(triples))
+    needed = {
+        (phone, state, tree.pdf(left, TOPOLOGY.state_id(phone, state), right))
+        for phone in TOPOLOGY.phone_ids()
+        for state in range(TOPOLOGY.num_states(phone))
+        for left in TOPOLOGY.phone_ids()
+        for right in TOPOLOGY.phone_ids()
+    }
+    assert needed <= {*triples}
+    numbered = [
+        (row, target, pdf)
+        for row, (phone, state, pdf) in enumerate(triples, 1)
+        for target, _ in topology[phone][state]
+    ]
+    assert transitions.pdf_of_id.tolist() == [pdf for *_, pdf in numbered]
+    assert len(scores) == len(numbered)
+    for number, (row, target, _) in enumerate(numbered, 1):
+        phone, state, _ = triples[row - 1]
+        counted = len(transitions_of(TOPOLOGY, phone, state))
+        assert scores[number - 1] == pytest.approx(-math.log(counted), abs=1e-5)
+        ends = target == TOPOLOGY.num_states(phone)
+        found = transitions.ids(np.array([row]), np.array([-1 if ends else target]))
+        assert found.tolist() == [number]
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_transition_states_stand_for_pdfs(tree):
+    senones = Senones(TOPOLOGY, tree)
+    transitions = Transitions(senones)
+    states = transitions.states
+    real = slice(1, None)
+    found = states.table[:, real, real].numpy()
+    assert (transitions.pdf[found] == senones.table[:, real, real].numpy()).all()
+    rows = np.arange(len(found))[:, None, None]
+    phones = np.array(TOPOLOGY.phone_of_state_id)[rows]
+    assert (transitions.phone[found] == phones).all()
+    assert found.max() < states.num_pdfs
+    ours, theirs = senones.context_units, states.context_units
+    np.testing.assert_array_equal(ours.index, theirs.index)
+    np.testing.assert_array_equal(ours.right, theirs.right)
+
+
+def test_a_transition_that_the_hmm_lacks_leads_out_of_the_phone():
+    transitions = Transitions(Senones.monophone(Topology(("SIL", "A"), ("SIL",)).at_low_rate()))
+    onset, rest = np.array([3]), np.array([4])  # of A
+    assert (transitions.phone[2], transitions.state[2]) == (2, 0)
+    out = transitions.ids(onset, np.array([-1]))
+    assert transitions.ids(onset, np.array([0])) == out
+    assert transitions.ids(onset, np.array([1])) == out - 1
+    assert transitions.ids(rest, np.array([0])) == transitions.ids(rest, np.array([-1]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_every_state_has_its_pdf_in_every_context(tree):
+    """Where there is no neighbour, that of silence."""
+    found = ReadTree(tree_text(tree, TOPOLOGY))
+    for phone in TOPOLOGY.phone_ids():
+        for state in range(TOPOLOGY.num_states(phone)):
+            number = TOPOLOGY.state_id(phone, state)
+            for left in range(5):
+                for right in range(5):
+                    beside = left or TOPOLOGY.silence, right or TOPOLOGY.silence
+                    expected = tree.pdf(beside[0], number, beside[1])
+                    assert found.pdf(left, phone, right, state) == expected
+
+
+@pytest.mark.parametrize("low_rate", [False, True])
+def test_a_tree_without_questions(low_rate):
+    topology = Topology(("SIL", "SPN", "A", "B"))
+    topology = topology.at_low_rate() if low_rate else topology
+    tree = Tree.monophone(topology)
+    found = ReadTree(tree_text(tree, topology))
+    for phone in topology.phone_ids():
+        for state in range(topology.num_states(phone)):
+            expected = tree.pdf(1, topology.state_id(phone, state), 1)
+            assert found.pdf(0, phone, 3, state) == expected
+
 
 CHAIN = """<TransitionModel>
 <Topology> <TopologyEntry> <ForPhones> 2 5 </ForPhones>
@@ -116,3 +247,123 @@ def test_the_beginning_of_a_binary_model_is_refused(tmp_path, size):
     (tmp_path / "x").write_bytes(binary(CHAIN)[:size])
     with pytest.raises(KaldiModelError):
         KaldiTransitions.read(tmp_path / "x")
+
+
+SAME = {phone: phone for phone in TOPOLOGY.phone_ids()}
+
+
+def pdfs(tree):
+    """The pdfs of all states between all phones."""
+    return tree.table()[:, 1:, 1:].tolist()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(trees())
+def test_what_was_written_is_read_in_both_forms(tmp_path, tree):
+    text = tree_text(tree, TOPOLOGY)
+    for content in (text.encode(), b"\0B" + binary_tree(text)):
+        (tmp_path / "tree").write_bytes(content)
+        assert pdfs(read_tree(tmp_path / "tree", TOPOLOGY, SAME)) == pdfs(tree)
+
+
+def write_tree(tmp_path, text):
+    (tmp_path / "tree").write_text(f"ContextDependency 3 1 ToPdf {text} EndContextDependency\n")
+    return tmp_path / "tree"
+
+
+# Of SIL with a state, and of A0, A1 and ʃ with two; Kaldi's ids are 3, 5, 6 and 7.
+KALDI = {3: 1, 5: 2, 6: 3, 7: 4}
+OTHERS = "TE -1 2 ( CE 5 CE 6 )"
+
+
+def test_a_table_of_phones_as_build_tree_makes_it(tmp_path):
+    """A0 and A1 share the trees of their states, which ask about the right and the middle."""
+    shared = (
+        "SE -1 [ 0 ] { SE 2 [ 0 3 5 ] { CE 1 SE 1 [ 5 ] { CE 2 CE 3 } } SE 0 [ 7 ] { CE 4 CE 0 } }"
+    )
+    table = f"TE 1 8 ( NULL NULL NULL CE 7 NULL {shared} {shared} {OTHERS} )"
+    tree = read_tree(write_tree(tmp_path, table), TOPOLOGY, KALDI)
+    first, second = TOPOLOGY.state_id(2, 0), TOPOLOGY.state_id(3, 0)
+    assert [tree.pdf(1, first, right) for right in (1, 2, 3, 4)] == [1, 1, 2, 2]
+    assert [tree.pdf(1, second, right) for right in (1, 2, 3, 4)] == [1, 1, 3, 3]
+    assert [tree.pdf(left, first + 1, 1) for left in (1, 2, 3, 4)] == [0, 0, 0, 4]
+    assert [tree.pdf(1, TOPOLOGY.state_id(4, state), 1) for state in (0, 1)] == [5, 6]
+    assert [root.phones for root in tree.roots] == [(1,), (2, 3), (2, 3), (4,), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("TE 1 5 ( NULL CE 0 CE 1 CE 1 CE 2 )", "pdf 1 belongs to the states 0 and 1"),
+        ("TE 1 2 ( NULL CE 0 )", "no pdf for state 0 of the phone 2"),
+        ("XE 1", "'XE' in the place of CE or TE or SE or NULL"),
+        ("SE 0 [ 1 ", "EndContextDependency"),
+        ("CE x", "invalid literal"),
+        ("SE 0 [ 1 ] { " * 5000, "nested too deeply"),
+    ],
+)
+def test_other_trees_are_refused(tmp_path, text, reason):
+    path = write_tree(tmp_path, text)
+    with pytest.raises(KaldiModelError, match=reason) as error:
+        read_tree(path, TOPOLOGY, SAME)
+    assert str(path) in str(error.value)
+
+
+def test_wider_contexts_are_refused(tmp_path):
+    path = write_tree(tmp_path, "CE 0")
+    path.write_text(path.read_text().replace("3 1 ToPdf", "5 2 ToPdf"))
+    with pytest.raises(KaldiModelError, match="contexts of 5 phones"):
+        read_tree(path, TOPOLOGY, SAME)
+
+
+def test_a_tree_of_monophones(tmp_path):
+    text = "TE 0 5 ( NULL CE 0 TE -1 2 ( CE 1 CE 2 ) TE -1 2 ( CE 3 CE 4 ) TE -1 2 ( CE 5 CE 6 ) )"
+    path = write_tree(tmp_path, text)
+    path.write_text(path.read_text().replace("3 1 ToPdf", "1 0 ToPdf"))
+    tree = read_tree(path, TOPOLOGY, SAME)
+    assert isinstance(tree, Tree)
+    assert tree.phones == PHONES
+    assert [tree.pdf(1, state, 1) for state in range(7)] == list(range(7))
+
+
+MODEL_PHONES = ("SIL", "SPN", "A_B", "A_E", "N_S")
+
+
+def write_model_files(folder, topology):
+    senones = Senones.monophone(topology)
+    (folder / "tree").write_text(tree_text(senones.tree, topology))
+    (folder / "model").write_text(Transitions(senones).text())
+    phone_table(MODEL_PHONES, 2).write(folder / "phones.txt")
+    return senones, (folder / "tree", folder / "model", folder / "phones.txt")
+
+
+@pytest.mark.parametrize("low_rate", [False, True])
+def test_the_command_makes_the_senones_of_the_model(tmp_path, low_rate):
+    topology = Topology(MODEL_PHONES)
+    topology = topology.at_low_rate() if low_rate else topology
+    senones, files = write_model_files(tmp_path, topology)
+    names = ("tree", "model", "phones")
+    options = [f"--{name}={file}" for name, file in zip(names, files, strict=True)]
+    command = ["kaldi", "import-senones", *options, f"--out={tmp_path / 'out'}"]
+    done = CliRunner().invoke(cli.main, command)
+    assert done.exit_code == 0, done.output
+    assert "5 phones, " in done.output
+    found = Senones.load(tmp_path / "out")
+    assert found.topology.phones == MODEL_PHONES
+    sizes = [found.topology.num_states(phone) for phone in found.topology.phone_ids()]
+    assert sizes == [topology.num_states(phone) for phone in topology.phone_ids()]
+    assert found.table[:, 1:, 1:].tolist() == senones.table[:, 1:, 1:].tolist()
+
+
+def test_phones_that_mean_nothing_here_are_named(tmp_path):
+    _, (tree, model, phones) = write_model_files(tmp_path, Topology(MODEL_PHONES))
+    text = phones.read_text()
+    phones.write_text(text.replace("A_E 4\n", ""))
+    with pytest.raises(KaldiModelError, match="has no phone 4"):
+        read_senones(tree, model, phones)
+    phones.write_text(text.replace("SIL 1\n", "sil 1\n"))
+    with pytest.raises(KaldiModelError, match="has no phone SIL"):
+        read_senones(tree, model, phones)
+    phones.write_text(text.replace("SPN 2\n", "NSN 2\n"))
+    with pytest.raises(KaldiModelError, match=r"phones of \[3, 5\] states"):
+        read_senones(tree, model, phones)

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.align.inputs import Recording
-from toolkit.corpus.tags import is_tag, tags_in
+from toolkit.corpus.text import is_tag, tags_in
 from toolkit.kaldi.dict_lang import read_dict
 from toolkit.lang.arpa import ArpaError, read_arpa
 from toolkit.lang.config import LangConfig, NgramConfig, Rules, UnitsConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from local import kaldi
-from toolkit.corpus.check.check import check
+from toolkit.corpus.check import check
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.manifest import ManifestError, read_cuts, rewrite_texts, write_cuts
 from toolkit.lang.policy import TextPolicy

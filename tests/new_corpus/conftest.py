@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from toolkit.new_corpus.checkout import MARKER_FILES
+from toolkit.new_corpus.make import MARKER_FILES
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+"""Making the recipe of a new corpus."""
+
 import os
 import runpy
 import shutil
@@ -11,6 +13,7 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
+import toolkit
 from local import cuts, kaldi, table
 from tests.opened_files import opened_files
 from toolkit.corpus.config import CheckConfig, CorpusConfig
@@ -19,8 +22,14 @@ from toolkit.corpus.table import read_table
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.text import TextError
-from toolkit.new_corpus.checkout import find_checkout
-from toolkit.new_corpus.make import make_empty, make_from_data
+from toolkit.new_corpus.make import (
+    CheckoutError,
+    CorpusNameError,
+    check_name,
+    find_checkout,
+    make_empty,
+    make_from_data,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -404,3 +413,44 @@ def test_the_dictionary_beside_kaldi_directories_is_the_lexicon(root, corpus, pl
     make_from_data(root, "whole", data, "kaldi")
     _, config = config_of(root, "whole")
     assert config.lang == LangConfig(dictionary, "as-given")
+
+
+def test_the_folder_is_found_from_below(root):
+    assert find_checkout(root / "recipes" / "librispeech") == root
+
+
+def test_elsewhere_it_is_that_of_the_toolkit(tmp_path):
+    assert (find_checkout(tmp_path) / "toolkit" / "new_corpus" / "make.py").is_file()
+
+
+def test_without_any_it_says_what_to_do(tmp_path, monkeypatch):
+    installed = tmp_path / "site-packages" / "toolkit" / "__init__.py"
+    monkeypatch.setattr(toolkit, "__file__", str(installed))
+    with pytest.raises(CheckoutError, match=r"repository, run `make setup`.*new-corpus"):
+        find_checkout(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["interviews", "smith2", "my_corpus"])
+def test_good_names(root, name):
+    check_name(name, root)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my-corpus", "such as 'my_corpus'"),
+        ("2024 calls", "such as 'c_2024_calls'"),
+        ("class", "such as 'c_class'"),
+        ("übung", "such as 'ubung'"),
+        ("", "lower-case letters, digits and _$"),
+        ("../x", "such as 'x'"),
+        ("_mine", "such as 'mine'"),
+        ("Smith", "such as 'smith'"),
+        ("an4", r"'an4' is taken \(local/an4.py\)"),
+        ("librispeech", r"taken \(recipes/librispeech\)"),
+        ("steps", r"taken \(recipes/steps\)"),
+    ],
+)
+def test_names_that_cannot_be(root, name, message):
+    with pytest.raises(CorpusNameError, match=message):
+        check_name(name, root)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolkit.corpus.audio_file import encode_audio
+from toolkit.corpus.audio import encode_audio
 from toolkit.corpus.manifest import audio_of, speaker_of
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.pipeline.lake import (

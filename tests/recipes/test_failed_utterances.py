@@ -9,7 +9,7 @@ import torch
 from tests.dummies import dummy_recording
 from toolkit.align.adapt import adapt_speakers
 from toolkit.align.config import EmConfig, MonophoneConfig
-from toolkit.corpus.check.exclusions import write_exclusions
+from toolkit.corpus.findings import write_exclusions
 from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
 from toolkit.decode.config import DecodeConfig
 from toolkit.decode.ctc.system import POSTERIORS

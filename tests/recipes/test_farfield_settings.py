@@ -16,7 +16,7 @@ from recipes.farfield_ssl.config import PARTS, PROFILES
 from recipes.steps.settings import HybridConfig
 from tests.dummies import setting_of
 from toolkit.config.settings import apply_overrides
-from toolkit.corpus.check.exclusions import write_exclusions
+from toolkit.corpus.findings import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.features.extract import pack_shards
 from toolkit.parallel.config import ParallelError

@@ -154,7 +154,7 @@ def test_recognised_words_have_times_and_confidences(request, run, system):
 
 
 def test_the_adapted_gmms_and_the_combination_have_times_and_lattices(quick, transcripts):
-    from toolkit.kaldi.lattice_export import oracle_texts
+    from toolkit.kaldi.lattices import oracle_texts
 
     for system in ("sat", "lstm_fmllr", "blstm", "combined"):
         for split in SPEAKERS:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.steps.decoding import DecodedSystem, neural_systems
-from toolkit.corpus.split_names import Splits
+from toolkit.corpus.split import Splits
 from toolkit.errors import ToolkitError
 from toolkit.score.results import Result, record_results
 

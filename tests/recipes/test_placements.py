@@ -10,7 +10,7 @@ from lhotse.audio import AudioSource
 
 from local.farfield.config import FarfieldConfig
 from tests.dummies import setting_of
-from toolkit.corpus.check.exclusions import write_exclusions
+from toolkit.corpus.findings import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.lang.config import NgramConfig
 from toolkit.score.results import Result, read_results, record_results, score_split

@@ -8,7 +8,7 @@ import torch
 
 from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train
-from toolkit.corpus.split_names import Splits
+from toolkit.corpus.split import Splits
 from toolkit.decode.config import EvaluationConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.units import Characters

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, csv_text, legend
+from toolkit.report.pages import Cell, Column, Page, Section, Table, TableRow, csv_text, legend
 
 VOID = {"meta", "br", "img", "link", "input"}
 
@@ -39,8 +39,8 @@ class Balance(HTMLParser):
 
 def table(**options):
     rows = [
-        Row([Cell("a & b"), Cell("x"), Cell("12.3", "100 %", best=True)], 0),
-        Row([Cell(""), Cell("y"), Cell("NA")]),
+        TableRow([Cell("a & b"), Cell("x"), Cell("12.3", "100 %", best=True)], 0),
+        TableRow([Cell(""), Cell("y"), Cell("NA")]),
     ]
     columns = [Column("platform"), Column("rule", text=True), Column("10 %", "CER at most")]
     return Table("Times", columns, rows, "A note.", **options)
@@ -89,14 +89,14 @@ def test_narrow_terminals_wrap_text_and_cut_no_number(monkeypatch, capsys, colum
     numbers = [Column(f"long heading {n}", "relative to") for n in range(5)]
     cells = [Cell(f"{n}2345.678", f"{n} %") for n in range(5)]
     head = [Column("what"), *numbers, Column("why", text=True)]
-    row = Row([Cell("words that go on and on"), *cells, Cell("since it is so " * 4)])
+    row = TableRow([Cell("words that go on and on"), *cells, Cell("since it is so " * 4)])
     Table("Times", head, [row]).print()
     shown = _plain(capsys.readouterr().out)
     assert all(f"{cell.text} ({cell.detail})" in shown for cell in cells)
     assert "…" not in shown
     assert shown.count("since") == 4
     if columns == 80:
-        Table("Times", [*head[:4], head[-1]], [Row([*row.cells[:4], row.cells[-1]])]).print()
+        Table("Times", [*head[:4], head[-1]], [TableRow([*row.cells[:4], row.cells[-1]])]).print()
         assert all(len(line) <= 80 for line in _plain(capsys.readouterr().out).splitlines())
 
 

@@ -11,7 +11,7 @@ from toolkit.corpus.manifest import read_cuts, recording_or_fault
 from toolkit.corpus.table import read_table
 from toolkit.corpus.wav_scp import read_scp
 from toolkit.errors import ToolkitError
-from toolkit.kaldi.tables import opened
+from toolkit.kaldi.archive import opened
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.lines import read_content

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from benchmarks.synthetic import Emissions
 from tests.dummies import dummy_recording
 from toolkit.cli import main
-from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
+from toolkit.corpus.findings import Exclusion, write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.search import WordsDecoder

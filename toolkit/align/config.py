@@ -13,7 +13,7 @@ from toolkit.config.fields import (
     Settings,
     Share,
 )
-from toolkit.fsa.config import Beam
+from toolkit.fsa.config import MAX_ACTIVE, Beam
 from toolkit.hmm.config import TreeConfig
 
 
@@ -27,7 +27,7 @@ class AlignConfig(Settings):
     """First search beam, in scaled log units."""
     retries: tuple[Positive, ...] = (4.0, 16.0)
     """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
-    max_active: Annotated[int, Range(2, 10_000_000)] = 2000
+    max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 2000
     """Of the first beam, see `toolkit.fsa.config.Beam`."""
 
     def check(self) -> None:

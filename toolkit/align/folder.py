@@ -22,7 +22,7 @@ from torch import Tensor
 from toolkit.align.adapt import SpeakerStatistics
 from toolkit.align.inputs import Recording, read_inputs
 from toolkit.align.times import TimedToken, write_ctm, write_textgrid
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio import open_audio
 from toolkit.errors import ToolkitError
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 from toolkit.processes.bars import Bar

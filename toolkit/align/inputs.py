@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import normalize
 
-from toolkit.corpus.audio_file import AUDIO_SUFFIXES
+from toolkit.corpus.audio import AUDIO_SUFFIXES
 from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
 from toolkit.lang.policy import TextCounts, TextPolicy

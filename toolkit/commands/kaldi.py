@@ -62,7 +62,7 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
       toolkit kaldi export-data --cuts exp/demo/data/train.jsonl --out data/train
     """
     from toolkit.corpus.manifest import iter_cuts
-    from toolkit.kaldi.export import RENAMED, export_data_dir
+    from toolkit.kaldi.data_dir import RENAMED, export_data_dir
 
     done = export_data_dir(iter_cuts(cuts, excluded), out)
     click.echo(f"{out}: {done.utterances} utterances of {done.speakers} speakers")
@@ -127,7 +127,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     """
     from toolkit.fsa.grammar import grammar_acceptor
     from toolkit.kaldi.dict_lang import write_dict
-    from toolkit.kaldi.lang_dir import write_lang_dir
+    from toolkit.kaldi.graph import write_lang_dir
     from toolkit.lang.lang import Lang
     from toolkit.lang.lm import check_coverage
 
@@ -368,7 +368,7 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     Example:
       toolkit kaldi show data/dev/feats.scp --key utt1
     """
-    from toolkit.kaldi.show import describe_entries, plain_entries
+    from toolkit.kaldi.archive import describe_entries, plain_entries
 
     if path.is_dir():
         from toolkit.kaldi.validate import data_dir_faults, data_dir_remarks

@@ -81,7 +81,7 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
       toolkit kaldi export-likelihoods --model exp/demo/tri --features exp/demo/plp/dev --out dev
     """
     from toolkit.align.scorer import GmmScorer
-    from toolkit.kaldi.likelihoods import export_likelihoods as export
+    from toolkit.kaldi.graph import export_likelihoods as export
     from toolkit.models.scorer import NeuralScorer
 
     scorer: GmmScorer | NeuralScorer
@@ -110,7 +110,7 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
       toolkit kaldi import-senones --tree tri/tree --model tri/final.mdl \\
           --phones lang/phones.txt --out senones
     """
-    from toolkit.kaldi.senones import read_senones
+    from toolkit.kaldi.model import read_senones
 
     senones = read_senones(tree, model, phones)
     senones.save(out)
@@ -168,7 +168,7 @@ def decode(
     """
     from toolkit.fsa.config import Beam
     from toolkit.fsa.search import GraphMismatchError
-    from toolkit.kaldi.search import decode_table, load_graph
+    from toolkit.kaldi.graph import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 
     least = min(Beam.min_active, max_active - 1)

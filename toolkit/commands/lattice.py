@@ -40,7 +40,7 @@ def export(folder: Path, form: str, out: Path) -> None:
     Example:
       toolkit lattice export exp/demo/decode/sat/dev --format slf --out lattices
     """
-    from toolkit.kaldi.lattice_export import export_lattices
+    from toolkit.kaldi.lattices import export_lattices
 
     click.echo(f"{out}: {export_lattices(folder, form, out)} lattices")
 
@@ -59,7 +59,7 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     Example:
       toolkit lattice oracle exp/demo/decode/sat/dev --ref dev.txt
     """
-    from toolkit.kaldi.lattice_export import oracle_texts
+    from toolkit.kaldi.lattices import oracle_texts
     from toolkit.score.report import numbers
     from toolkit.score.transcripts import read_transcripts
     from toolkit.score.wer import score
@@ -114,7 +114,7 @@ def import_(
       toolkit lattice import decode_dev/lat.*.gz --words graph/words.txt --out lattices
     """
     from toolkit.fsa.lattice_store import WeightsUsed
-    from toolkit.kaldi.lattice_import import import_lattices
+    from toolkit.kaldi.lattices import import_lattices
 
     decoding = WeightsUsed(acoustic_scale, word_penalty, frame_shift / 1000)
     done, failed = import_lattices(archives, words, decoding, out)

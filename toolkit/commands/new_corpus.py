@@ -82,8 +82,7 @@ def new_corpus(
       toolkit new-corpus interviews --from-csv speech/table.csv
       recipes/interviews/run.py
     """
-    from toolkit.new_corpus.checkout import check_name, find_checkout
-    from toolkit.new_corpus.make import make_empty, make_from_data
+    from toolkit.new_corpus.make import check_name, find_checkout, make_empty, make_from_data
 
     data = {"table": from_csv, "kaldi": from_kaldi, "cuts": from_cuts}
     given = {reader: path for reader, path in data.items() if path is not None}

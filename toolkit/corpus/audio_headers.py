@@ -1,16 +1,75 @@
-"""What headers of audio files say that libsndfile does not tell: lengths, and the ends of Ogg."""
+"""What headers of audio files say that libsndfile does not tell, and files made of pieces."""
 
+import io
 import math
 import os
 import re
 import struct
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import soundfile
 
-from toolkit.corpus.splice import Piece
+Piece = bytes | tuple[int, int]
+"""Bytes, or the first byte and the end of a part of the file."""
+_BUFFER = 1 << 16  # bytes
+
+
+def splice(content: BinaryIO, pieces: Sequence[Piece]) -> BinaryIO:
+    """Return a file that consists of pieces of another, and can seek.
+
+    Args:
+      content: the other file; it must stay open.
+      pieces: in their order.
+    """
+    # libsndfile's MP3 decoder reads a header of 4 bytes at a time.
+    return io.BufferedReader(_SplicedFile(content, pieces), _BUFFER)
+
+
+class _SplicedFile(io.RawIOBase):
+    def __init__(self, content: BinaryIO, pieces: Sequence[Piece]) -> None:
+        self._content = content
+        self._pieces = pieces
+        sizes = (len(p) if isinstance(p, bytes) else p[1] - p[0] for p in pieces)
+        self._ends = list(accumulate(sizes))
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is left of the piece at the position, or less; 0 at the end."""
+        index = bisect_right(self._ends, self._position)
+        if index == len(self._ends):
+            return 0
+        first = self._position - (self._ends[index - 1] if index else 0)
+        size = min(len(buffer), self._ends[index] - self._position)
+        piece = self._pieces[index]
+        if isinstance(piece, bytes):
+            part = piece[first : first + size]
+        else:
+            self._content.seek(piece[0] + first)
+            part = self._content.read(size)
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._ends[-1]}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a negative position: {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
 
 UNKNOWN_SIZE = 0x7F000000 - 1024
 """Bytes from which on a size is taken for the placeholder of a program that writes to a pipe."""
@@ -18,6 +77,9 @@ _PLAIN = (1, 3, 6, 7, 0xFFFE)
 """WAV's formats of samples of one size: integers, floats, A-law, µ-law, and extensible ones."""
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 """Bytes of a sample by AU's encoding."""
+_VOC_MAGIC = b"Creative Voice File\x1a"
+_VOC_LAYOUTS = {1: 2, 2: 0, 9: 12}
+"""Bytes before the samples of a VOC block, by its type."""
 SHORTEN = b"embedded-shorten"
 """In the header of a SPHERE file: its samples are compressed by shorten."""
 SEVERAL_FILES = "several files follow one another in it: write each to its own file"
@@ -31,8 +93,8 @@ _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 def declared_samples(path: Path | str) -> int:
     """Return the number of samples per channel in a header.
 
-    Of WAV (RF64 and W64 too), AIFF, AU and SPHERE; 0 for other formats, compressed samples, and the
-    placeholder sizes of programs that write to a pipe.
+    Of WAV (RF64 and W64 too), AIFF, AU, AVR and SPHERE; 0 for other formats, compressed samples,
+    and the placeholder sizes of programs that write to a pipe.
     """
     with open(path, "rb") as file:
         head = file.read(1024)
@@ -42,6 +104,8 @@ def declared_samples(path: Path | str) -> int:
             if head.startswith(b".snd"):
                 size, encoding, _, channels = struct.unpack(">4I", head[8:24])
                 return _samples(size, _AU_BYTES.get(encoding, 0) * channels)
+            if head.startswith(b"2BIT"):
+                return _of_avr(head)
             if head.startswith(b"FORM"):
                 return _of_aiff(file)
             if head.startswith(b"RF64"):
@@ -59,8 +123,8 @@ def declared_samples(path: Path | str) -> int:
 def missing_share(file: BinaryIO) -> float:
     """Return how many bytes of samples a header says that the file lacks, for each that it has.
 
-    Of WAV (W64 too), AIFF and CAF, whatever the encoding of the samples; 0 for other formats, and
-    for the placeholder sizes of programs that write to a pipe.
+    Of WAV (W64 too), AIFF, CAF and VOC, whatever the encoding of the samples; 0 for other formats,
+    and for the placeholder sizes of programs that write to a pipe.
     """
     for begin, size in _sample_chunks(file):
         present = file.seek(0, os.SEEK_END) - begin
@@ -147,9 +211,12 @@ def is_mp3_wav(file: BinaryIO) -> bool:
 
 
 def _sample_chunks(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yield (first byte, size) of the chunks of samples of a WAV, AIFF or CAF file."""
+    """Yield (first byte, size) of the chunks of samples of a WAV, AIFF, CAF or VOC file."""
     file.seek(0)
-    magic = file.read(4)
+    head = file.read(26)
+    magic = head[:4]
+    if head.startswith(_VOC_MAGIC) and len(head) == 26:
+        yield from _voc_blocks(file, struct.unpack_from("<H", head, 20)[0])
     layouts = {
         b"RIFF": (12, "<4sI", b"data"),
         b"RIFX": (12, ">4sI", b"data"),
@@ -162,6 +229,25 @@ def _sample_chunks(file: BinaryIO) -> Iterator[tuple[int, int]]:
         for name, size in _chunks(file, start, header):
             if name == sound:
                 yield file.tell(), size
+
+
+def _voc_blocks(file: BinaryIO, begin: int) -> Iterator[tuple[int, int]]:
+    """Yield (first byte, size) of the blocks of samples of a VOC file, the first at `begin`.
+
+    A block is a byte with its type, three bytes with its size, and what the size counts. Type 0,
+    without a size, ends the file.
+    """
+    total = file.seek(0, os.SEEK_END)
+    while begin + 4 <= total:
+        file.seek(begin)
+        kind, *size_bytes = file.read(4)
+        if kind == 0:
+            return
+        size = int.from_bytes(bytes(size_bytes), "little")
+        layout = _VOC_LAYOUTS.get(kind)
+        if layout is not None:
+            yield begin + 4 + layout, size - layout
+        begin += 4 + size
 
 
 def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
@@ -339,6 +425,12 @@ def _of_sphere(head: bytes) -> int:
         if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
             return int(count)
     return 0
+
+
+def _of_avr(head: bytes) -> int:
+    """Of an AVR file, whose header counts the samples per channel."""
+    bits, samples = struct.unpack_from(">H10xI", head, 14)
+    return _samples(samples * bits, bits)
 
 
 def _of_aiff(file: BinaryIO) -> int:

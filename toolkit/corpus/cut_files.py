@@ -12,8 +12,7 @@ from typing import Any
 from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
 
-from toolkit.corpus.cuts import parse_cut
-from toolkit.corpus.manifest import ManifestError, mark_no_speaker
+from toolkit.corpus.manifest import ManifestError, mark_no_speaker, parse_cut
 from toolkit.corpus.pairing import Audio, FaultyText, locate, pair
 from toolkit.storage.lines import is_faulty, shown
 from toolkit.storage.paths import PathMap, map_path

@@ -1,24 +1,206 @@
-"""Cut manifests: one MonoCut with one supervision per utterance, as JSON lines."""
+"""Cuts, one MonoCut with one supervision per utterance: made, parsed, read and written.
+
+A manifest of lhotse can name more than files: shell commands, addresses, archives that are
+unpickled, classes of transforms; in the recording of a cut, in the tracks of a mixed cut, in the
+impulse response of a transform, in custom fields, in any of these inside another. `parse_cut` looks
+at the plain data before lhotse does; `check_audio` at cuts made in memory before their audio is
+read. The name of a file may be anything: audio is read by libsndfile alone, see
+`toolkit.features.cut_audio.LocalFiles`, to which a command or an address is a file that is missing.
+
+Cuts in memory hold absolute paths, files names of places on disk where they lie in the run
+directory or its corpus, so that these can be moved; see `toolkit.storage.paths`.
+"""
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
+from lhotse.augmentation import AudioTransform
+from lhotse.cut import Cut, MixedCut, PaddingCut
+from lhotse.serialization import deserialize_item
 
-from toolkit.corpus.audio_file import open_audio
-from toolkit.corpus.check.exclusions import read_exclusions
-from toolkit.corpus.cuts import parse_cut
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.audio import open_audio
+from toolkit.corpus.findings import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
-from toolkit.storage.paths import encoding_error, places_of, printable
-from toolkit.storage.reading import NATURAL, reading, validated
+from toolkit.storage.paths import PathAliases, encoding_error, places_of, printable
+from toolkit.storage.reading import NATURAL, quoted, reading, validated
 from toolkit.storage.words import single_spaced
+
+_DETAILS = ("fault_detail", "note_detail")
+
+
+def portable(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+    """Return a cut's plain data with names instead of paths, as far as they lie in `places`.
+
+    Args:
+      plain: `Cut.to_dict()`; it is not changed.
+      places: of the file that the cut is written to; None: paths stay.
+    """
+    return _replaced(plain, places.name, places.names_in) if places else plain
+
+
+def resolved(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+    """Return a cut's plain data with paths instead of the names that `portable` wrote.
+
+    Args:
+      plain: of a cut; it is not changed.
+      places: of the file that the cut is read from; None: what is there stays.
+    """
+    return _replaced(plain, places.path, places.paths_in) if places else plain
+
+
+def _replaced(
+    plain: Mapping[str, Any], path: Callable[[str], str], text: Callable[[str], str]
+) -> dict[str, Any]:
+    new = dict(plain)
+    if isinstance(recording := new.get("recording"), Mapping):
+        sources = [_with_path(source, path) for source in recording.get("sources", ())]
+        new["recording"] = {**recording, "sources": sources}
+    if isinstance(custom := new.get("custom"), Mapping):
+        changes: dict[str, Any] = {key: text(custom[key]) for key in _DETAILS if key in custom}
+        if isinstance(parts := custom.get("components"), Mapping):
+            changes["components"] = {key: path(value) for key, value in parts.items()}
+        new["custom"] = {**custom, **changes}
+    return new
+
+
+def _with_path(source: Any, path: Callable[[str], str]) -> Any:
+    known = isinstance(source, Mapping) and isinstance(source.get("source"), str)
+    return {**source, "source": path(source["source"])} if known else source
+
+
+SOURCES = frozenset({"file", "memory"})
+"""Types of lhotse's audio sources that are read: the name of a local file; bytes, which only cuts
+made in memory have."""
+STORAGES = frozenset(
+    {
+        "shar",  # a placeholder; the toolkit's own shards have it
+        *("lilcom_chunky", "lilcom_files", "numpy_files"),
+        *("lilcom_hdf5", "numpy_hdf5", "chunked_lilcom_hdf5"),
+    }
+)
+"""Where lhotse's arrays may be: local files without pickles. The toolkit does not read them."""
+TRANSFORMS = frozenset(
+    {
+        *("Clipping", "Compress", "DereverbWPE", "LoudnessNormalization", "Narrowband", "Resample"),
+        *("ReverbWithImpulseResponse", "Speed", "Tempo", "Volume"),
+        *("AddNoise", "Reverberate"),  # of toolkit.features.cut_audio
+    }
+)
+"""Transforms of audio, which lhotse looks up by name: those that read nothing but local files."""
+
+
+class UnsafeCutError(ToolkitError):
+    """A cut that names something other than local files, or would take gigabytes to compute."""
+
+
+def parse_cut(plain: Any, place: str, places: PathAliases | None = None) -> Cut:
+    """Make a cut from the plain data of a manifest.
+
+    Args:
+      plain: as `json.loads` gives it; lhotse changes it.
+      place: file and line, for messages.
+      places: of the manifest, `places_of(path)`: what names of audio in it stand for.
+
+    Raises:
+      UnsafeCutError: it names a command, an address, an archive that would be unpickled, or a
+        transform that is not known; the message says which, and the way out.
+      ValueError, KeyError, TypeError, ...: it is no cut; to be caught by `reading`.
+    """
+    id = validated(plain, {"id": str, "type": str}, "the line")["id"]
+    plain = resolved(plain, places)
+    for fault in _faults(plain):
+        raise UnsafeCutError(f"{place}: {id}: {fault}")
+    try:
+        cut = deserialize_item(plain)
+    except ImportError as error:  # of a transform's library
+        raise ValueError(f"{error.name} is not installed, which a transform needs") from error
+    if not isinstance(cut, Cut):
+        raise ValueError(f"it is a {type(cut).__name__}, not a cut")
+    return cut
+
+
+def check_audio(cut: Cut) -> None:
+    """Check everything that lhotse would read for the audio of a cut, however deep inside it.
+
+    Raises:
+      UnsafeCutError: as `parse_cut`.
+    """
+    waiting: list[Any] = [cut]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, MixedCut):
+            waiting += [track.cut for track in item.tracks]
+            waiting.append(item.transforms)
+        elif isinstance(item, Cut):
+            waiting.append(None if isinstance(item, PaddingCut) else item.recording)
+        elif isinstance(item, Recording):
+            for source in item.sources:
+                if fault := _source_fault(source.type, source.source):
+                    raise UnsafeCutError(f"{cut.id}: {fault}")
+            waiting.append(item.transforms)
+        elif isinstance(item, AudioTransform):
+            waiting += vars(item).values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+        elif isinstance(item, Mapping):
+            for fault in _faults(item):
+                raise UnsafeCutError(f"{cut.id}: {fault}")
+
+
+def _faults(plain: Any) -> Iterator[str]:
+    """Yield what plain data name at any depth that must not be read."""
+    waiting = [plain]
+    while waiting:  # no recursion: the depth is the writer's choice
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield from _mapping_faults(value)
+            value = value.values()
+        waiting += [item for item in value if isinstance(item, Mapping | list | tuple)]
+
+
+def _mapping_faults(plain: Mapping[str, Any]) -> Iterator[str]:
+    source = plain.keys() >= {"type", "channels", "source"}
+    if source and (fault := _source_fault(plain["type"], plain["source"])):
+        yield fault
+    if "storage_type" in plain and plain["storage_type"] not in STORAGES:
+        yield (
+            f"an array or image is stored as {quoted(str(plain['storage_type']))}, which may be "
+            "fetched or run code; leave it out of the cut, or store it in local files"
+        )
+    if plain.keys() >= {"name", "kwargs"} and plain["name"] not in TRANSFORMS:  # a transform
+        yield (
+            f"the transform {quoted(str(plain['name']))} is not known to read local files only; "
+            "write its output to a file and name that"
+        )
+
+
+def _source_fault(kind: Any, source: Any) -> str:
+    if kind in SOURCES:
+        return ""
+    shown = quoted(source) if isinstance(source, str) else "its data"
+    if kind == "command":
+        return (
+            f"the recording is the shell command {shown}, which is not run; write its output to a "
+            "file and name that"
+        )
+    if kind == "url":
+        return (
+            f"the recording is at the address {shown}, which is not fetched; fetch it to a file and"
+            " name that"
+        )
+    return (
+        f"the recording is of the type {quoted(str(kind))}, which is not read here; write it to a "
+        "file and name that"
+    )
+
 
 HELD_OUT = "held_out"
 """Marks, in `custom`, the cuts of a split that was taken out of the training data."""
@@ -119,7 +301,7 @@ def make_cut(
     Args:
       text: transcript; white space is normalised.
       start, end: seconds in the recording; `end` None or negative: the recording's end.
-      fault: (kind of `toolkit.corpus.check.findings.KINDS`, detail) that the check is to report. A
+      fault: (kind of `toolkit.corpus.findings.KINDS`, detail) that the check is to report. A
         segment outside its recording gets its fault here.
       note: likewise, of something harmless; a trimmed segment gets its note here.
       channel: the channel of the recording, from 0; None: the mean of all.
@@ -263,7 +445,7 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
 
     Raises:
       ManifestError: a line that is no cut.
-      UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.cuts`.
+      UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.manifest`.
     """
     out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
@@ -285,3 +467,27 @@ def _naming(place: Path | str, what: str = "cannot be read") -> AbstractContextM
 def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:
     """Read all cuts: see `iter_cuts`."""
     return list(iter_cuts(path, excluded))
+
+
+MOST_FOLDERS = 16
+
+
+def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS) -> list[Path]:
+    """Return folders outside `root` with all audio of `cuts` in or below them.
+
+    A path upwards, `root/../wav`, counts as outside, though it looks as if it lay in `root`.
+
+    At most `most` folders are listed: while there are more, the deepest are replaced by their
+    parents. Folders that have only the root directory in common are left out.
+    """
+    folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
+    folders = {folder for folder in folders if folder.is_absolute() and folder.is_dir()}
+    folders = _topmost({f for f in folders if ".." in f.parts or not f.is_relative_to(root)})
+    while len(folders) > most:
+        depth = max(len(folder.parts) for folder in folders)
+        folders = _topmost({f.parent if len(f.parts) == depth else f for f in folders})
+    return sorted(folder for folder in folders if folder != folder.parent)
+
+
+def _topmost(folders: set[Path]) -> set[Path]:
+    return {folder for folder in folders if not folders & set(folder.parents)}

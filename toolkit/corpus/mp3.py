@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import soundfile
 
-from toolkit.corpus.splice import Piece
+from toolkit.corpus.audio_headers import Piece
 
 _BIT_RATES = {
     True: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),

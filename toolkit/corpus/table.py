@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from lhotse import MonoCut
 
@@ -83,8 +84,8 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
       Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: a column is missing, the file is not text, or too many lines do not fit its
-        header.
+      ManifestError: a column is missing, the file is not text, or too many lines have other fields
+        than its header or stray quotation marks.
     """
     folder = path.absolute().parent
     rows = [_as_on_disk(_mapped(row, path_map), folder) for row in read_rows(path)]
@@ -181,46 +182,86 @@ def read_rows(path: Path) -> Iterator[Row]:
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
     # In tables with tabs quotation marks are part of the text, in CSV files they are doubled.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    file = io.StringIO(text, newline="")
-    reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] = []
     misfits: list[str] = []
     total = 0
-    try:
-        for number, fields in enumerate(reader):
-            cells = [_unquote(field) if delimiter == "\t" else field.strip() for field in fields]
-            if number == 0:
-                header = _map_columns(cells, path)
-            elif any(cells):
-                total += 1
-                values = {
-                    role: printable(cell) for role, cell in zip(header, cells, strict=False) if role
-                }
-                line = lines_before + reader.line_num
-                where, fault = f"{path}:{line}", None
-                if faulty := [cell for cell in cells if is_faulty(cell)]:
-                    fault = (NOT_UTF8, f"{where}: {counts.describe(faulty[0])}")
-                elif len(cells) != len(header):
-                    misfits.append(
-                        f"{where}: {len(cells)} fields, the first line names {len(header)} columns;"
-                        f" put a text with {_NAMES[delimiter]} in quotation marks"
-                    )
-                    fault = (BAD_LINE, misfits[-1])
-                yield Row(line, values, fault)
-        if too_many(len(misfits), total):
-            raise ManifestError(misfits[0])
-    except csv.Error as error:
-        raise ManifestError(
-            f"{path}:{lines_before + reader.line_num}: {error}; is a quotation mark open or not "
-            "doubled?"
-        ) from error
+    for record in _records(text, delimiter, quoting):
+        line = lines_before + record.line
+        where, fault = f"{path}:{line}", None
+        cells = [_unquote(field) if delimiter == "\t" else field.strip() for field in record.fields]
+        quotation = f"{where}: {record.error}; is a quotation mark open or not doubled?"
+        if not header:
+            if record.error:
+                raise ManifestError(quotation)
+            header = _map_columns(cells, path)
+            continue
+        if not any(cells):
+            continue
+        total += 1
+        values = {role: printable(cell) for role, cell in zip(header, cells, strict=False) if role}
+        if faulty := [cell for cell in cells if is_faulty(cell)]:
+            fault = (NOT_UTF8, f"{where}: {counts.describe(faulty[0])}")
+        elif record.error:
+            misfits.append(quotation)
+            fault = (BAD_LINE, quotation)
+        elif len(cells) != len(header):
+            misfits.append(
+                f"{where}: {len(cells)} fields, the first line names {len(header)} columns;"
+                f" put a text with {_NAMES[delimiter]} in quotation marks"
+            )
+            fault = (BAD_LINE, misfits[-1])
+        yield Row(line, values, fault)
+    if too_many(len(misfits), total):
+        raise ManifestError(misfits[0])
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The fields of one record of a CSV file."""
+
+    line: int
+    """Line number of its last line; where there is an error, of its first."""
+    fields: list[str]
+    error: str = ""
+    """What is wrong with its quotation marks; `fields` are then a guess from its first line."""
+
+
+def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Record]:
+    """Yield the records of a table.
+
+    A quotation mark that is open or not doubled makes its line alone a faulty record: reading goes
+    on at the line after it, not after the lines that the open mark has swallowed.
+    """
+    lines = list(io.StringIO(text, newline=""))
+    begin = num_columns = 0
+    while begin < len(lines):
+        rest = (lines[number] for number in range(begin, len(lines)))
+        reader = csv.reader(rest, delimiter=delimiter, quoting=quoting, strict=True)
+        first = begin
+        try:
+            for fields in reader:
+                end = begin + reader.line_num
+                num_columns = num_columns or len(fields)
+                if end - first > 1 and len(fields) != num_columns:
+                    raise csv.Error(f"a field goes on to line {end}")
+                yield _Record(end, fields)
+                first = end
+            return
+        except csv.Error as error:
+            # Without `strict` an open mark lasts to the end of its line.
+            line = lines[first].rstrip("\r\n").replace("\r", " ")[:_LONGEST_LINE]
+            cells = next(csv.reader([line], delimiter=delimiter, quoting=quoting), [])
+            yield _Record(first + 1, cells, str(error))
+            begin = first + 1
 
 
 _SEPARATOR_LINE = re.compile(r"\"?sep=[,;\t]\"?\n", re.IGNORECASE)
 """A first line that tells spreadsheets what separates columns."""
 BAD_LINE = "bad-line"
-"""Fault of an utterance whose line in a table has more or fewer fields than its header."""
+"""Fault of an utterance whose line has other fields than the header, or a stray quotation mark."""
 CLIPS = "clips/"
+_LONGEST_LINE = 100_000
+"""Characters of a faulty line that are read: below the csv module's limit of a field."""
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
 _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from torch import Tensor
 
 from toolkit.align.inputs import audio_files, read_speakers
-from toolkit.corpus.audio_file import begins_as_audio, count_channels
+from toolkit.corpus.audio import begins_as_audio, count_channels
 from toolkit.decode.decoded import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError, audio_blocks, pcm_blocks
@@ -214,8 +214,7 @@ class Inputs:
     def _cuts(self, path: Path) -> list[Source]:
         from lhotse import MonoCut
 
-        from toolkit.corpus.cuts import UnsafeCutError, parse_cut
-        from toolkit.corpus.manifest import channel_name
+        from toolkit.corpus.manifest import UnsafeCutError, channel_name, parse_cut
         from toolkit.storage.reading import reading
 
         sources, places = [], places_of(path)

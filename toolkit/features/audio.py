@@ -16,8 +16,17 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import absence, open_at, open_audio, rate_fault, unread_end
-from toolkit.corpus.sample_scale import FLOATS, SECONDS, SampleScale, scale_fault
+from toolkit.corpus.audio import (
+    FLOATS,
+    SECONDS,
+    SampleScale,
+    absence,
+    open_at,
+    open_audio,
+    rate_fault,
+    scale_fault,
+    unread_end,
+)
 from toolkit.errors import ToolkitError
 from toolkit.storage.paths import encoding_error
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import soundfile
 
-from toolkit.corpus.audio_file import AUDIO_SUFFIXES, open_audio
+from toolkit.corpus.audio import AUDIO_SUFFIXES, open_audio
 from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
 from toolkit.features.config import AugmentConfig

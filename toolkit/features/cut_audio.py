@@ -15,9 +15,8 @@ from lhotse.utils import compute_num_samples
 from torch import Tensor
 
 import toolkit.features.cut_audio  # noqa: F401 - registers its transforms with lhotse
-from toolkit.corpus.audio_file import absence, open_at, open_audio
-from toolkit.corpus.cuts import UnsafeCutError, check_audio
-from toolkit.corpus.manifest import FEATURE_MATRIX
+from toolkit.corpus.audio import absence, open_at, open_audio
+from toolkit.corpus.manifest import FEATURE_MATRIX, UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_samples, load_audio, resample
 from toolkit.storage.reading import reason
 

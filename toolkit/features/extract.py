@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.corpus.manifest import audio_of, speaker_of, write_cuts
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.manifest import audio_of, portable, speaker_of, write_cuts
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.config import ExtractConfig, FrontendConfig

@@ -31,7 +31,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.relocation import portable
+from toolkit.corpus.manifest import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
@@ -478,13 +478,16 @@ class ShardStore(Generic[Value]):
     @cached_property
     def _paths(self) -> dict[str, Path]:
         """The file of each utterance."""
-        paths = sorted(self._folder.glob(field_file(self._field, None)))
-        return {name: path for path in paths for name in self._index(path)}
+        paths: dict[str, Path] = {}
+        for path in sorted(self._folder.glob(field_file(self._field, None))):
+            with reading(path, self._error, self._advice):
+                paths |= dict.fromkeys(self._index(path), path)
+        return paths
 
     def _index(self, path: Path) -> dict[str, tuple[int, int]]:
         """Return offset and size, in bytes, of the array of each utterance in a file."""
         if path not in self._indices:
-            with reading(path, self._error, self._advice), open(path, "rb") as file:
+            with open(path, "rb") as file:
                 arrays = index_arrays(file)
                 self._indices[path] = {name: (offset, size) for name, offset, size in arrays}
         return self._indices[path]
@@ -675,9 +678,9 @@ class FeatureStore(ShardStore[Tensor]):
 
         Raises:
           StoreError: it is damaged.
-          UnsafeCutError: it names more than local files, see `toolkit.corpus.cuts`.
+          UnsafeCutError: it names more than local files, see `toolkit.corpus.manifest`.
         """
-        from toolkit.corpus.cuts import parse_cut
+        from toolkit.corpus.manifest import parse_cut
 
         entry = self._entry(name)
         path = cuts_path(self._folder, entry.shard)

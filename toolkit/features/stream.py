@@ -7,7 +7,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import absence, open_audio, unread_end
+from toolkit.corpus.audio import absence, open_audio, unread_end
 from toolkit.features.audio import AudioError, load_audio, undecodable
 from toolkit.features.frontend import Frontend
 

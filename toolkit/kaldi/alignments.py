@@ -20,10 +20,8 @@ from toolkit.align.store import (
 from toolkit.align.times import CtmEntry, TimedToken, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.archive_writer import ArchiveWriter
-from toolkit.kaldi.integers import read_int_vectors
+from toolkit.kaldi.archive import ArchiveWriter, native, read_int_vectors, writer_path
 from toolkit.kaldi.model import KaldiTransitions
-from toolkit.kaldi.tables import native, writer_path
 from toolkit.storage.files import write_atomically
 
 STATES = "states.tsv"

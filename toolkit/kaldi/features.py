@@ -18,16 +18,16 @@ from toolkit.features.shards import (
     write_manifest,
     write_shard,
 )
-from toolkit.kaldi.archive_writer import ArchiveWriter
-from toolkit.kaldi.export import RENAMED
-from toolkit.kaldi.feature_dir import HALF_MAX, KaldiFormat
-from toolkit.kaldi.tables import (
+from toolkit.kaldi.archive import (
+    ArchiveWriter,
     Entry,
     entries,
     native,
     read_matrix,
     read_shape,
 )
+from toolkit.kaldi.data_dir import RENAMED
+from toolkit.kaldi.feature_dir import HALF_MAX, KaldiFormat
 from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
 from toolkit.storage.paths import PathMap

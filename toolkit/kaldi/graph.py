@@ -1,20 +1,262 @@
-"""Decoding graphs for Kaldi's decoders: HCLG.fst with its tree and transition model."""
+"""Decoding graphs and other transducers in OpenFst's and Kaldi's files, and what decoders need."""
 
+import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 
-from toolkit.decode.graph import compile_graph
-from toolkit.fsa.fst import Fst
+from toolkit.align.scorer import Scorer
+from toolkit.decode.graph import compile_graph, make_lexicon
+from toolkit.fsa.config import Beam
+from toolkit.fsa.fst import EPSILON, FINAL, Fst, GraphError
+from toolkit.fsa.lattice import best_path
+from toolkit.fsa.remove_epsilon import remove_epsilon
+from toolkit.fsa.search import search_lattice
 from toolkit.hmm.senones import Senones
-from toolkit.kaldi.openfst import dump_openfst
-from toolkit.kaldi.transition_graph import with_transition_ids
-from toolkit.kaldi.transitions import Transitions
-from toolkit.kaldi.tree import tree_text
+from toolkit.hmm.topology import Topology
+from toolkit.kaldi.archive import ArchiveWriter, entries, native, read_matrix
+from toolkit.kaldi.dict_lang import write_lang
+from toolkit.kaldi.features import check_key
+from toolkit.kaldi.model import KaldiTransitions, Transitions, topology_text, tree_text
 from toolkit.lang.lang import Lang
+from toolkit.lang.tables import SymbolTable
+from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
+
+MAGIC, _VERSION = 2125659606, 2
+_EXPANDED, _MUTABLE = 0x1, 0x2
+_INPUT_SORTED, _OUTPUT_SORTED = 0x10000000, 0x40000000
+_STATE_WORDS, _ARC_WORDS = 3, 4
+
+
+def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
+    """One transducer as OpenFst writes a `vector` of `standard` arcs, without symbol tables.
+
+    Costs are negated scores. Arcs to the final state become final costs; where such an arc writes
+    words, it stays and reads nothing. An arc that writes several words is followed by arcs that
+    read nothing and write one each.
+
+    Args:
+      fst: the transducer; its `lm_scores` are left out.
+      by_output: sort the arcs of each state by output labels, as the left side of a composition
+        needs them, not by input labels.
+    """
+    arcs, ends = _single_words(fst)
+    source, target, read, written, cost = arcs
+    order = np.lexsort((target, written if by_output else read, source))
+    first = np.searchsorted(source[order], np.arange(len(ends) + 1))
+    words = np.zeros(_STATE_WORDS * len(ends) + _ARC_WORDS * len(source), "<i4")
+    # A state: its final cost, the number of its arcs in 64 bits, the arcs.
+    at = _STATE_WORDS * np.arange(len(ends)) + _ARC_WORDS * first[:-1]
+    words[at], words[at + 1] = ends.view("<i4"), np.diff(first)
+    at = _STATE_WORDS * (source[order] + 1) + _ARC_WORDS * np.arange(len(source))
+    for column, values in enumerate((read, written, cost.view("<i4"), target)):
+        words[at + column] = values[order]
+    properties = _EXPANDED | _MUTABLE | (_OUTPUT_SORTED if by_output else _INPUT_SORTED)
+    start = 0 if len(ends) else -1
+    numbers = struct.pack("<iiQqqq", _VERSION, 0, properties, start, len(ends), len(source))
+    return (
+        struct.pack("<i", MAGIC) + _text("vector") + _text("standard") + numbers + words.tobytes()
+    )
+
+
+def _text(name: str) -> bytes:
+    return struct.pack("<i", len(name)) + name.encode()
+
+
+def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Arcs that write a word at most (source, target, input, output, cost), and final costs."""
+    counts, final = fst.word_counts, fst.labels == FINAL
+    plain = final & (counts == 0)
+    kept = np.flatnonzero(~plain)
+    # The final state is left out where no arc leads there any more.
+    states = max(fst.num_states - (0 if final[kept].any() else 1), 0)
+    pieces = np.maximum(counts[kept], 1)
+    arc = np.repeat(kept, pieces)
+    begin = pieces.cumsum() - pieces
+    place = np.arange(len(arc)) - np.repeat(begin, pieces)
+    is_first, is_last = place == 0, place == np.repeat(pieces, pieces) - 1
+    # Within the pieces of an arc, each leads to a new state, from which the next begins.
+    new = states + np.cumsum(~is_last) - 1
+    source = np.where(is_first, fst.source[arc], np.append(0, new[:-1]) if len(arc) else new)
+    target = np.where(is_last, fst.target[arc], new)
+    read = np.where(is_first & (fst.labels[arc] != FINAL), fst.labels[arc], EPSILON)
+    written = np.zeros(len(arc), np.int32)
+    has_word = counts[arc] > 0
+    written[has_word] = fst.words[(fst.splits[arc] + place)[has_word]]
+    cost = np.where(is_first, -fst.scores[arc], np.float32(0)).astype("<f4") + np.float32(0)
+    ends = np.full(states + np.count_nonzero(~is_last), np.inf, "<f4")
+    np.minimum.at(ends, fst.source[plain], -fst.scores[plain] + np.float32(0))
+    if final[kept].any():
+        ends[fst.num_states - 1] = 0.0
+    return (source, target, read, written, cost), ends
+
+
+ADVICE = "give a transducer that OpenFst wrote as `vector` or `const`, with `standard` arcs"
+_INPUT_SYMBOLS, _OUTPUT_SYMBOLS, _ALIGNED = 0x1, 0x2, 0x4
+_ALIGNMENT = 16
+ARC = np.dtype([("read", "<i4"), ("written", "<i4"), ("cost", "<f4"), ("target", "<i4")])
+_CONST_STATE = np.dtype([("cost", "<f4"), ("first", "<u4"), ("arcs", "<u4"), ("silent", "<u4", 2)])
+_VECTOR_STATE = 12
+"""Bytes of a state: its final cost, and the number of its arcs in 64 bits."""
+
+
+def load_openfst(path: Path) -> Fst:
+    """Read a transducer.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Scores are negated costs; arcs of infinite cost, which are on no path, are left out. Its start
+      is state 0, its states are in the order of the file else; the final state is added.
+
+    Raises:
+      GraphError: naming the file.
+    """
+    with reading(path, GraphError, ADVICE, "no transducer"):
+        return _read(Path(path).read_bytes())
+
+
+def _read(content: bytes) -> Fst:
+    (magic,) = struct.unpack_from("<i", content)
+    if magic != MAGIC:
+        raise ValueError("it does not begin as OpenFst's files do")
+    at, kind = _read_text(content, 4)
+    at, arc = _read_text(content, at)
+    _, flags, _, start, states, arcs = struct.unpack_from("<iiQqqq", content, at)
+    at += struct.calcsize("<iiQqqq")
+    if kind not in ("vector", "const") or arc != "standard":
+        raise ValueError(f"a {kind[:20]} of {arc[:20]} arcs")
+    if flags & (_INPUT_SYMBOLS | _OUTPUT_SYMBOLS):
+        raise ValueError("symbol tables within; clear them with fstsymbols")
+    if not 0 <= start < states or states > len(content):
+        raise ValueError("it has no states, or no start")
+    if kind == "const":
+        at += -at % _ALIGNMENT if flags & _ALIGNED else 0
+        finals, source, table = _const(content, at, states, arcs, bool(flags & _ALIGNED))
+    else:
+        finals, source, table = _vector(content, at, states)
+    if len(table) and not 0 <= table["target"].min() <= table["target"].max() < states:
+        raise ValueError("arcs to states that are not there")
+    if len(table) and min(table["read"].min(), table["written"].min()) < 0:
+        raise ValueError("labels below 0")
+    return _fst(start, finals, source, table)
+
+
+def _read_text(content: bytes, at: int) -> tuple[int, str]:
+    (length,) = struct.unpack_from("<i", content, at)
+    if not 0 <= length <= len(content):
+        raise ValueError("a name of a wrong length")
+    end = at + 4 + length
+    return end, content[at + 4 : end].decode()
+
+
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Costs of ending in each state, the state from which each arc leads, the arcs."""
+
+
+def _const(content: bytes, at: int, states: int, arcs: int, aligned: bool) -> _Parts:
+    table = np.frombuffer(content, _CONST_STATE, states, at)
+    at += table.nbytes
+    at += -at % _ALIGNMENT if aligned else 0
+    counts = table["arcs"].astype(np.int64)
+    if counts.sum() != arcs or (table["first"] != counts.cumsum() - counts).any():
+        raise ValueError("states whose arcs do not follow each other")
+    source = np.repeat(np.arange(states), counts)
+    return table["cost"], source, np.frombuffer(content, ARC, arcs, at)
+
+
+def _vector(content: bytes, at: int, states: int) -> _Parts:
+    costs, counts, pieces = [], [], []
+    for _ in range(states):
+        cost, count = struct.unpack_from("<fq", content, at)
+        at += _VECTOR_STATE
+        costs.append(cost)
+        counts.append(count)
+        end = at + ARC.itemsize * count
+        if count < 0 or end > len(content):
+            raise ValueError("more arcs than the file has")
+        pieces.append(content[at:end])
+        at = end
+    source = np.repeat(np.arange(states), counts)
+    return np.array(costs, np.float32), source, np.frombuffer(b"".join(pieces), ARC)
+
+
+def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) -> Fst:
+    last = len(finals)
+    number = np.arange(last + 1)
+    number[[0, start]] = number[[start, 0]]
+    ends = np.flatnonzero(np.isfinite(finals))
+    if not len(ends):
+        raise ValueError("no state in which it may end")
+    passable = table["cost"] != np.inf
+    source, table = source[passable], table[passable]
+    silent = np.zeros(len(ends), np.int32)
+    source = number[np.append(source, ends)]
+    order = np.argsort(source, kind="stable")
+    target = number[np.append(table["target"], np.full(len(ends), last))]
+    read = np.append(table["read"], np.full(len(ends), FINAL))
+    written = np.append(table["written"], silent)[order]
+    scores = -np.append(table["cost"], finals[ends])
+    if np.isnan(scores).any() or (scores == np.inf).any():
+        raise ValueError("costs that are no numbers")
+    return Fst(
+        source=source[order].astype(np.int32),
+        target=target[order].astype(np.int32),
+        labels=read[order].astype(np.int32),
+        scores=scores[order].astype(np.float32),
+        splits=np.append(0, np.cumsum(written > 0)).astype(np.int32),
+        words=written[written > 0].astype(np.int32),
+    )
+
+
+_LEAVES = -1
+
+
+def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
+    """Turn a graph over transition states into one over transition ids.
+
+    In this toolkit's graphs an arc reads the pdf of the state that it enters; in Kaldi's it reads
+    a transition of the state that it leaves, self-loops before what follows them (`reorder` is
+    false). So the arcs of the start read nothing, and those that end a sentence read a transition.
+    Words and scores stay on their arcs: transitions cost nothing.
+
+    Args:
+      graph: expanded with `transitions.states` (see `toolkit.fsa.expand.expand_phones_to_pdfs`).
+      transitions: of its senones.
+
+    Returns:
+      A graph with a path of T arcs and one more, the first, for a path of T here. In a phone of a
+      single state a loop is an arc from a state to itself that writes nothing.
+    """
+    ends = graph.labels == FINAL
+    entered = np.zeros(graph.num_states, np.int64)
+    entered[graph.target[~ends]] = graph.labels[~ends]
+    begins = graph.source == 0
+    origin = entered[graph.source[~begins]]
+    label = np.where(ends, 1, graph.labels)[~begins]
+    target = transitions.state[label - 1]
+    loops = (graph.source == graph.target) & ~graph.writes
+    leaves = ends[~begins] | ((target == 0) & ~loops[~begins])
+    labels = np.full(graph.num_arcs + 1, EPSILON, np.int32)
+    labels[:-1][~begins] = transitions.ids(origin, np.where(leaves, _LEAVES, target))
+    labels[-1] = FINAL
+    last = graph.num_states - 1
+    return Fst(
+        source=np.append(graph.source, last).astype(np.int32),
+        target=np.append(graph.target, last + 1).astype(np.int32),
+        labels=labels,
+        scores=np.append(graph.scores, 0).astype(np.float32),
+        splits=np.append(graph.splits, graph.splits[-1]).astype(np.int32),
+        words=graph.words,
+    )
+
 
 Labels = Literal["transitions", "pdfs"]
 
@@ -64,3 +306,134 @@ def export_graph(
 def _penalised(graph: Fst, word_penalty: float) -> Fst:
     scores = graph.scores + np.float32(word_penalty) * graph.word_counts
     return replace(graph, scores=scores.astype(np.float32))
+
+
+def write_lang_dir(lang: Lang, folder: Path, grammar: Fst | None = None) -> None:
+    """Write a lang directory that Kaldi's validate_lang.pl accepts.
+
+    Besides what `write_lang` writes: `topo`, the HMMs of the toolkit's GMMs; L.fst and
+    L_disambig.fst, <UNK> among their words, with the vocabulary's probabilities if it has any; and
+    G.fst.
+
+    Args:
+      lang: the vocabulary.
+      folder: the directory to write.
+      grammar: G, with the ids of `lang.words`; None: there is none, and that of an earlier export
+        is removed.
+
+    Raises:
+      KaldiDictError: a word that Kaldi refuses.
+    """
+    folder = Path(folder)
+    write_lang(lang, folder)
+    topology = Topology(tuple(lang.real_phones))
+    write_atomically(folder / "topo", topology_text(topology))
+    lexicon = make_lexicon(lang, unknown=True)
+    spoken = _without_symbols(lexicon, lang.phones["#0"], lang.words["#0"])
+    write_atomically(folder / "L.fst", dump_openfst(spoken, by_output=True))
+    write_atomically(folder / "L_disambig.fst", dump_openfst(lexicon, by_output=True))
+    if grammar is None:
+        (folder / "G.fst").unlink(missing_ok=True)
+    else:
+        write_atomically(folder / "G.fst", dump_openfst(grammar))
+
+
+def _without_symbols(lexicon: Fst, phone_disambig: int, word_disambig: int) -> Fst:
+    """L without loops of `#0`, and with nothing in the place of other symbols.
+
+    Args:
+      lexicon: L with disambiguation symbols.
+      phone_disambig: phone ids from here on are disambiguation symbols.
+      word_disambig: the word id of `#0`.
+    """
+    written = np.zeros(lexicon.num_arcs, np.int32)
+    written[lexicon.writes] = lexicon.words[lexicon.splits[:-1][lexicon.writes]]
+    kept = lexicon.select_arcs(written != word_disambig)
+    kept.labels[kept.labels >= phone_disambig] = EPSILON
+    return kept
+
+
+NAME = "loglikes"
+
+
+def export_likelihoods(scorer: Scorer, out: Path) -> int:
+    """Write loglikes.ark and loglikes.scp: a matrix [T, pdfs] per utterance, not scaled.
+
+    Args:
+      scorer: the acoustic model with its features.
+      out: the folder to write.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiFeaturesError: an id that Kaldi's tables cannot hold.
+      KaldiIoError: the archive cannot be written.
+    """
+    kaldi, out = native(), Path(out)
+    ids = sorted(scorer.store.ids, key=str.encode)
+    for utterance in ids:
+        check_key(utterance)
+    part = out / f".{NAME}.scp"
+    (out / f"{NAME}.scp").unlink(missing_ok=True)  # it would name other bytes of the new archive
+    with ArchiveWriter(kaldi.FloatMatrixWriter, out / f"{NAME}.ark", part) as writer:
+        for utterance in Bar(ids, unit="utt", desc="likelihoods"):
+            writer.write(utterance, scorer.log_likelihoods(utterance).cpu().numpy())
+    write_atomically(out / f"{NAME}.scp", part.read_text("utf-8"))
+    part.unlink()
+    return len(ids)
+
+
+def load_graph(path: Path, model: Path | None = None) -> Fst:
+    """Read a graph of Kaldi as the toolkit's searches take it: its labels are pdf + 1.
+
+    Args:
+      path: HCLG.fst.
+      model: the transition model (final.mdl, 0.trans_mdl) if the graph reads transition ids; None:
+        it reads columns of the log-likelihoods, counted from 1.
+
+    Raises:
+      GraphError: no graph, or one that reads other transition ids than the model has.
+      KaldiModelError: no transition model.
+    """
+    graph = load_openfst(path)
+    if model is not None:
+        pdfs = KaldiTransitions.read(model).pdf
+        if graph.top_label > len(pdfs):
+            raise GraphError(
+                f"{path}: reads the transition id {graph.top_label}, {model} has {len(pdfs)}: give "
+                "the model for which the graph was made"
+            )
+        graph.labels[graph.labels > 0] = 1 + pdfs[graph.labels[graph.labels > 0] - 1]
+    return remove_epsilon(graph)
+
+
+def decode_table(
+    table: Path, graph: Fst, words: Path, acoustic_scale: float, beam: Beam, allow_pipes: bool
+) -> Iterator[tuple[str, str | None]]:
+    """Yield each utterance of a table of log-likelihoods and its words, None where none survive.
+
+    Args:
+      table: scp file or archive of matrices [T, pdfs], not scaled.
+      graph: see `load_graph`.
+      words: the graph's words.txt.
+      acoustic_scale: of the log-likelihoods.
+      beam: of the search.
+      allow_pipes: see `toolkit.kaldi.archive.entries`.
+
+    Raises:
+      GraphError: the graph writes a word that `words` lacks.
+      GraphMismatchError: the graph reads more pdfs than a matrix has columns.
+    """
+    symbols = SymbolTable.read(words)
+    names = {symbols[word]: word for word in symbols}
+    unknown = set(np.unique(graph.words).tolist()) - names.keys()
+    if unknown:
+        raise GraphError(f"{words}: has no word {min(unknown)}: give the words.txt of the graph")
+    for utterance, entry in entries(table, allow_pipes).items():
+        scores = torch.from_numpy(read_matrix(entry)) * acoustic_scale
+        lattice = search_lattice(scores, graph, beam)
+        if lattice is None:
+            yield utterance, None
+        else:
+            yield utterance, " ".join(names[word] for word in best_path(lattice).words)

@@ -1,16 +1,306 @@
-"""Reading of Kaldi's transition models: what each transition id stands for."""
+"""Topologies, trees and transition models of Kaldi, written and read."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import struct
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.kaldi.stream import Stream
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree import POSITIONS, Leaf, Node, Root, Split, Tree, leaves
+from toolkit.lang.tables import SymbolTable
 from toolkit.storage.reading import reading
 
-ADVICE = "give a model of Kaldi (final.mdl), or its transition model (0.trans_mdl)"
+_BINARY = b"\0B"
+_SIZES = {4: "<i4", -4: "<u4", 8: "<i8", -8: "<u8"}
+_FLOATS = {"FV": "<f4", "DV": "<f8"}
+
+
+class Stream:
+    """What a file of Kaldi's holds, read from the beginning on.
+
+    Args:
+      content: of the whole file; binary if it begins with Kaldi's mark of that.
+
+    Raises:
+      ValueError, IndexError, struct.error: of every method, where something else stands there.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.binary = content.startswith(_BINARY)
+        self._content = content
+        self._at = len(_BINARY) if self.binary else 0
+
+    def token(self) -> str:
+        """The next word."""
+        if self.binary:
+            end = self._content.index(b" ", self._at)
+            found = self._content[self._at : end]
+            self._at = end + 1
+            return found.decode()
+        begin = self._skip()
+        while self._content[self._at : self._at + 1].strip():
+            self._at += 1
+        if begin == self._at:
+            raise ValueError("it ends too early")
+        return self._content[begin : self._at].decode()
+
+    def expect(self, *words: str) -> str:
+        """Read one of some words."""
+        found = self.token()
+        if found not in words:
+            raise ValueError(f"{found[:20]!r} in the place of {' or '.join(words)}")
+        return found
+
+    def integer(self) -> int:
+        """A number in four bytes."""
+        if not self.binary:
+            return int(self.token())
+        size, value = struct.unpack_from("<bi", self._content, self._at)
+        if size not in (4, -4):
+            raise ValueError("a number that is not of four bytes")
+        self._at += 5
+        return value
+
+    def number(self) -> float:
+        """A floating point number."""
+        if not self.binary:
+            return float(self.token())
+        size = self._content[self._at]
+        (value,) = struct.unpack_from({4: "<f", 8: "<d"}[size], self._content, self._at + 1)
+        self._at += 1 + size
+        return value
+
+    def integers(self) -> list[int]:
+        """A vector of integers."""
+        if not self.binary:
+            self.expect("[")
+            return list(map(int, iter(self.token, "]")))
+        size, count = struct.unpack_from("<bi", self._content, self._at)
+        self._at += 5
+        return self._array(count, _SIZES[size]).tolist()
+
+    def numbers(self) -> np.ndarray:
+        """A vector of floating point numbers."""
+        if not self.binary:
+            self.expect("[")
+            return np.array(list(map(float, iter(self.token, "]"))))
+        kind = _FLOATS[self.token()]
+        return self._array(self.integer(), kind)
+
+    def _array(self, count: int, kind: str) -> np.ndarray:
+        end = self._at + count * np.dtype(kind).itemsize
+        if count < 0 or end > len(self._content):
+            raise ValueError(f"a vector of {count} numbers, more than the file has")
+        content, self._at = self._content[self._at : end], end
+        return np.frombuffer(content, kind)
+
+    def _skip(self) -> int:
+        """Go to what is no white space."""
+        content = self._content
+        while content[self._at : self._at + 1].isspace():
+            self._at += 1
+        return self._at
+
+
+def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
+    """The targets of a state's transitions, in order; the phone's end is its number of states."""
+    ends = [topology.num_states(phone)] if state in topology.exit_states(phone) else []
+    return [*topology.successors(phone, state), *ends]
+
+
+def topology_text(topology: Topology) -> str:
+    """The topology as Kaldi prints it, its states' transitions all equally likely.
+
+    Each state has a pdf class of its own. Phones without a weight in their transitions, as here,
+    have none in Kaldi: the probabilities are there because the form asks for them.
+    """
+    kinds: dict[bool, list[int]] = {}
+    for phone in topology.phone_ids():
+        kinds.setdefault(topology.is_silence(phone), []).append(phone)
+    entries = "".join(_entry(topology, phones) for phones in kinds.values())
+    return f"<Topology>\n{entries}</Topology>\n"
+
+
+def _entry(topology: Topology, phones: list[int]) -> str:
+    """The states that some phones, numbers in one line, have in common."""
+    states = topology.num_states(phones[0])
+    lines = ["<TopologyEntry>", "<ForPhones>", " ".join(map(str, phones)), "</ForPhones>"]
+    for state in range(states):
+        targets = transitions_of(topology, phones[0], state)
+        arcs = " ".join(f"<Transition> {to} {1 / len(targets):.7g}" for to in targets)
+        lines.append(f"<State> {state} <PdfClass> {state} {arcs} </State>")
+    lines += [f"<State> {states} </State>", "</TopologyEntry>"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+class Transitions:
+    """The transition states and transition ids that Kaldi makes of a tree and a topology.
+
+    A transition state is a phone, one of its HMM states and a pdf that the tree may give it; they
+    are numbered from 1. A transition id is one of its transitions, numbered from 1 likewise.
+
+    Args:
+      senones: tree and topology.
+    """
+
+    def __init__(self, senones: Senones) -> None:
+        self.senones = senones
+        found = {
+            (phone, root.state, pdf)
+            for root in senones.tree.roots
+            for phone in root.phones
+            for pdf in _pdfs(root.node, phone)
+        }
+        self.phone, self.state, self.pdf = np.array(sorted(found)).T
+        """[N] each: of the transition states."""
+        counts = [len(targets) for targets in self._targets]
+        self.first = 1 + np.append(0, np.cumsum(counts))
+        """[N + 1] the first transition id of each transition state."""
+
+    @cached_property
+    def _targets(self) -> list[list[int]]:
+        """The HMM states to which the transitions of each transition state lead."""
+        topology = self.senones.topology
+        pairs = zip(self.phone.tolist(), self.state.tolist(), strict=True)
+        return [transitions_of(topology, phone, state) for phone, state in pairs]
+
+    @property
+    def pdf_of_id(self) -> np.ndarray:
+        """[ids] the pdf of each transition id; that of id 1 comes first."""
+        return np.repeat(self.pdf, np.diff(self.first))
+
+    @cached_property
+    def _index(self) -> np.ndarray:
+        """[N, S + 1] the position of the transition to each HMM state, -1 for none; S ends."""
+        sizes = map(self.senones.topology.num_states, self.senones.topology.phone_ids())
+        width = 1 + max(sizes)
+        index = np.full((len(self.phone), width), -1)
+        for row, (phone, targets) in enumerate(
+            zip(self.phone.tolist(), self._targets, strict=True)
+        ):
+            ends = self.senones.topology.num_states(phone)
+            index[row, [-1 if to == ends else to for to in targets]] = range(len(targets))
+        return index
+
+    def ids(self, origin: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """The ids [n] of transitions.
+
+        Args:
+          origin: [n] transition states, from 1.
+          target: [n] the HMM states to which they lead; -1: out of the phone, as to a state
+            to which the HMM has no transition.
+        """
+        inside, leaving = self._index[origin - 1, target], self._index[origin - 1, -1]
+        return self.first[origin - 1] + np.where(inside < 0, leaving, inside)
+
+    @cached_property
+    def states(self) -> Senones:
+        """Senones in which transition states stand for pdfs, counted from 0.
+
+        A graph expanded with them is that of the senones with other labels.
+        """
+        return _TransitionStates(self)
+
+    def text(self) -> str:
+        """The model as `copy-transition-model --binary=false` prints it; see `topology_text`."""
+        rows = zip(self.phone.tolist(), self.state.tolist(), self.pdf.tolist(), strict=True)
+        triples = "".join(f"{phone} {state} {pdf}\n" for phone, state, pdf in rows)
+        scores = [-math.log(len(targets)) for targets in self._targets for _ in targets]
+        numbers = " ".join(f"{score:.7g}" for score in (0.0, *scores))
+        topology = topology_text(self.senones.topology)
+        return (
+            f"<TransitionModel>\n{topology}<Triples> {len(self.phone)}\n{triples}</Triples>\n"
+            f"<LogProbs>\n [ {numbers} ]\n</LogProbs>\n</TransitionModel>\n"
+        )
+
+
+def _pdfs(node: Node, phone: int) -> set[int]:
+    """The pdfs below a node that a phone may have, whatever its neighbours."""
+    if isinstance(node, Leaf):
+        return {node.pdf}
+    if node.ask == "centre":
+        return _pdfs(node.yes if phone in node.phones else node.no, phone)
+    return _pdfs(node.yes, phone) | _pdfs(node.no, phone)
+
+
+class _TransitionStates(Senones):
+    """See `Transitions.states`."""
+
+    def __init__(self, transitions: Transitions) -> None:
+        super().__init__(transitions.senones.topology, transitions.senones.tree)
+        self._transitions = transitions
+
+    @property
+    def num_pdfs(self) -> int:
+        """The number of transition states."""
+        return len(self._transitions.pdf)
+
+    @cached_property
+    def table(self) -> Tensor:
+        """[S, P+1, P+1] int32: the transition state of a state id between two phones, from 0."""
+        owner = self._transitions
+        pdfs = self.tree.table().numpy()
+        first = np.array([0, *self.topology.first_state_ids])
+        state_id = first[owner.phone] + owner.state
+        width = self.tree.num_pdfs
+        rows = np.arange(len(pdfs))[:, None, None]
+        found = np.searchsorted(state_id * width + owner.pdf, rows * width + pdfs)
+        return torch.from_numpy(found.astype(np.int32))
+
+
+_NOBODY = 0
+"""What Kaldi has beside the first and the last phone of an utterance."""
+
+
+def tree_text(tree: Tree, topology: Topology) -> str:
+    """The tree as `copy-tree --binary=false` prints it: triphones, a table of HMM states.
+
+    A question about a neighbour that is true of silence is true of the edges of an utterance too,
+    as in this toolkit's graphs.
+
+    Args:
+      tree: the tree.
+      topology: its phones' states.
+    """
+    states: dict[int, list[Root]] = {}
+    for root in tree.roots:
+        states.setdefault(root.state, []).append(root)
+    tables = "".join(_of_state(states[state], topology.silence) for state in sorted(states))
+    return f"ContextDependency 3 1 ToPdf TE -1 {len(states)} ( {tables})\nEndContextDependency\n"
+
+
+def _of_state(roots: list[Root], silence: int) -> str:
+    """The trees of one HMM state: asks which phone it is, until one root is left."""
+    *others, last = roots
+    text = _node(last.node, silence)
+    for root in reversed(others):
+        text = _split("centre", root.phones, _node(root.node, silence), text)
+    return text
+
+
+def _node(node: Node, silence: int) -> str:
+    if isinstance(node, Leaf):
+        return f"CE {node.pdf} "
+    phones = sorted(node.phones)
+    if node.ask != "centre" and silence in node.phones:
+        phones = [_NOBODY, *phones]
+    return _split(node.ask, phones, _node(node.yes, silence), _node(node.no, silence))
+
+
+def _split(ask: str, phones: list[int] | tuple[int, ...], yes: str, no: str) -> str:
+    numbers = " ".join(map(str, phones))
+    return f"SE {POSITIONS.index(ask)} [ {numbers} ]\n{{ {yes}{no}}} \n"
+
+
+MODEL_ADVICE = "give a model of Kaldi (final.mdl), or its transition model (0.trans_mdl)"
 
 
 class KaldiModelError(ToolkitError):
@@ -39,15 +329,15 @@ class KaldiTransitions:
         Raises:
           KaldiModelError: naming the file.
         """
-        with reading(path, KaldiModelError, ADVICE, "no transition model of Kaldi"):
-            return _read(Stream(Path(path).read_bytes()))
+        with reading(path, KaldiModelError, MODEL_ADVICE, "no transition model of Kaldi"):
+            return _read_transitions(Stream(Path(path).read_bytes()))
 
 
 _States = list[list[int]]
 """The targets of each state of a phone; the last state, which emits nothing, has none."""
 
 
-def _read(stream: Stream) -> KaldiTransitions:
+def _read_transitions(stream: Stream) -> KaldiTransitions:
     stream.expect("<TransitionModel>")
     targets = _topology(stream)
     kind = stream.expect("<Triples>", "<Tuples>")
@@ -125,3 +415,196 @@ def _binary_entry(stream: Stream, loops: bool) -> _States:
             stream.number()
         states.append(targets)
     return states
+
+
+TREE_ADVICE = "give the `tree` of a Kaldi model of monophones or triphones"
+_CLASS = -1
+"""The key of questions about the HMM state; those about the phones are 0, 1, ..."""
+_UNTRAINED = 0
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A node of Kaldi's: what it asks, and the branch of each answer; None for all others."""
+
+    key: int
+    branches: Mapping[int | None, "_Question | int | None"]
+
+
+_Event = _Question | int | None
+"""A question, a pdf, or nothing."""
+
+
+def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> Tree:
+    """Read a tree, in binary or text form, for the phones of a topology.
+
+    Where Kaldi's tree asks about the edges of an utterance (phone 0), this toolkit has silence.
+
+    Args:
+      path: the file.
+      topology: the phones and their states.
+      phone_ids: Kaldi's id of each phone -> the topology's.
+
+    Raises:
+      KaldiModelError: no tree, or one that this toolkit cannot represent: of wider contexts, or
+        with a pdf that belongs to states at different places in their phones.
+    """
+    with reading(path, KaldiModelError, TREE_ADVICE, "no tree of Kaldi"):
+        width, centre, event = _read_tree(Stream(Path(path).read_bytes()))
+        if (width, centre) not in ((1, 0), (3, 1)):
+            raise ValueError(f"contexts of {width} phones")
+        places = {centre - 1: "left", centre: "centre", centre + 1: "right"}
+        trees: dict[tuple[int, int], Node] = {}
+        for kaldi, phone in phone_ids.items():
+            for state in range(topology.num_states(phone)):
+                known = {_CLASS: state, centre: kaldi}
+                trees[phone, state] = _resolved(event, known, places, phone_ids)
+        return Tree(topology.phones, tuple(_roots(trees)))
+
+
+def _read_tree(stream: Stream) -> tuple[int, int, _Event]:
+    stream.expect("ContextDependency")
+    width, centre = stream.integer(), stream.integer()
+    stream.expect("ToPdf")
+    event = _event(stream)
+    stream.expect("EndContextDependency")
+    return width, centre, event
+
+
+def _event(stream: Stream) -> _Event:
+    kind = stream.expect("CE", "TE", "SE", "NULL")
+    if kind == "NULL":
+        return None
+    value = stream.integer()
+    if kind == "CE":
+        return value
+    if kind == "TE":
+        count = stream.integer()
+        stream.expect("(")
+        branches = dict(enumerate(_event(stream) for _ in range(count)))
+        stream.expect(")")
+        return _Question(value, branches | {None: None})
+    members = stream.integers()
+    stream.expect("{")
+    yes, no = _event(stream), _event(stream)
+    stream.expect("}")
+    return _Question(value, dict.fromkeys(members, yes) | {None: no})
+
+
+def _resolved(
+    event: _Event,
+    known: Mapping[int, int],
+    places: Mapping[int, str],
+    phone_ids: Mapping[int, int],
+) -> Node:
+    """The tree of one state of one phone: only questions about its neighbours are left."""
+    while isinstance(event, _Question) and event.key in known:
+        event = event.branches.get(known[event.key], event.branches[None])
+    if event is None:
+        (phone,) = (value for key, value in known.items() if key != _CLASS)
+        raise ValueError(f"no pdf for state {known[_CLASS]} of the phone {phone}")
+    if not isinstance(event, _Question):
+        return Leaf(event, _UNTRAINED)
+    # Phones with a branch in common are asked about together; the last branch needs no question.
+    groups: dict[int, tuple[_Event, set[int]]] = {}
+    for kaldi, phone in phone_ids.items():
+        branch = event.branches.get(kaldi, event.branches[None])
+        groups.setdefault(id(branch), (branch, set()))[1].add(phone)
+    *others, (last, _) = groups.values()
+    node = _resolved(last, known, places, phone_ids)
+    for branch, phones in others:
+        yes = _resolved(branch, known, places, phone_ids)
+        if yes != node:
+            node = Split(places[event.key], frozenset(phones), 0.0, _UNTRAINED, yes, node)
+    return node
+
+
+def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
+    """Roots of the states of phones; those that have a pdf in common share one."""
+    groups: list[tuple[int, set[int], dict[int, Node]]] = []
+    for (phone, state), node in sorted(trees.items()):
+        pdfs, phones = {leaf.pdf for leaf in leaves(node)}, {phone: node}
+        shared = [group for group in groups if group[1] & pdfs]
+        for group in shared:
+            if group[0] != state:
+                names = f"{group[0]} and {state}"
+                pdf = min(group[1] & pdfs)
+                raise ValueError(
+                    f"pdf {pdf} belongs to the states {names} of phones; "
+                    "build the tree from roots that are not shared by states"
+                )
+            groups.remove(group)
+            pdfs, phones = pdfs | group[1], group[2] | phones
+        groups.append((state, pdfs, phones))
+    roots = [Root(tuple(sorted(found)), state, _joined(found)) for state, _, found in groups]
+    used = {pdf for _, pdfs, _ in groups for pdf in pdfs}
+    roots = _with_unused(roots, set(range(max(used))) - used)
+    return sorted(roots, key=lambda root: (root.phones, root.state))
+
+
+def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]:
+    """Add pdfs that no phone has, so that all keep their numbers.
+
+    They are the answer of a root to whether the phone is one that has another root.
+    """
+    everyone = {phone for root in roots for phone in root.phones}
+    place = next((i for i, root in enumerate(roots) if everyone - {*root.phones}), None)
+    if place is None:
+        return roots
+    node, strangers = roots[place].node, frozenset(everyone - {*roots[place].phones})
+    for pdf in pdfs:
+        node = Split("centre", strangers, 0.0, _UNTRAINED, Leaf(pdf, _UNTRAINED), node)
+    return [replace(root, node=node) if i == place else root for i, root in enumerate(roots)]
+
+
+def _joined(nodes: Mapping[int, Node]) -> Node:
+    """One tree that asks which phone it is, where phones differ."""
+    alike: dict[Node, set[int]] = {}
+    for phone, node in sorted(nodes.items()):
+        alike.setdefault(node, set()).add(phone)
+    *others, (joined, _) = alike.items()
+    for node, phones in reversed(others):
+        joined = Split("centre", frozenset(phones), 0.0, _UNTRAINED, node, joined)
+    return joined
+
+
+def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
+    """Read the tied states of a model of Kaldi; pdfs keep their numbers.
+
+    Args:
+      tree: its `tree`, in binary or text form.
+      model: its transition model (final.mdl, 0.trans_mdl), for the numbers of HMM states.
+      phones: phones.txt, whose silence phones are SIL and SPN, with or without positions.
+
+    Chain models, whose phones have a state with a pdf for entering and one for its loop, become
+    phones of onset and rest.
+
+    Returns:
+      Senones over the phones of the model, in the order of their ids. Transitions within a phone
+      are those of this toolkit.
+
+    Raises:
+      KaldiModelError: files that cannot be read, or states that this toolkit's HMMs do not have.
+    """
+    transitions = KaldiTransitions.read(model)
+    sizes = transitions.num_states
+    table = SymbolTable.read(phones)
+    symbols = {table[phone]: phone for phone in table}
+    lacking = sorted(sizes.keys() - symbols.keys())
+    if lacking:
+        raise KaldiModelError(f"{phones}: has no phone {lacking[0]}, which {model} has")
+    known = tuple(symbols[number] for number in sorted(sizes))
+    silence = tuple(p for p in known if p.split("_")[0] in ("SIL", "SPN"))
+    if "SIL" not in silence:
+        raise KaldiModelError(f"{phones}: has no phone SIL: rename the silence phone")
+    silence = ("SIL", *(phone for phone in silence if phone != "SIL"))
+    of_silence = {sizes[table[phone]] for phone in silence}
+    of_speech = {sizes[table[phone]] for phone in known if phone not in silence}
+    if len(of_silence) != 1 or len(of_speech) != 1:
+        raise KaldiModelError(
+            f"{model}: phones of {sorted(of_silence | of_speech)} states: all silence phones must "
+            "have as many states as each other, and all other phones too"
+        )
+    topology = Topology(known, silence, of_speech.pop(), of_silence.pop(), transitions.chain)
+    ids = {number: place for place, number in enumerate(sorted(sizes), 1)}
+    return Senones(topology, read_tree(tree, topology, ids))

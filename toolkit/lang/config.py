@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from toolkit.config.fields import Range, Settings, Share, ShareBelowOne
-from toolkit.corpus.tags import Tags
+from toolkit.corpus.text import Tags
 
 Rules = Literal[
     "english-upper-3",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from toolkit.corpus.tags import Tags
+from toolkit.corpus.text import Tags
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
 from toolkit.lang.policy import EnglishRules, TextPolicy

@@ -1,7 +1,10 @@
 """Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
+import keyword
 import os
 import re
+import shutil
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +15,14 @@ from typing import Literal
 
 from lhotse import MonoCut
 
+import toolkit
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import cut_files, read_cut_file
 from toolkit.corpus.manifest import ManifestError, has_audio, text_of
 from toolkit.corpus.pairing import NOT_UTF8
 from toolkit.corpus.table import read_part, read_table, tables_in
 from toolkit.corpus.wav_scp import PipeRunner
+from toolkit.errors import ToolkitError
 from toolkit.kaldi.data_dir import read_kaldi_dir, read_scp
 from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.kaldi.feature_dir import feature_dimension, read_feature_dir
@@ -32,11 +37,96 @@ from toolkit.lang.policy import (
     split_clitics,
 )
 from toolkit.lang.text import check_sentences, read_sentences
-from toolkit.new_corpus.describe import cautions, describe
-from toolkit.new_corpus.scaffold import write_reader, write_recipe
-from toolkit.new_corpus.survey import choose_parts, survey
-from toolkit.new_corpus.templates import Settings
+from toolkit.new_corpus.survey import cautions, choose_parts, describe, survey
+from toolkit.new_corpus.templates import READER, README, Settings, config_py, run_py
+from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import too_many
+
+MARKER_FILES = ("local/__init__.py", "recipes/librispeech/run.py", "toolkit/stages/recipe.py")
+"""Files by which a checkout of the project is recognised."""
+
+
+class CheckoutError(ToolkitError):
+    """A command that needs a checkout of the project was called outside of one."""
+
+
+class CorpusNameError(ToolkitError):
+    """A name that a new corpus cannot have."""
+
+
+def find_checkout(start: Path) -> Path:
+    """Return the root of the checkout: `start`, a folder above it, or that of this package.
+
+    Raises:
+      CheckoutError: there is none, for instance because the toolkit was installed from a wheel.
+    """
+    start = start.absolute()
+    for folder in (start, *start.parents, Path(toolkit.__file__).absolute().parents[1]):
+        if all((folder / part).is_file() for part in MARKER_FILES):
+            return folder
+    raise CheckoutError(
+        f"a new corpus becomes a recipe in a checkout of the project, and {start} is not in one: "
+        "the installed package is the toolkit alone, without recipes/ and local/. Clone the "
+        "project's repository, run `make setup` in it, and run the command there: "
+        ".venv/bin/toolkit new-corpus ..."
+    )
+
+
+def check_name(name: str, root: Path) -> None:
+    """Check the name of a new corpus in the checkout `root`.
+
+    Raises:
+      CorpusNameError: it is no Python identifier, or taken.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        plain = unicodedata.normalize("NFKD", name.lower().replace("ß", "ss"))
+        plain = "".join(c for c in plain if not unicodedata.combining(c))
+        hint = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
+        hint = f"c_{hint}" if hint[:1].isdigit() or keyword.iskeyword(hint) else hint
+        example = f", such as {hint!r}" if hint else ""
+        raise CorpusNameError(
+            f"{name!r} cannot be the name of a corpus: it becomes the name of a Python module, so "
+            f"use lower-case letters, digits and _{example}"
+        )
+    paths = [root / part / file for part in ("local", "recipes") for file in (f"{name}.py", name)]
+    taken = ", ".join(str(path.relative_to(root)) for path in paths if path.exists())
+    if taken:
+        raise CorpusNameError(
+            f"the name {name!r} is taken ({taken}) and nothing is overwritten: choose another "
+            "name, or delete what is there"
+        )
+
+
+def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[Path]:
+    """Write recipes/`name`, completely or not at all; return its files.
+
+    Args:
+      root: of the checkout.
+      name: of the corpus, as accepted by `check_name`.
+      settings: the content of config.py.
+      about: a description of the corpus in Markdown, for README.md.
+    """
+    files = {
+        "config.py": config_py(name, settings),
+        "run.py": run_py(name),
+        "README.md": README.format(name=name, about=about),
+    }
+    folder = root / "recipes" / name
+    partial = folder.with_name(f".{name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for file, text in files.items():
+        write_atomically(partial / file, text)
+    (partial / "run.py").chmod(0o755)
+    partial.rename(folder)
+    return [folder / file for file in files]
+
+
+def write_reader(root: Path, name: str) -> Path:
+    """Write local/`name`.py, with a function for the user to fill in; return its path."""
+    path = root / "local" / f"{name}.py"
+    write_atomically(path, READER.format(name=name))
+    return path
+
 
 ALIGN_LEXICON = "phones/align_lexicon.txt"
 """What makes a lang directory a lexicon."""

@@ -327,7 +327,7 @@ class _Utterance:
 def _noise(minutes: float) -> list[_Utterance]:
     import numpy as np
 
-    from toolkit.corpus.audio_file import encode_audio
+    from toolkit.corpus.audio import encode_audio
 
     rng = np.random.default_rng(0)
     utterances: list[_Utterance] = []

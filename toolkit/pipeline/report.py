@@ -18,8 +18,7 @@ from toolkit.pipeline.plan import (
     planned_figures,
 )
 from toolkit.pipeline.rates import Rates
-from toolkit.report.pages import Cell, Column, Page, Section, Table, macros
-from toolkit.report.pages import Row as TableRow
+from toolkit.report.pages import Cell, Column, Page, Section, Table, TableRow, macros
 from toolkit.stages.log import duration
 from toolkit.storage.files import write_atomically
 

@@ -21,8 +21,8 @@ from toolkit.report.pages import (
     Budget,
     Cell,
     Column,
-    Row,
     Table,
+    TableRow,
     figure,
     joined,
     macros,
@@ -84,7 +84,7 @@ def counts_card(title: str, counts: Sequence[tuple[str, int]]) -> Markup:
 def _speakers(decode: Decode) -> Markup:
     scores = sorted(decode.score.by_speaker().items(), key=lambda item: (-item[1].percent, item[0]))
     rows = [
-        Row([Cell(name or "-"), Cell(f"{s.percent:.2f}"), Cell(f"{s.errors:,}")])
+        TableRow([Cell(name or "-"), Cell(f"{s.percent:.2f}"), Cell(f"{s.errors:,}")])
         for name, s in scores[:MAX_SPEAKERS]
     ]
     columns = [Column("speaker"), Column("WER %"), Column("errors")]
@@ -266,7 +266,7 @@ def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
         key=lambda rate_and_phone: (-rate_and_phone[0], rate_and_phone[1]),
     )
     rows = [
-        Row([Cell(phone), Cell(f"{rate:.1f}"), Cell(f"{occurrences[phone]:,}")])
+        TableRow([Cell(phone), Cell(f"{rate:.1f}"), Cell(f"{occurrences[phone]:,}")])
         for rate, phone in rated[:MAX_PHONES]
     ]
     columns = [Column("phone"), Column("wrong %"), Column("said")]
@@ -448,7 +448,9 @@ def pairwise_tests_table(errors: SplitErrors) -> Markup:
     ).html()
 
 
-def _pairwise_row(number: int, decode: Decode, differences: Sequence[Difference | None]) -> Row:
+def _pairwise_row(
+    number: int, decode: Decode, differences: Sequence[Difference | None]
+) -> TableRow:
     cells = [
         Cell("")
         if difference is None
@@ -459,7 +461,7 @@ def _pairwise_row(number: int, decode: Decode, differences: Sequence[Difference 
         )
         for difference in differences
     ]
-    return Row([Cell(f"{number + 1}. {decode.name}"), *cells])
+    return TableRow([Cell(f"{number + 1}. {decode.name}"), *cells])
 
 
 def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:

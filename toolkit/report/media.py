@@ -12,8 +12,8 @@ import numpy as np
 from markupsafe import Markup
 
 from toolkit.align.times import CtmError, TimedToken, read_ctm
-from toolkit.corpus.audio_file import encode_audio
-from toolkit.corpus.cuts import parse_cut
+from toolkit.corpus.audio import encode_audio
+from toolkit.corpus.manifest import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.report.charts import linear_ticks
 from toolkit.report.pages import macros
@@ -64,7 +64,7 @@ def read_clip(manifest: Path, line: int) -> Clip:
 
     Raises:
       AudioError: the audio cannot be read.
-      UnsafeCutError: the cut names more than local files, see `toolkit.corpus.cuts`.
+      UnsafeCutError: the cut names more than local files, see `toolkit.corpus.manifest`.
     """
     with open(regular(manifest), "rb") as file:
         file.seek(line)

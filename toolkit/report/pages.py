@@ -93,7 +93,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A table row; its first cell is its heading, or is empty to continue the row before.
 
     Small print of the heading is for phones alone, in place of columns that they leave out.
@@ -121,7 +121,7 @@ class Table:
 
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     note: str = ""
     published: bool = False
     """Whether all numbers are from a paper."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.corpus.findings import read_exclusions
 from toolkit.corpus.manifest import FEATURE_MATRIX
 from toolkit.errors import ToolkitError
 from toolkit.report.charts import SHAPES, Interval, histogram_svg, interval_svg
@@ -23,8 +23,8 @@ from toolkit.report.pages import (
     NARROW,
     Cell,
     Column,
-    Row,
     Table,
+    TableRow,
     folded,
     joined,
     macros,
@@ -306,7 +306,7 @@ def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
         tokens, oov = row.get("tokens") or 0, row.get("oov_tokens")
         share = "" if oov is None or not tokens else f"{100 * oov / tokens:.2f} %"
         rows.append(
-            Row(
+            TableRow(
                 [
                     Cell(split.name),
                     Cell(f"{len(split.utterances):,}"),
@@ -378,7 +378,7 @@ def _vocabulary(run: RunFolder) -> Markup:
             sizes[f"{folder}: {order}-grams"] = number
     if not sizes:
         return Markup("")
-    rows = [Row([Cell(name), Cell(f"{number:,}")]) for name, number in sizes.items()]
+    rows = [TableRow([Cell(name), Cell(f"{number:,}")]) for name, number in sizes.items()]
     return Table("Vocabulary and n-grams", [Column(""), Column("")], rows).html()
 
 
@@ -388,7 +388,9 @@ def _perplexities(run: RunFolder) -> Markup:
         for row in run.table(f"{folder}/perplexity.tsv"):
             share = f"{100 * float(row['oov_rate']):.2f} %"
             rows.append(
-                Row([Cell(folder), Cell(row["split"]), Cell(row["ppl"]), Cell(row["oov"], share)])
+                TableRow(
+                    [Cell(folder), Cell(row["split"]), Cell(row["ppl"]), Cell(row["oov"], share)]
+                )
             )
     columns = [Column("model"), Column("split", text=True), Column("perplexity"), Column("OOV")]
     return Table("Perplexities", columns, rows).html() if rows else Markup("")
@@ -593,7 +595,7 @@ def error_table(rows: Sequence[Result]) -> Table:
             if split in alone:
                 cells.append(Cell(row.unknown_speaker or "-"))
             cells.append(Cell(f"{row.cer:.2f}"))
-        table.append(Row(cells, colours[system]))
+        table.append(TableRow(cells, colours[system]))
     columns = [Column("system"), Column("LM", text=True, extra=True)]
     for split in splits:
         columns.append(Column("WER %, 95 % interval", split))
@@ -619,7 +621,7 @@ def gains_table(run: RunFolder) -> Markup:
     for system, gains in gains_by_system.items():
         by_split = {gain["split"]: gain for gain in gains}
         cells = [_gain_cell(by_split.get(split, {})) for split in splits]
-        rows.append(Row([Cell(system), *cells]))
+        rows.append(TableRow([Cell(system), *cells]))
     columns = [Column("system"), *map(Column, splits)]
     note = "In percent of the baseline's WER, with the 95 % interval of a paired bootstrap."
     return Table("Relative WER reduction", columns, rows, note).html() if rows else Markup("")
@@ -637,7 +639,7 @@ def detail_table(rows: Sequence[Result]) -> Markup:
     heads = ("WER %", "insertions", "deletions", "substitutions", "words", "real-time factor")
     columns = [Column("system"), Column("LM", text=True), Column("split", text=True)]
     table = [
-        Row(
+        TableRow(
             [
                 Cell(row.system),
                 Cell(row.lm),
@@ -692,7 +694,7 @@ def interval_figures(rows: Sequence[Result]) -> Markup:
 def confidence_table(run: RunFolder) -> Markup:
     """Return a table of the calibration of word confidences."""
     rows = [
-        Row([Cell(path.parent.name), Cell(row["split"])] + [Cell(row[name]) for name in heads])
+        TableRow([Cell(path.parent.name), Cell(row["split"])] + [Cell(row[name]) for name in heads])
         for path in run.find("decode/*/confidence.tsv")
         for row in run.table(path)
         for heads in [("words", "correct", "ece", "nce", "calibrated_on")]

@@ -25,7 +25,17 @@ from toolkit.report.error_analysis import (
     worst_utterances,
 )
 from toolkit.report.media import Clip, read_clip
-from toolkit.report.pages import Budget, Cell, Column, Page, Row, Section, Table, joined, macros
+from toolkit.report.pages import (
+    Budget,
+    Cell,
+    Column,
+    Page,
+    Section,
+    Table,
+    TableRow,
+    joined,
+    macros,
+)
 from toolkit.report.run_data import (
     Decode,
     Split,
@@ -229,7 +239,7 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
     for made_by, number in finished:
         stages_by_command.setdefault(made_by, []).append(number)
     rows = [
-        Row([Cell(_number_ranges(numbers)), Cell(command), Cell(commit), Cell(versions)])
+        TableRow([Cell(_number_ranges(numbers)), Cell(command), Cell(commit), Cell(versions)])
         for (command, commit, versions), numbers in stages_by_command.items()
     ]
     columns = [Column("stages"), *(Column(n, text=True) for n in ("command", "commit", "versions"))]
@@ -598,7 +608,7 @@ def _decodes_by_name(run: RunFolder) -> Decodes:
 def _error_table(first: Decodes, second: Decodes) -> Markup:
     keys = sorted({**first, **second}, key=lambda key: (key[1], key[0]))
     rows = [
-        Row([Cell(name), Cell(split), *_error_cells(first.get(key), second.get(key))])
+        TableRow([Cell(name), Cell(split), *_error_cells(first.get(key), second.get(key))])
         for key in keys
         for name, split in [key]
     ]
@@ -642,7 +652,7 @@ def _settings_table(first: Sequence[StageView], second: Sequence[StageView]) -> 
     sides = _flatten(_merged_parameters(first)), _flatten(_merged_parameters(second))
     names = [name for name in sorted({**sides[0], **sides[1]}) if _is_different(name, *sides)]
     rows = [
-        Row(
+        TableRow(
             [
                 Cell(name),
                 *map(Cell, _shorten_values(*(side.get(name, "not read") for side in sides))),

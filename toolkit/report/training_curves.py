@@ -12,8 +12,8 @@ from toolkit.report.charts import Chart, Series
 from toolkit.report.pages import (
     Cell,
     Column,
-    Row,
     Table,
+    TableRow,
     figure,
     folded,
     joined,
@@ -322,7 +322,7 @@ def _training_table(networks: Sequence[History]) -> Markup:
         frames = sum(row["seconds"] * row.get("frames_per_second", 0.0) for row in epochs)
         waited = sum(row["seconds"] * row.get("data_wait", 0.0) for row in epochs)
         rows.append(
-            Row(
+            TableRow(
                 [
                     Cell(history.title),
                     Cell(f"{len(epochs)}"),

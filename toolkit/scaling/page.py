@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from toolkit.processes.devices import one_thread
 from toolkit.report.charts import Chart, Series
-from toolkit.report.pages import Cell, Column, Page, Row, Section, Table, csv_text, figure
+from toolkit.report.pages import Cell, Column, Page, Section, Table, TableRow, csv_text, figure
 from toolkit.scaling.real_processes import HEADING, METHODS, Load, note, table_rows, validate
 from toolkit.scaling.simulator.run import Outcome, Scenario
 from toolkit.scaling.simulator.tasks import FrameTask
@@ -608,7 +608,7 @@ class Results:
         for table in tables:
             printed = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
             columns = [table.columns[n] for n in printed]
-            rows = [Row([row.cells[n] for n in printed]) for row in table.rows]
+            rows = [TableRow([row.cells[n] for n in printed]) for row in table.rows]
             replace(table, columns=columns, rows=rows).print()
         self._page.add(Section(name, title, parts=[*(t.html() for t in tables), *parts]))
 
@@ -643,7 +643,7 @@ def _table(
     return Table(
         title,
         [Column(heading, text=key in texts) for key, heading in columns.items()],
-        [Row([Cell(text) for text in _texts(columns, row)]) for row in rows],
+        [TableRow([Cell(text) for text in _texts(columns, row)]) for row in rows],
         note,
     )
 

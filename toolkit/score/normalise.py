@@ -35,7 +35,7 @@ class ScoringFilter:
 
     - none: words are compared as they are, as in Kaldi's compute-wer;
     - case: lower case, as in sclite without `-s`;
-    - basic: case folded (ß is ss), without tags (see `toolkit.corpus.tags`), without punctuation
+    - basic: case folded (ß is ss), without tags (see `toolkit.corpus.text`), without punctuation
       and symbols except apostrophes inside words, and without soft hyphens, joiners and marks of
       direction, in Unicode's compatibility form (NFKC); for any language;
     - english: those of the toolkit's own lexicon and language models (see

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from toolkit.report.pages import Cell, Column, Row, Table
+from toolkit.report.pages import Cell, Column, Table, TableRow
 from toolkit.score.results import Result, read_results
 from toolkit.storage.reading import NATURAL, read_json, reading, validated
 from toolkit.tta.config import TtaConfig
@@ -112,7 +112,7 @@ def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> T
         return platform.tta(metric, target, config.epochs)
 
     rows = [
-        Row(_row_of_times(platform, platforms[0], config, times), colour)
+        TableRow(_row_of_times(platform, platforms[0], config, times), colour)
         for colour, platform in enumerate(platforms)
     ]
     several = any(len(platform.runs) > 1 for platform in platforms)
@@ -134,7 +134,7 @@ def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
         ("MLPerf", Platform.mlperf),
     ]
     rows = [
-        Row(
+        TableRow(
             [
                 Cell("" if number else platform.name),
                 Cell(rule),
@@ -169,7 +169,9 @@ def _target_columns(config: TtaConfig) -> list[Column]:
     return [Column(f"{a:g} %", f"{NAMES[metric]} at most") for metric, a in config.targets]
 
 
-def _mark_best(rows: Sequence[Row], values: Sequence[Sequence[float | None]]) -> list[Row]:
+def _mark_best(
+    rows: Sequence[TableRow], values: Sequence[Sequence[float | None]]
+) -> list[TableRow]:
     """Mark the smallest value of each column after the first, if there are several rows."""
     if len(rows) < 2:
         return list(rows)
@@ -178,7 +180,7 @@ def _mark_best(rows: Sequence[Row], values: Sequence[Sequence[float | None]]) ->
         known_values = [value for value in column if value is not None]
         best.append(min(known_values, default=math.nan))
     return [
-        Row(
+        TableRow(
             [
                 row.cells[0],
                 *(
@@ -199,7 +201,7 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
         return None
     first = priced[0][2].total
     rows = [
-        Row(
+        TableRow(
             [
                 Cell(platform.name),
                 Cell(_money(price.total)),
@@ -242,7 +244,9 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
 
     values = [[relative(p, *target) for target in config.targets] for p in platforms]
     rows = [
-        Row([Cell(p.name), *(Cell(NA if v is None else f"{v:.2f}") for v in row_values)], colour)
+        TableRow(
+            [Cell(p.name), *(Cell(NA if v is None else f"{v:.2f}") for v in row_values)], colour
+        )
         for colour, (p, row_values) in enumerate(zip(platforms, values, strict=True))
     ]
     return Table(
@@ -262,7 +266,7 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
         values.append([None if t is None else t / 60 * price.per_hour for t in times])
         per_hour = Cell(f"{price.per_hour:,.2f} {price.currency}")
         rows.append(
-            Row([Cell(platform.name), per_hour, *map(Cell, map(_money, values[-1]))], colour)
+            TableRow([Cell(platform.name), per_hour, *map(Cell, map(_money, values[-1]))], colour)
         )
     values = [[None, *row_values] for row_values in values]
     columns = [Column("platform"), Column("an hour"), *_target_columns(config)]
@@ -283,7 +287,7 @@ def published_price_table() -> Table:
             for value, start in zip(row[1:], first[1:], strict=True)
         ]
         total = f"{costs.row(row[0])['total']:,.2f} USD"
-        rows.append(Row([Cell(str(row[0])), Cell(total, f"x {relative:.2f}"), *cells]))
+        rows.append(TableRow([Cell(str(row[0])), Cell(total, f"x {relative:.2f}"), *cells]))
     columns = [Column("platform"), Column("price"), *(Column(n) for n in times.columns[1:])]
     note = f"Computed here from the published prices and times: {times.source}, tables 1 and 4."
     return Table("TTA times price, Sys1$ being 1", columns, rows, note, published=True)
@@ -302,7 +306,7 @@ def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
         needed = None if tta is None else run.examples_until(tta)
         sampled = bool(run.utilisation)
         rows.append(
-            Row(
+            TableRow(
                 [
                     Cell(platform.name),
                     Cell(str(run.log.created.batch or "varies")),
@@ -345,7 +349,7 @@ def published_table(item: str) -> Table:
         digits.append(max(map(_decimal_places, values)))
     shares = table.percent or [[None] * (len(columns) - 1)] * len(table.rows)
     rows = [
-        Row(
+        TableRow(
             [
                 Cell(_format_value(value, places), "" if share is None else f"{share:g} %")
                 for value, places, share in zip(row, digits, [None, *percent], strict=True)
@@ -389,7 +393,7 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
         again = colour in stage_numbers
         stage_numbers.add(colour)
         first = Cell("" if again else name)
-        rows.append(Row([first, Cell(system), Cell(lm), *rates], None if again else colour))
+        rows.append(TableRow([first, Cell(system), Cell(lm), *rates], None if again else colour))
     columns = [Column("platform"), Column("system", text=True), Column("LM", text=True)]
     columns += [Column(split, "WER in percent") for split in splits]
     return Table("Final word error rates", columns, rows) if rows else None
@@ -410,7 +414,7 @@ def sweep_table(path: Path) -> Table:
         "Beam width against time and accuracy" + (f" on {split}" if split else ""),
         [Column("width"), Column("seconds"), Column("WER"), Column("CER")],
         [
-            Row([Cell(f"{w:,}"), Cell(f"{s:.3g}"), Cell(f"{wer:.2f}"), Cell(f"{cer:.3f}")])
+            TableRow([Cell(f"{w:,}"), Cell(f"{s:.3g}"), Cell(f"{wer:.2f}"), Cell(f"{cer:.3f}")])
             for w, s, wer, cer in rows
         ],
     )
@@ -427,8 +431,8 @@ def stage_table(platforms: Sequence[Platform]) -> Table | None:
     for number in sorted(titles):
         row_seconds = [stages.get(number) for stages in by_stage]
         cells = [Cell(NA if s is None else duration(s)) for s in row_seconds]
-        rows.append(Row([Cell(f"{number}"), Cell(titles[number]), *cells]))
+        rows.append(TableRow([Cell(f"{number}"), Cell(titles[number]), *cells]))
     total = [Cell(duration(sum(stages.values()))) for stages in by_stage]
-    rows.append(Row([Cell(""), Cell("all"), *total]))
+    rows.append(TableRow([Cell(""), Cell("all"), *total]))
     columns = [Column("stage"), Column("", text=True), *(Column(p.name) for p in platforms)]
     return Table("Wall time of the recipe's stages", columns, rows)

@@ -17,7 +17,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import encode_audio
+from toolkit.corpus.audio import encode_audio
 from toolkit.errors import ToolkitError
 from toolkit.features.config import BeamformingConfig, EnhanceConfig
 from toolkit.features.multichannel.echo import estimate_echo

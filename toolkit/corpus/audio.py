@@ -1,0 +1,487 @@
+"""Opens audio files whose header may not know their length, and encodes audio."""
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import numpy as np
+import soundfile
+
+from toolkit.corpus.audio_headers import (
+    SEVERAL_FILES,
+    SHORTEN,
+    Piece,
+    aiff_pieces,
+    au_pieces,
+    caf_pieces,
+    declared_samples,
+    is_followed,
+    is_mp3_wav,
+    missing_share,
+    ogg_end,
+    splice,
+    wav_pieces,
+)
+from toolkit.corpus.media import MediaFile, compressed_container, media_container, open_media
+from toolkit.corpus.mp3 import Mp3Frames, has_mp3_frames, mp3_frames, mp3_pieces, skip_id3
+from toolkit.storage.reading import reason, regular
+
+# Programs that convert 16-bit samples to floats without dividing them by 32768 write files of
+# samples far beyond [-1, 1]; `SampleScale` tells them.
+FLOATS = ("FLOAT", "DOUBLE")
+"""libsndfile's names of samples that can have any size."""
+LIMIT = 1.5
+"""Size of a sample that clipped audio reaches now and then; scaled samples are mostly beyond."""
+SHARE = 0.01
+"""Share of the samples beyond `LIMIT`, at least, so that no click decides."""
+RMS = 1.2
+"""Root mean square of the samples, at least. A square wave of full scale has 1, as has audio that
+is normalised to unit variance."""
+SECONDS = 1.0
+"""Length of audio, at least, unless it ends before."""
+
+
+class SampleScale:
+    """Decides whether the samples of a file, given in blocks, are scaled to integers."""
+
+    def __init__(self) -> None:
+        self._count = self._beyond = 0
+        self._energy = self._peak = 0.0
+
+    def add(self, samples: np.ndarray) -> None:
+        """Take the next samples [S] of one channel; those that are not numbers are left out."""
+        sizes = np.abs(samples[np.isfinite(samples)], dtype=np.float64)
+        if len(sizes):
+            self._count += len(sizes)
+            self._beyond += int(np.count_nonzero(sizes > LIMIT))
+            self._energy += float(np.vdot(sizes, sizes))
+            self._peak = max(self._peak, float(sizes.max()))
+
+    @property
+    def count(self) -> int:
+        """Samples taken so far."""
+        return self._count
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the samples taken so far, for a message; empty: nothing."""
+        if self._beyond <= SHARE * self._count or self._energy <= RMS**2 * self._count:
+            return ""
+        return (
+            f"float samples up to {self._peak:,.5g}, which must lie in [-1, 1]: they look scaled"
+            " to integers; divide them by 32768, for example by"
+            " `ffmpeg -i y.wav -af volume=1/32768 z.wav`"
+        )
+
+
+def scale_fault(samples: np.ndarray) -> str:
+    """Return what is wrong with samples [S] of one channel; empty: nothing.
+
+    Most audio takes one pass: where the energy is low, nothing else is computed.
+    """
+    if float(np.vdot(samples, samples)) <= RMS**2 * len(samples):
+        return ""
+    scale = SampleScale()
+    scale.add(samples)
+    return scale.fault
+
+
+AUDIO_SUFFIXES = frozenset(
+    f".{name}"
+    for name in (
+        *("wav", "flac", "ogg", "oga", "opus", "mp3", "sph", "nist", "wv1", "wv2", "aif", "aiff"),
+        *("aifc", "au", "snd", "caf", "w64", "rf64", "voc", "avr", "sf", "pvf"),
+    )
+)
+"""File suffixes of audio that libsndfile reads, in lower case."""
+LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
+UNKNOWN = 1 << 62
+"""Samples from which on a length is libsndfile's placeholder for one that is not known."""
+BLOCK = 1 << 18  # samples
+MAGIC = b"fLaC"
+WAV_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff")
+AUDIO_MAGIC = (b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
+"""First bytes of audio files, by which they are told from text."""
+_HEADLESS = "not audio, or raw samples without a header: write those to a WAV file"
+TOLERATED = 0.01
+"""Seconds that a file may lack of what its header says: a frame."""
+LATEST = 1 << 20
+"""Bytes in which a FLAC file must begin; tags may precede it."""
+
+
+CHAINED = (
+    "streams follow one another in it, of which the first alone is read; convert it, for example by"
+    " `ffmpeg -i y.ogg y.wav`"
+)
+AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
+
+
+@contextmanager
+def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterator[AudioFile]:
+    """Open a file like `soundfile.SoundFile`, with its true length.
+
+    An encoder that writes FLAC to a pipe does not know how many samples will follow: its header
+    says 0. libsndfile can read such a file only from beginning to end. So that any part can be
+    read, it is decoded once, which gives the length, and read as a file whose header holds that
+    length. Likewise an MP3 file whose header does not tell its length, after its frames have been
+    counted, see `mp3_pieces`, and a WAV file with several chunks of samples, see `wav_pieces`.
+
+    What libsndfile does not read, such as M4A, is read by PyAV, see `toolkit.corpus.media`.
+
+    Args:
+      source: a file's name, or the opened file, which can seek.
+      in_order: whether reads follow each other. Otherwise soundfile seeks after each one, which
+        makes MP3, whose frames need those before them, sound differently from there on.
+
+    Raises:
+      soundfile.SoundFileError, OSError: it cannot be read; a streamed file whose end is missing
+        cannot either, unless it was cut between two frames, which nobody can tell.
+    """
+    by_name = isinstance(source, str | os.PathLike)
+    opened = _Unseekable if in_order else soundfile.SoundFile
+    version = _version(source) if by_name else None
+    if container := _container_of_file(*version) if version else _container(source):
+        with open_media(source, container, version) as file:
+            yield file
+        return
+    if pieces := _pieces_of_file(*version) if version else _pieces(source):
+        with (
+            open(source, "rb") if by_name else nullcontext(source) as content,
+            opened(splice(content, pieces)) as file,
+        ):
+            yield file
+        return
+    try:
+        found: AbstractContextManager[AudioFile] = opened(source)
+    except TypeError as error:  # what soundfile makes of files called .raw
+        raise soundfile.SoundFileRuntimeError(_HEADLESS) from error
+    except soundfile.LibsndfileError as error:
+        is_file = version is None or version[1] > 0
+        container = compressed_container(_head(source)) if is_file else ""
+        if not container:
+            raise
+        found = _open_compressed(source, container, version, error)
+    with found as file:
+        if file.format == "RAW":  # libsndfile takes any file called .au, .snd, .gsm or .vox for it
+            raise soundfile.SoundFileRuntimeError(_HEADLESS)
+        if (
+            file.format == "OGG" and not file.frames
+        ):  # its last page, which has the length, is missing
+            raise soundfile.SoundFileRuntimeError("truncated; fetch the file again")
+        if file.frames < UNKNOWN:
+            yield file
+            return
+    if not by_name:
+        source.seek(0)
+        with opened(_with_length(source, _count(source))) as file:
+            yield file
+        return
+    length = _count_file(*_version(source))
+    with open(source, "rb") as content, opened(_with_length(content, length)) as file:
+        yield file
+
+
+@contextmanager
+def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Iterator[AudioFile]:
+    """Yield a file whose next sample is that of `start`, as it is when the whole is decoded.
+
+    What stands before it is decoded where libsndfile cannot seek, as in GSM, which telephone
+    systems write into WAV files. MP3 is decoded from some frames before it, as seeking makes the
+    first frames sound differently.
+
+    Args:
+      source: a file's name, or the opened file.
+      file: the same, just opened by `open_audio`, `in_order` for MP3.
+      start: number of the sample.
+    """
+    if isinstance(file, MediaFile):
+        file.seek(max(0, start))
+        yield file
+        return
+    if file.format != "MP3" or start <= 0:
+        if start > 0 and soundfile.SoundFile.seekable(file):  # of `_Unseekable` too
+            file.seek(start)
+        else:
+            _skip(file, start)
+        yield file
+        return
+    by_name = isinstance(source, str | os.PathLike)
+    with open(source, "rb") if by_name else nullcontext(source) as content:
+        frames = (
+            _frames_of_file(*_version(source))
+            if by_name
+            else mp3_frames(content, _pieces(content) is not None)
+        )
+        position = frames and frames.pieces_before(content, start)
+        if not position:
+            content.seek(0)
+            _skip(file, start)
+            yield file
+            return
+        pieces, before = position
+        with _Unseekable(splice(content, pieces)) as part:
+            _skip(part, before)
+            yield part
+
+
+@contextmanager
+def _open_compressed(
+    source: Path | str | BinaryIO,
+    container: str,
+    version: tuple[str, int, int] | None,
+    error: soundfile.LibsndfileError,
+) -> Iterator[MediaFile]:
+    """Open a file whose encoding libsndfile does not read, which `error` says."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_media(source, container, version))
+        except soundfile.SoundFileRuntimeError as refusal:
+            message = f"{error.error_string.rstrip('.')}, and PyAV does not read it: {refusal}"
+            raise soundfile.SoundFileRuntimeError(message) from error
+        yield file
+
+
+def _skip(file: soundfile.SoundFile, samples: int) -> None:
+    """Decode samples that are not needed."""
+    while samples > 0 and (read := len(file.read(min(samples, BLOCK), "int16", always_2d=True))):
+        samples -= read
+
+
+@lru_cache(maxsize=32)
+def _frames_of_file(path: str, size: int, modified: int) -> Mp3Frames | None:
+    """Find the frames of this version of an MP3 file, once."""
+    counted = _pieces_of_file(path, size, modified) is not None
+    with open(path, "rb") as content:
+        return mp3_frames(content, counted)
+
+
+def absence(path: Path) -> str:
+    """Return why there is no file to read at a path, for a message; empty where there is one."""
+    try:
+        if path.is_file():
+            return ""
+        if path.is_dir():
+            return "is a folder, not an audio file"
+        if path.is_symlink():
+            return f"no such audio file: it is a link to {os.readlink(path)}, which does not exist"
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        return f"no audio file can be opened there ({reason(error)})"
+    return "no such audio file"
+
+
+def count_channels(path: Path) -> int:
+    """Return the number of channels of a file; 0 where it cannot be read."""
+    try:
+        with open_audio(path, in_order=True) as file:
+            return file.channels
+    except (soundfile.SoundFileError, OSError, ValueError):
+        return 0
+
+
+def rate_fault(rate: int) -> str:
+    """Return what is wrong with a sampling rate in Hz, for a message; empty where it is audio's."""
+    if LOWEST_RATE <= rate <= HIGHEST_RATE:
+        return ""
+    return (
+        f"a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to {HIGHEST_RATE:,};"
+        " is its header damaged?"
+    )
+
+
+def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
+    """Return how many samples a file lacks of what its header says.
+
+    Of WAV, AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have no length.
+    libsndfile lowers the number to what the file holds. Of compressed samples it is estimated from
+    their bytes. 0 for other formats, for less than a hundredth of a second, and for the placeholder
+    sizes of programs that write to a pipe.
+
+    Args:
+      path: of the file.
+      file: the same, opened.
+    """
+    declared = declared_samples(path)
+    with open(path, "rb") as content:
+        share = 0.0 if declared else missing_share(content)
+    missing = declared - file.frames if declared else round(share * file.frames)
+    return missing if missing > TOLERATED * file.samplerate else 0
+
+
+def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
+    """Return what is wrong with the end of a file that can be read, for a message; or nothing.
+
+    Args:
+      path: of the file.
+      file: the same, opened.
+    """
+    if missing := missing_samples(path, file):
+        seconds = missing / file.samplerate
+        return f"truncated, its last {seconds:.2f} s are missing; fetch the file again"
+    with open(path, "rb") as content:
+        end = ogg_end(content) if file.format == "OGG" else ""
+    if end == "open":
+        return "its end is not marked, so that it may be truncated; fetch the file again"
+    if end == "chained":
+        return CHAINED
+    return ""
+
+
+def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> bytes:
+    """Encode audio with 16 bits a sample.
+
+    In memory, so that who writes the bytes learns of a full disk: libsndfile, which writes a file
+    itself, may leave out what does not fit and say nothing.
+
+    Args:
+      samples: [S] or [S, channels], of 16-bit integers or in [-1, 1].
+      rate: sampling rate in Hz.
+      encoding: as libsndfile calls the format: "FLAC" or "WAV".
+    """
+    content = io.BytesIO()
+    soundfile.write(content, samples, rate, format=encoding, subtype="PCM_16")
+    return content.getvalue()
+
+
+class _Unseekable(soundfile.SoundFile):
+    """Reads without seeking, which soundfile does after every read where it can."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _version(path: Path | str) -> tuple[str, int, int]:
+    """Return the name, the size and the time of a file; size 0 of what is no regular file."""
+    name = os.fspath(regular(path))
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        return name, 0, 0
+    return name, status.st_size if stat.S_ISREG(status.st_mode) else 0, status.st_mtime_ns
+
+
+def begins_as_audio(head: bytes) -> bool:
+    """Whether a file that begins like this is audio; MPEG layers II and III need no header.
+
+    Args:
+      head: its first 12 bytes.
+    """
+    if head.startswith(b"RIFF"):
+        return head[8:12] in (b"WAVE", b"AVI ")  # and no picture
+    mpeg = head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0
+    if mpeg and head[1] & 0x06 in (0x02, 0x04):
+        return True
+    return head.startswith(AUDIO_MAGIC) or bool(media_container(head))
+
+
+def _head(source: Path | str | BinaryIO) -> bytes:
+    """Return the first 12 bytes of a file."""
+    if isinstance(source, str | os.PathLike):
+        with open(source, "rb") as content:
+            return content.read(12)
+    source.seek(0)
+    head = source.read(12)
+    source.seek(0)
+    return head
+
+
+@lru_cache(maxsize=1024)
+def _container_of_file(path: str, size: int, modified: int) -> str:
+    """Return the container of this version of a file, see `_container`."""
+    if not size:
+        return ""
+    with open(path, "rb") as content:
+        return _container(content)
+
+
+def _container(content: BinaryIO) -> str:
+    """Return the container of a file that PyAV reads, see `media_container`."""
+    head = _head(content)
+    if head.startswith(b"ID3"):  # tags, which AAC may have, as MP3
+        content.seek(skip_id3(content))
+        head = content.read(12)
+        content.seek(0)
+    return media_container(head)
+
+
+@lru_cache(maxsize=1024)
+def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | None:
+    """Return the pieces of which this version of a file consists, see `_pieces`."""
+    if not size:
+        return None
+    with open(path, "rb") as content:
+        return _pieces(content, path.lower().endswith(".mp3"))
+
+
+def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
+    """Return the pieces in which libsndfile reads all of a file; None: it reads the file itself.
+
+    Args:
+      content: the file.
+      mp3: whether its name is that of an MP3 file, which may begin with other bytes.
+    """
+    content.seek(0)
+    head = content.read(4)
+    pieces = None
+    if is_followed(content):
+        raise soundfile.SoundFileRuntimeError(SEVERAL_FILES)
+    content.seek(4)
+    if head in WAV_MAGIC:
+        is_mp3 = is_mp3_wav(content)
+        pieces = mp3_pieces(content, trusts_tag=False) if is_mp3 else wav_pieces(content)
+    elif head in (b".snd", b"dns."):
+        pieces = au_pieces(content)
+    elif head == b"FORM":
+        pieces = aiff_pieces(content)
+    elif head == b"caff":
+        pieces = caf_pieces(content)
+    elif head == b"NIST" and SHORTEN in content.read(1024):
+        raise soundfile.SoundFileRuntimeError(
+            "compressed by shorten, which is not read here: convert it by `sph2pipe -f wav y.sph"
+            " y.wav`, or give `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
+        )
+    elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
+        if mp3 and not begins_as_audio(_head(content)) and not has_mp3_frames(content):
+            raise soundfile.SoundFileRuntimeError("no MP3 frame in it: not audio, or damaged")
+        pieces = mp3_pieces(content)
+    content.seek(0)
+    return pieces
+
+
+@lru_cache(maxsize=1024)
+def _count_file(path: str, size: int, modified: int) -> int:
+    """Count the samples of this version of a file, once."""
+    with open(path, "rb") as content:
+        return _count(content)
+
+
+def _count(content: BinaryIO) -> int:
+    """Decode to the end and return the number of samples per channel."""
+    count = 0
+    with _Unseekable(content) as file:
+        while read := len(file.read(BLOCK, dtype="int16", always_2d=True)):
+            count += read
+    content.seek(0)
+    return count
+
+
+def _with_length(content: BinaryIO, length: int) -> BinaryIO:
+    """Return a FLAC file with another number of samples in its header, 36 bits of STREAMINFO.
+
+    Args:
+      content: the file, at its beginning.
+      length: the number of samples per channel.
+    """
+    head = content.read(LATEST)
+    if MAGIC not in head:
+        raise soundfile.SoundFileRuntimeError("its header does not say how long it is")
+    position = head.index(MAGIC) + 21  # after the magic, the block's header and 13 bytes
+    # Four bits of the first byte belong to the sample size.
+    first = (head[position] & 0xF0) | (length >> 32)
+    number = bytes([first]) + (length & 0xFFFFFFFF).to_bytes(4, "big")
+    end = content.seek(0, os.SEEK_END)
+    return splice(content, ((0, position), number, (position + len(number), end)))

@@ -1,0 +1,525 @@
+"""Finds every fault of a corpus before anything expensive runs on it."""
+
+import hashlib
+import logging
+import math
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from lhotse import MonoCut
+
+from toolkit.corpus.audio import (
+    CHAINED,
+    FLOATS,
+    SampleScale,
+    missing_samples,
+    open_audio,
+    rate_fault,
+)
+from toolkit.corpus.audio_headers import ogg_end
+from toolkit.corpus.config import CheckConfig
+from toolkit.corpus.findings import (
+    ERROR,
+    KINDS,
+    WARNING,
+    Exclusion,
+    Finding,
+    SplitSummary,
+    is_train,
+    write_exclusions,
+    write_oov,
+    write_report,
+)
+from toolkit.corpus.manifest import (
+    HELD_OUT,
+    NO_SPEAKER,
+    OTHER_SPEAKER,
+    TAGS,
+    audio_of,
+    channel_of,
+    has_audio,
+    read_cuts,
+    speaker_of,
+    text_of,
+)
+from toolkit.corpus.text import is_tag, word_of_two_alphabets
+from toolkit.errors import ToolkitError
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.digests import FileDigest, file_digest
+from toolkit.storage.reading import regular
+from toolkit.storage.words import split_words
+
+FILES_PER_TASK = 16
+BLOCK = 1 << 18
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """The properties of a decoded file."""
+
+    path: str
+    """Path of the file."""
+    sampling_rate: int = 0
+    """Hz; 0 where not even the header could be read."""
+    channels: int = 0
+    """Number of channels."""
+    declared: int = 0
+    """Samples per channel according to the header."""
+    decoded: int = 0
+    """Samples per channel that could be decoded."""
+    silent: bool = False
+    """Whether every sample is zero, of several channels in their mean."""
+    silent_channels: tuple[bool, ...] = ()
+    """Whether every sample is zero, for each channel."""
+    digest: str = ""
+    """Digest of the 16-bit samples; empty where there are none."""
+    error: str | None = None
+    """The decoder's message, if it failed."""
+    file: FileDigest | None = None
+    """Digest of the file's bytes; None where it cannot be read."""
+    not_numbers: tuple[int, int] | None = None
+    """First and last sample that is infinite or not a number, in any channel."""
+    bad_rate: str = ""
+    """What is wrong with the sampling rate, if it is implausible."""
+    bad_scale: str = ""
+    """What is wrong with float samples that are scaled to integers."""
+    open_end: bool = False
+    """Whether the end of an Ogg file is not marked."""
+
+
+def read_audio_info(
+    paths: Iterable[str], jobs: int = 1, progress: Callable[[int, int], None] | None = None
+) -> dict[str, AudioInfo]:
+    """Decode every file once, in `jobs` processes; the result does not depend on their number.
+
+    `progress` is called with (files done, files).
+    """
+    unique = sorted(set(paths))
+    tasks = [unique[i : i + FILES_PER_TASK] for i in range(0, len(unique), FILES_PER_TASK)]
+    info = {}
+    for results in map_in_processes(_decode_all, tasks, jobs):
+        info.update({item.path: item for item in results})
+        if progress is not None:
+            progress(len(info), len(unique))
+    return info
+
+
+def _decode_all(paths: list[str]) -> list[AudioInfo]:
+    return [decode(path) for path in paths]
+
+
+def decode(path: str) -> AudioInfo:
+    """Read a file to its end; never raises for a broken one."""
+    rate = channels = declared = decoded = 0
+    silent, digest, error = True, hashlib.blake2b(digest_size=16), None
+    sounding = np.zeros(0, bool)  # [channels]
+    content: FileDigest | None = None
+    bad: tuple[int, int] | None = None
+    scale = SampleScale()
+    end = ""
+    try:
+        content = file_digest(regular(path))  # first: the decoder then finds the file in memory
+        with open_audio(path, in_order=True) as file:
+            rate, channels = file.samplerate, file.channels
+            sounding = np.zeros(channels, bool)
+            declared = file.frames + missing_samples(path, file)
+            # libsndfile does not scale floats where it is asked for integers.
+            kind = "float32" if file.subtype in FLOATS else "int16"
+            while len(block := file.read(BLOCK, dtype=kind, always_2d=True)) > 0:
+                if kind == "float32":
+                    wrong = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
+                    if len(wrong):
+                        bad = (bad[0] if bad else int(wrong[0]), int(wrong[-1]))
+                    scale.add(block.mean(axis=1))
+                    block = _int16(block)
+                decoded += len(block)
+                silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
+                if not sounding.all():
+                    sounding |= np.any(block, axis=0)
+                digest.update(block.tobytes())
+            if file.format == "OGG":
+                with open(path, "rb") as pages:
+                    end = ogg_end(pages)
+                error = CHAINED if end == "chained" else None
+    except (soundfile.SoundFileError, OSError) as problem:
+        error = str(problem).rstrip(": ")
+    return AudioInfo(
+        path,
+        rate,
+        channels,
+        declared,
+        decoded,
+        silent,
+        tuple((~sounding).tolist()),
+        digest.hexdigest() if decoded else "",
+        error,
+        content,
+        bad,
+        rate_fault(rate) if rate else "",
+        scale.fault,
+        end == "open",
+    )
+
+
+def _int16(samples: np.ndarray) -> np.ndarray:
+    """Round samples in [-1, 1] to 16 bits, so that a copy in floats has the digest of the file."""
+    scaled = np.rint(np.nan_to_num(samples).clip(-1, 1) * np.float32(32768))
+    return scaled.clip(max=32767).astype(np.int16)
+
+
+FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
+"""(kind, detail) of what is wrong with features, by (split, utterance id, copy of the id)."""
+
+
+class SplitChecker:
+    """Finds the faults of one split's utterances, given in order.
+
+    Args:
+      info: properties of the decoded audio by path.
+      lexicon: smallest number of phones by word.
+      feature_faults: what is wrong with the features of cuts that have no audio.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        info: Mapping[str, AudioInfo],
+        lexicon: Mapping[str, int],
+        config: CheckConfig,
+        feature_faults: FeatureFaults | None = None,
+    ) -> None:
+        self.split = split
+        self.oov: dict[str, list[str]] = defaultdict(list)
+        """Utterances by word that the lexicon lacks, one entry per token."""
+        self.tokens = 0
+        """Words of the transcripts."""
+        self._info = info
+        self._lexicon = lexicon
+        self._config = config
+        self._feature_faults = feature_faults or {}
+        self._copies: Counter[str] = Counter()
+
+    def check(self, cut: MonoCut) -> list[Finding]:
+        """Return the findings about the next utterance of the split."""
+        self._copies[cut.id] += 1
+        copy = self._copies[cut.id]
+        found = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
+        custom = cut.custom or {}
+        if _at_fault(cut):
+            found.append((custom["fault"], custom["fault_detail"]))
+        else:
+            if has_audio(cut):
+                found += self._audio_faults(cut, self._info[audio_of(cut)])
+            else:
+                found += self._feature_faults.get((self.split, cut.id, copy), ())
+            found += self._length_faults(cut)
+            found += self._text_faults(cut)
+        if NO_SPEAKER in custom and not _at_fault(cut):
+            found.append(("no-speaker", custom[NO_SPEAKER]))
+        if OTHER_SPEAKER in custom and not _at_fault(cut):
+            found.append(("two-speakers", custom[OTHER_SPEAKER]))
+        if "note" in custom:
+            found.append((custom["note"], custom["note_detail"]))
+        return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in found]
+
+    def _audio_faults(self, cut: MonoCut, info: AudioInfo) -> list[tuple[str, str]]:
+        path, config = info.path, self._config
+        if info.error is not None or info.decoded < info.declared:
+            why = info.error or "the file ends there"
+            detail = f"{path}: {info.decoded} of {info.declared} samples ({why})"
+            return [("truncated-audio" if info.declared else "unreadable-audio", detail)]
+        if info.decoded == 0:
+            return [("empty-audio", path)]
+        if info.bad_rate:
+            return [("unreadable-audio", f"{path}: {info.bad_rate}")]
+        if info.not_numbers is not None:
+            first, last = (sample / info.sampling_rate for sample in info.not_numbers)
+            if cut.start <= last and first <= cut.end:
+                detail = f"{path}: values that are not numbers from {first:.3f} to {last:.3f} s"
+                return [("unreadable-audio", detail)]
+        if info.bad_scale:
+            return [("scaled-samples", f"{path}: {info.bad_scale}")]
+        found = [("open-end", path)] if info.open_end else []
+        channel = channel_of(cut)
+        if channel is not None and not channel < info.channels:
+            count = f"{info.channels} channel{'s' if info.channels > 1 else ''}"
+            return [("no-channel", f"no channel {channel + 1}, but {count} in {path}")]
+        if channel is None and info.silent:
+            found.append(("silent-audio", path))
+        elif channel is not None and info.silent_channels[channel]:
+            which = f"channel {channel + 1} of " if info.channels > 1 else ""
+            found.append(("silent-audio", f"{which}{path}"))
+        if info.sampling_rate != config.sampling_rate:
+            found.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
+        if info.channels > 1 and channel is None:
+            found.append(("many-channels", f"{path}: {info.channels} channels"))
+        return found
+
+    def _length_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
+        longest = self._config.max_seconds
+        if longest is None or cut.duration <= longest:
+            return []
+        return [("too-long", f"{audio_of(cut)}: {cut.duration:.2f} s")]
+
+    def _text_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
+        words = split_words(text_of(cut))
+        tags = (cut.custom or {}).get(TAGS, "")
+        if not words:
+            where = f"{audio_of(cut)}: {tags} alone" if tags else audio_of(cut)
+            return [("empty-transcript", where)]
+        self.tokens += len(words)
+        missing = [word for word in words if word not in self._lexicon]
+        if tags:  # those trained as the noise phone are <UNK>
+            missing = [word for word in missing if not is_tag(word)]
+        for word in missing:
+            self.oov[word].append(cut.id)
+        found = []
+        alphabet = set(self._config.alphabet)
+        kept = [word for word in missing if is_tag(word)]
+        if tags or kept:
+            found.append(("tag", tags or " ".join(dict.fromkeys(kept))))
+        spoken = [word for word in words if word in self._lexicon or not is_tag(word)]
+        foreign = {word: self._outside(word, alphabet) for word in dict.fromkeys(spoken)}
+        if outside := sorted(set().union(*foreign.values())):
+            where = ", ".join(repr(word) for word, letters in foreign.items() if letters)
+            found.append(("bad-characters", f"{' '.join(outside)} in {where}"))
+        if mixed := word_of_two_alphabets(text_of(cut)):
+            found.append(("mixed-alphabets", repr(mixed)))
+        if all(not self._spellable(word) for word in words):
+            found.append(("unspellable", " ".join(words)))
+        if missing:
+            kind = "all-oov" if len(missing) == len(words) else "oov"
+            share = f"{len(missing)} of {len(words)} words"
+            found.append((kind, f"{share}: {' '.join(dict.fromkeys(missing))}"))
+        need, have = self._min_frames(words), math.floor(cut.duration * 100 + 1e-6)
+        if cut.duration > 0 and have < need:
+            detail = (
+                f"{audio_of(cut)}: {cut.duration:.2f} s for {len(words)} words, which take at "
+                f"least {need / 100:.2f} s"
+            )
+            found.append(("too-short" if is_train(self.split) else "short-test", detail))
+        return found
+
+    def _outside(self, word: str, alphabet: set[str]) -> set[str]:
+        """Characters outside the alphabet; words of the lexicon may have digits and symbols."""
+        outside = {*word} - alphabet
+        if word in self._lexicon:
+            return {c for c in outside if unicodedata.category(c)[0] in "LM"}
+        return outside
+
+    def _spellable(self, word: str) -> bool:
+        """Whether the lexicon has the word or its letters allow a guess."""
+        return word in self._lexicon or any(
+            letter.isalpha() and letter in self._config.alphabet for letter in word
+        )
+
+    def _min_frames(self, words: list[str]) -> int:
+        """Frames of 10 ms that the words' phones take at least; half the letters where unknown."""
+        phones = sum(self._lexicon.get(word, math.ceil(len(word) / 2)) for word in words)
+        return phones * self._config.frames_per_phone
+
+
+def _at_fault(cut: MonoCut) -> bool:
+    """Whether the cut was made without audio or transcript of its own, and is excluded for that."""
+    return "fault" in (cut.custom or {})
+
+
+def between_splits(
+    splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
+) -> list[Finding]:
+    """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances.
+
+    A split that was held out of the training data has the speakers that it was given, see
+    `toolkit.corpus.split`: one speaker is no finding, shared ones are a note for the split.
+    """
+    found, chosen = [], set()
+    owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
+    for split, cuts in splits.items():
+        speakers = {speaker_of(cut) for cut in cuts}
+        if all(HELD_OUT in (cut.custom or {}) for cut in cuts):
+            chosen.add(split)
+        elif len(speakers) == 1:
+            detail = f"all {len(cuts)} utterances have the speaker {next(iter(speakers))!r}"
+            found.append(Finding("one-speaker", split, split, detail))
+        for speaker in speakers:
+            owners["speaker-overlap"].setdefault(speaker, []).append(split)
+        for id in {cut.id for cut in cuts}:
+            owners["shared-id"].setdefault(id, []).append(split)
+    for kind, names in owners.items():
+        for name, where in sorted(names.items()):
+            own = [s for s in where if s not in chosen] if kind == "speaker-overlap" else where
+            chosen_alone = len(own) < 2 and all(map(is_train, own))
+            if len(where) > 1 and not chosen_alone:
+                found.append(Finding(kind, own[-1], name, f"in {', '.join(where)}"))
+    for split in filter(chosen.__contains__, splits):
+        shared = [where for where in owners["speaker-overlap"].values() if len(where) > 1]
+        if known := sum(split in where for where in shared):
+            detail = f"{known} of its speakers are in other splits too"
+            found.append(Finding("known-speakers", split, split, detail))
+    return found + _same_audio_and_text(splits, info)
+
+
+def _same_audio_and_text(
+    splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
+) -> list[Finding]:
+    found = []
+    first: dict[tuple[str, int | None, float, float, str], tuple[str, str]] = {}
+    for split, cuts in splits.items():
+        copies: Counter[str] = Counter()
+        for cut in cuts:
+            copies[cut.id] += 1
+            known = info.get(audio_of(cut))
+            if known is None or not known.digest or not text_of(cut) or _at_fault(cut):
+                continue
+            key = (known.digest, channel_of(cut), cut.start, cut.duration, text_of(cut))
+            other = first.setdefault(key, (split, cut.id))
+            if other != (split, cut.id):
+                detail = f"{audio_of(cut)} is the same as that of {other[1]} in {other[0]}"
+                found.append(Finding("same-audio-and-text", split, cut.id, detail, copies[cut.id]))
+    return found
+
+
+logger = logging.getLogger(__name__)
+MOST_KINDS = 6
+"""Of faults that the warning names."""
+
+
+class CorpusError(ToolkitError):
+    """A split with too many faults to go on."""
+
+
+def check(
+    splits: Mapping[str, Path],
+    lexicon: Mapping[str, int],
+    out: Path,
+    config: CheckConfig,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    remember: Callable[[str, FileDigest], None] | None = None,
+    feature_faults: FeatureFaults | None = None,
+) -> dict[str, float]:
+    """Check all splits in one pass over the audio; write reports and the utterances to exclude.
+
+    Args:
+      splits: manifests (`toolkit.corpus.manifest.write_cuts`) by split.
+      lexicon: smallest number of phones of each word that has a pronunciation.
+      out: folder for report.txt (to read), report.json (everything), findings.tsv (all findings),
+        oov.tsv (split, word, count, utterances) and excluded.tsv, which `read_cuts` takes.
+      jobs: processes that decode audio.
+      progress: called with (files decoded, files).
+      remember: called with the path and the digest of every file that was read.
+      feature_faults: what is wrong with the features of a corpus that has features instead of
+        audio, see `toolkit.kaldi.feature_dir`; None: it has audio, which is decoded.
+
+    Returns:
+      Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
+      hours of training speech.
+
+    Raises:
+      CorpusError: no utterance of a split is left, or more than `config.min_excluded` and more
+        than the share `config.max_excluded` are excluded. The reports are written all the same.
+    """
+    cuts = {split: read_cuts(path) for split, path in splits.items()}
+    readable = (
+        audio_of(cut)
+        for part in cuts.values()
+        for cut in part
+        if "fault" not in (cut.custom or {}) and has_audio(cut)
+    )
+    info = read_audio_info(readable, jobs, progress)
+    for item in info.values():
+        if remember is not None and item.file is not None:
+            remember(item.path, item.file)
+    findings: list[Finding] = []
+    summaries: list[SplitSummary] = []
+    oov: dict[str, dict[str, list[str]]] = {}
+    for split, part in cuts.items():
+        checker = SplitChecker(split, info, lexicon, config, feature_faults)
+        own = [finding for cut in part for finding in checker.check(cut)]
+        findings += own
+        oov[split] = checker.oov
+        summaries.append(_summary(split, part, info, own, checker))
+    findings += between_splits(cuts, info)
+    exclusions = _exclusions(findings)
+    write_exclusions(exclusions, out / "excluded.tsv")
+    write_oov(oov, out / "oov.tsv")
+    write_report(summaries, findings, oov, config, out)
+    _warn(findings)
+    for summary in summaries:
+        _check_excluded(summary, exclusions, config, out)
+    total = sum(summary.utterances for summary in summaries)
+    tokens = sum(summary.tokens for summary in summaries)
+    severities = Counter(KINDS[finding.kind].severity for finding in findings)
+    return {
+        "utterances": total,
+        "excluded": len(exclusions),
+        "errors": severities[ERROR],
+        "warnings": severities[WARNING],
+        "oov_percent": round(100 * sum(s.oov_tokens for s in summaries) / max(tokens, 1), 2),
+        "hours_train": round(sum(sum(s.seconds) for s in summaries if is_train(s.split)) / 3600, 2),
+    }
+
+
+def _warn(findings: list[Finding]) -> None:
+    """Say how many faults there are of which kinds."""
+    counts = Counter(f.kind for f in findings if KINDS[f.kind].severity in (ERROR, WARNING))
+    if counts:
+        shown = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
+        more = len(counts) - len(shown)
+        shown += [f"{more} kinds more"] if more > 0 else []
+        logger.warning("%s: remedies in check/report.txt, all in findings.tsv", ", ".join(shown))
+
+
+def _exclusions(findings: list[Finding]) -> list[Exclusion]:
+    """Merge the findings that exclude an utterance into one line each."""
+    reasons: dict[tuple[str, str, int], list[str]] = {}
+    for finding in findings:
+        if finding.excluded:
+            key = (finding.split, finding.id, finding.copy)
+            reasons.setdefault(key, []).append(f"{finding.kind}: {finding.detail}")
+    return [Exclusion(*key, "; ".join(texts)) for key, texts in reasons.items()]
+
+
+def _summary(
+    split: str,
+    part: list[MonoCut],
+    info: Mapping[str, AudioInfo],
+    findings: list[Finding],
+    checker: SplitChecker,
+) -> SplitSummary:
+    known = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
+    return SplitSummary(
+        split=split,
+        utterances=len(part),
+        excluded=len({(f.id, f.copy) for f in findings if f.excluded}),
+        speakers=len({speaker_of(cut) for cut in part}),
+        seconds=sorted(cut.duration for cut in part if cut.duration > 0),
+        tokens=checker.tokens,
+        types=len({word for cut in part for word in split_words(text_of(cut))}),
+        oov_tokens=sum(map(len, checker.oov.values())),
+        oov_types=len(checker.oov),
+        formats=Counter((item.sampling_rate, item.channels) for item in known if item.decoded),
+    )
+
+
+def _check_excluded(
+    summary: SplitSummary, exclusions: list[Exclusion], config: CheckConfig, out: Path
+) -> None:
+    """Raise CorpusError for a split with too many excluded utterances."""
+    lost, total = summary.excluded, summary.utterances
+    if lost < total and (lost <= config.min_excluded or lost <= config.max_excluded * total):
+        return
+    kinds = Counter(
+        item.reason.partition(":")[0] for item in exclusions if item.split == summary.split
+    )
+    why = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
+    raise CorpusError(
+        f"{lost} of {total} utterances of {summary.split!r} cannot be used"
+        f" ({why or 'it is empty'}): read {out / 'report.txt'}, correct them, or raise"
+        f" check.max_excluded ({config.max_excluded:g})"
+    )

@@ -1,1 +1,0 @@
-"""The check of a corpus: all faults found and listed before anything expensive runs."""

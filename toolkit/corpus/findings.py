@@ -1,0 +1,577 @@
+"""Findings of the check: their kinds, the utterances that they exclude, and the reports."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from toolkit.corpus.config import CheckConfig
+from toolkit.errors import ToolkitError
+from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.paths import places_of
+from toolkit.storage.reading import reading
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of finding."""
+
+    severity: str
+    """"error": something is excluded; "warning": look at it; "note": nothing needs doing."""
+    excluded_from: str
+    """Splits that leave the utterance out: "all", "train" or "none"."""
+    title: str
+    """Short description."""
+    fix: str
+    """How to fix it."""
+
+
+KINDS: dict[str, Kind] = {
+    "missing-audio": Kind(
+        ERROR,
+        "all",
+        "transcript without audio",
+        "add the file, correct its path, or delete the line",
+    ),
+    "unreadable-audio": Kind(
+        ERROR,
+        "all",
+        "audio that cannot be read",
+        "copy the file again from its source, convert it to WAV or FLAC, or delete it",
+    ),
+    "empty-audio": Kind(
+        ERROR, "all", "audio without samples", "copy the file again from its source, or delete it"
+    ),
+    "truncated-audio": Kind(
+        ERROR,
+        "all",
+        "audio shorter than its header says, or that cannot be decoded to its end",
+        "copy the file again from its source (a broken download or a full disk)",
+    ),
+    "open-end": Kind(
+        WARNING,
+        "none",
+        "Ogg audio whose end is not marked, so that it may be truncated",
+        "copy the file again from its source, if what is said ends too early",
+    ),
+    "scaled-samples": Kind(
+        ERROR,
+        "all",
+        "float samples scaled to integers, far beyond [-1, 1]",
+        "divide them by 32768, or write 16-bit integers",
+    ),
+    "missing-features": Kind(
+        ERROR,
+        "all",
+        "transcript without features",
+        "compute the features, or delete the line",
+    ),
+    "unreadable-features": Kind(
+        ERROR,
+        "all",
+        "features that cannot be read, or with values that are no numbers",
+        "compute them again, or copy their archive again from its source; name archives by paths "
+        "that exist (--map-path OLD=NEW, corpus.map_paths)",
+    ),
+    "empty-features": Kind(
+        ERROR, "all", "features without frames", "compute them again, or delete the utterance"
+    ),
+    "other-dimension": Kind(
+        ERROR,
+        "all",
+        "another number of values per frame than most features",
+        "compute all features with the same configuration",
+    ),
+    "no-channel": Kind(
+        ERROR,
+        "all",
+        "utterance on a channel that its file does not have, or on none where others name theirs",
+        "correct its channel: A or 1 for the first, B or 2 for the second",
+    ),
+    "refused-pipe": Kind(
+        ERROR,
+        "all",
+        "shell command in a wav.scp, not run",
+        "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true "
+        "and corpus.pipes=FOLDER (toolkit new-corpus --pipes FOLDER)",
+    ),
+    "bad-segment": Kind(
+        ERROR,
+        "all",
+        "segment outside its recording",
+        "correct its times in `segments` or the table",
+    ),
+    "missing-transcript": Kind(
+        ERROR,
+        "all",
+        "audio or features without a transcript",
+        "add a transcript line, or delete the audio or the line of feats.scp",
+    ),
+    "empty-transcript": Kind(
+        ERROR, "all", "transcript without words", "write what is said, or delete the line"
+    ),
+    "duplicate-id": Kind(
+        ERROR,
+        "all",
+        "utterance id used twice in the same split (the first is kept)",
+        "give each utterance an id of its own, or delete the copies",
+    ),
+    "too-short": Kind(
+        ERROR,
+        "train",
+        "audio too short for its transcript",
+        "see whether the transcript belongs to the audio; check the segment's times",
+    ),
+    "too-long": Kind(
+        ERROR,
+        "train",
+        "audio longer than check.max_seconds",
+        "cut it into segments, or raise check.max_seconds",
+    ),
+    "unspellable": Kind(
+        ERROR,
+        "train",
+        "only words that have no pronunciation and cannot be given one",
+        "write the words out in letters, or add them to the lexicon",
+    ),
+    "silent-audio": Kind(
+        ERROR,
+        "train",
+        "all samples are zero, or channels cancel each other in their mean",
+        "record it again, keep one channel, or delete it",
+    ),
+    "duplicate-recording": Kind(
+        WARNING,
+        "none",
+        "recording id used twice in wav.scp (the first is read)",
+        "give each recording an id of its own, or delete the other lines",
+    ),
+    "other-frames": Kind(
+        WARNING,
+        "none",
+        "another number of frames than utt2num_frames, segments or utt2dur say",
+        "see whether these files and feats.scp were made together: features of other audio have "
+        "the wrong transcript",
+    ),
+    "same-audio-and-text": Kind(
+        WARNING,
+        "none",
+        "same audio, or features, and transcript as another utterance",
+        "delete the copy; a copy of a test utterance in train makes the result too good",
+    ),
+    "speaker-overlap": Kind(
+        WARNING,
+        "none",
+        "speaker in more than one split",
+        "move the speaker to one split: results on speakers seen in training are too good",
+    ),
+    "known-speakers": Kind(
+        NOTE,
+        "none",
+        "utterances held out of speakers that are trained on (corpus.hold_out=utterances)",
+        "nothing; but error rates are those of known speakers, who are easier to recognise",
+    ),
+    "shared-id": Kind(
+        WARNING,
+        "none",
+        "utterance id in more than one split",
+        "see whether the same utterance is in both; give each an id of its own",
+    ),
+    "one-speaker": Kind(
+        WARNING,
+        "none",
+        "split with one speaker",
+        "make sure that the corpus names its speakers: normalisation and splits use them",
+    ),
+    "no-speaker": Kind(
+        WARNING,
+        "none",
+        "utterance whose speaker is not named: its recording, or a cluster of recordings, is one",
+        "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
+        "speaker; corpus.speakers=auto clusters recordings",
+    ),
+    "two-speakers": Kind(
+        WARNING,
+        "none",
+        "utterance with two speakers in utt2spk (the first is kept)",
+        "delete the wrong line",
+    ),
+    "bad-characters": Kind(
+        WARNING,
+        "none",
+        "characters outside the alphabet",
+        "write numbers and symbols out as the words that are said; add a letter of the language to "
+        "check.alphabet",
+    ),
+    "mixed-alphabets": Kind(
+        WARNING,
+        "none",
+        "word with letters of two alphabets, which looks like another word",
+        "type the letters that look alike, such as A, O and i, in the alphabet of the language",
+    ),
+    "tag": Kind(
+        NOTE,
+        "none",
+        "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
+        "nothing; lang.tags=noise trains them as the noise phone, lang.tags=keep reads them as "
+        "words, and as-given text keeps those that the lexicon has",
+    ),
+    "all-oov": Kind(
+        WARNING,
+        "none",
+        "transcript without any word of the lexicon",
+        "check language and spelling; add the words to the lexicon: all pronunciations are guesses",
+    ),
+    "short-test": Kind(
+        WARNING,
+        "none",
+        "audio too short for its transcript (still decoded and scored)",
+        "see whether the transcript belongs to the audio; check the segment's times",
+    ),
+    "other-length": Kind(
+        WARNING,
+        "none",
+        "recording longer than its manifest says; all of it is used",
+        "write the manifest of the recordings again, or give the times of the utterance",
+    ),
+    "trimmed-segment": Kind(
+        NOTE,
+        "none",
+        "segment that ended a frame to 0.5 s past its recording, trimmed",
+        "correct its end in `segments` (-1 means the end of the recording)",
+    ),
+    "replaced-pipe": Kind(
+        NOTE,
+        "none",
+        "command that only decodes a file: the file is read instead of running it",
+        "nothing; to avoid this note, name the file itself in wav.scp",
+    ),
+    "other-rate": Kind(
+        NOTE,
+        "none",
+        "sampling rate other than check.sampling_rate, will be resampled",
+        "nothing; but speech recorded at 8 kHz has no energy above 4 kHz",
+    ),
+    "many-channels": Kind(
+        NOTE,
+        "none",
+        "more than one channel, will be averaged to one",
+        "nothing; but name the channel of each utterance if they hold different talkers",
+    ),
+    "oov": Kind(
+        NOTE,
+        "none",
+        "some words are not in the lexicon; those with letters get guessed pronunciations",
+        "add frequent ones to the lexicon, write numbers out: see oov.tsv",
+    ),
+    "bad-line": Kind(
+        ERROR,
+        "all",
+        "line of a table with other fields than its first line names, or an open quotation mark",
+        "put a text with the separator in it in quotation marks, or complete the line",
+    ),
+    "not-utf8": Kind(
+        ERROR,
+        "all",
+        "line with bytes that are not UTF-8, shown as \\xNN",
+        "type the letters of these lines again, in UTF-8",
+    ),
+}
+"""Kinds by name, in the order of the report."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of one utterance (or speaker, or split)."""
+
+    kind: str
+    """Name in `KINDS`."""
+    split: str
+    """The split it was found in."""
+    id: str
+    """Utterance, speaker (speaker-overlap) or split (one-speaker)."""
+    detail: str
+    """The file and what is wrong with it."""
+    copy: int = 1
+    """Which cut of this id in the split: 1 is the first."""
+
+    @property
+    def excluded(self) -> bool:
+        """Whether later stages leave the utterance out."""
+        scope = KINDS[self.kind].excluded_from
+        return scope == "all" or (scope == "train" and is_train(self.split))
+
+
+def is_train(split: str) -> bool:
+    """Tell whether a split is trained on: its faults exclude more than those of a test split."""
+    return split.startswith("train")
+
+
+HEADER = "split\tutterance\tcopy\treason\n"
+
+
+class ExclusionError(ToolkitError):
+    """A list of excluded utterances that cannot be read."""
+
+
+@dataclass(frozen=True, order=True)
+class Exclusion:
+    """One utterance to leave out."""
+
+    split: str
+    """Name of the split."""
+    id: str
+    """Utterance id."""
+    copy: int
+    """1 for the first cut of this id in the split, 2 for the second, and so on."""
+    reason: str
+    """Why it is left out."""
+
+
+def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
+    """Write a header and one tab-separated line per exclusion, sorted.
+
+    Paths in reasons are written as in manifests: later stages read this file, and a move must not
+    change it.
+    """
+    places = places_of(path)
+    with open_atomically(path) as file:
+        file.write(HEADER)
+        for item in sorted(exclusions):
+            reason = " ".join(item.reason.split())
+            reason = places.names_in(reason) if places else reason
+            file.write(f"{item.split}\t{item.id}\t{item.copy}\t{reason}\n")
+
+
+def read_exclusions(path: Path, split: str) -> set[tuple[str, int]]:
+    """Return the (utterance id, copy) pairs to leave out of `split`.
+
+    Raises:
+      ExclusionError: the file is missing or damaged; the message names it and the line.
+    """
+    out = set()
+    with reading(path, ExclusionError, "run the check again"), open(path, encoding="utf-8") as file:
+        if file.readline() != HEADER:
+            raise ValueError("its first line does not name the columns")
+        for number, line in enumerate(file, start=2):
+            fields = line.rstrip("\n").split("\t", 3)
+            if len(fields) != 4 or not fields[2].isdecimal():
+                raise ValueError(f"line {number} is not `split utterance copy reason`")
+            if fields[0] == split:
+                out.add((fields[1], int(fields[2])))
+    return out
+
+
+DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
+"""Seconds at which the histogram's bins begin."""
+OOV_SHOWN = 30
+BAR_WIDTH = 40
+EXAMPLES = 3
+"""Ids shown of a kind in the overview, and of a note in its list, by split."""
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """The size of one split."""
+
+    split: str
+    """Name of the split."""
+    utterances: int
+    """Number of cuts."""
+    excluded: int
+    """Number of cuts that later stages leave out."""
+    speakers: int
+    """Number of speakers."""
+    seconds: list[float]
+    """Durations of the cuts with audio, sorted."""
+    tokens: int
+    """Word tokens of the transcripts."""
+    types: int
+    """Word types."""
+    oov_tokens: int
+    """Word tokens that the lexicon lacks."""
+    oov_types: int
+    """Word types that the lexicon lacks."""
+    formats: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Cuts by (sampling rate in Hz, channels)."""
+
+
+def write_report(
+    summaries: list[SplitSummary],
+    findings: list[Finding],
+    oov: dict[str, dict[str, list[str]]],
+    config: CheckConfig,
+    out: Path,
+) -> None:
+    """Write report.txt, report.json and findings.tsv to `out`."""
+    sections = [
+        _splits(summaries),
+        _formats(summaries),
+        _durations(summaries),
+        _kinds(findings),
+        *(_details(kind, findings, config.listed) for kind in KINDS),
+        _oov(oov),
+    ]
+    write_atomically(out / "report.txt", "\n\n".join(part for part in sections if part) + "\n")
+    plain = {
+        "splits": [_plain(summary) for summary in summaries],
+        "kinds": {kind: dataclasses.asdict(KINDS[kind]) for kind in KINDS},
+        "findings": [
+            {**dataclasses.asdict(finding), "excluded": finding.excluded} for finding in findings
+        ],
+    }
+    write_findings(findings, out / "findings.tsv")
+    write_atomically(out / "report.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_findings(findings: list[Finding], path: Path) -> None:
+    """Write one line per finding, with a head, in the order in which they were found.
+
+    Tabs and line ends within a field become spaces. Places are named as in the manifests.
+    """
+    places = places_of(path)
+    with open_atomically(path) as file:
+        file.write("severity\tkind\tsplit\tid\tcopy\texcluded\tdetail\n")
+        for item in findings:
+            where = (item.split, item.id, str(item.copy), "yes" if item.excluded else "no")
+            fields = (KINDS[item.kind].severity, item.kind, *where, item.detail)
+            line = "\t".join(" ".join(field.split()) for field in fields)
+            file.write((places.names_in(line) if places else line) + "\n")
+
+
+def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
+    """Write one line per split and word: count and utterances, the most frequent first."""
+    with open_atomically(path) as file:
+        file.write("split\tword\tcount\tutterances\n")
+        for split, words in oov.items():
+            for word, ids in _by_count(words):
+                file.write(f"{split}\t{word}\t{len(ids)}\t{' '.join(dict.fromkeys(ids))}\n")
+
+
+def _by_count(words: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    return sorted(words.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def _plain(summary: SplitSummary) -> dict[str, object]:
+    fields = dict(vars(summary))
+    fields["hours"] = sum(fields.pop("seconds")) / 3600
+    fields["formats"] = [
+        {"sampling_rate": rate, "channels": channels, "utterances": count}
+        for (rate, channels), count in sorted(summary.formats.items())
+    ]
+    return fields
+
+
+def _table(rows: list[list[str]]) -> str:
+    """Align columns: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _splits(summaries: list[SplitSummary]) -> str:
+    head = "split utterances excluded speakers hours words OOV-tokens OOV-% OOV-types"
+    rows = [head.split()]
+    for s in summaries:
+        numbers = (s.utterances, s.excluded, s.speakers)
+        rate = 100 * s.oov_tokens / max(s.tokens, 1)
+        rows.append(
+            [
+                s.split,
+                *map(str, numbers),
+                f"{sum(s.seconds) / 3600:.2f}",
+                str(s.tokens),
+                str(s.oov_tokens),
+                f"{rate:.2f}",
+                f"{s.oov_types}/{s.types}",
+            ]
+        )
+    return "Splits\n" + _table(rows)
+
+
+def _formats(summaries: list[SplitSummary]) -> str:
+    rows = [["split", "Hz", "channels", "utterances"]]
+    for summary in summaries:
+        for (rate, channels), count in sorted(summary.formats.items()):
+            rows.append([summary.split, str(rate), str(channels), str(count)])
+    if len(rows) == 1:  # a corpus of features
+        return ""
+    return "Sampling rates and channels\n" + _table(rows)
+
+
+def _durations(summaries: list[SplitSummary]) -> str:
+    parts = ["Durations in seconds"]
+    for summary in (s for s in summaries if s.seconds):
+        seconds = summary.seconds
+        parts.append(
+            f"{summary.split}: shortest {seconds[0]:.2f}, median {median(seconds):.2f}, "
+            f"longest {seconds[-1]:.2f}"
+        )
+        ends = [*DURATION_EDGES[1:], float("inf")]
+        counts = [
+            sum(begin <= value < end for value in seconds)
+            for begin, end in zip(DURATION_EDGES, ends, strict=True)
+        ]
+        for begin, end, count in zip(DURATION_EDGES, ends, counts, strict=True):
+            if count:
+                name = f"{begin}-{end:g}" if end < float("inf") else f"{begin}-"
+                bar = "#" * max(1, round(BAR_WIDTH * count / max(counts)))
+                parts.append(f"  {name:>6} {count:>7} {bar}")
+    return "\n".join(parts)
+
+
+def _kinds(findings: list[Finding]) -> str:
+    counts = Counter(finding.kind for finding in findings)
+    excluded = Counter(finding.kind for finding in findings if finding.excluded)
+    if not counts:
+        return "No faults found."
+    rows = [["finding", "severity", "count", "excluded", "first"]]
+    first: dict[str, list[str]] = {}
+    for finding in findings:
+        first.setdefault(finding.kind, []).append(finding.id)
+    for severity in (ERROR, WARNING, NOTE):
+        for kind in (kind for kind in KINDS if KINDS[kind].severity == severity and counts[kind]):
+            examples = ", ".join(list(dict.fromkeys(first[kind]))[:EXAMPLES])
+            rows.append([kind, severity, str(counts[kind]), str(excluded[kind]), examples])
+    lines = _table([row[:-1] for row in rows]).splitlines()
+    shown = [f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True)]
+    return "\n".join(["Findings (all in findings.tsv)", *shown])
+
+
+def _details(kind: str, findings: list[Finding], listed: int) -> str:
+    """List the findings of one kind, with the fix."""
+    found = [finding for finding in findings if finding.kind == kind]
+    if not found:
+        return ""
+    what = KINDS[kind]
+    listed = min(listed, EXAMPLES) if what.severity == NOTE else listed
+    lines = [f"{what.severity.upper()} {kind}: {what.title}", f"  Fix: {what.fix}."]
+    for split in dict.fromkeys(item.split for item in found):
+        here = [item for item in found if item.split == split]
+        lines += [
+            f"  {split}  {item.detail if item.id == split else f'{item.id}  {item.detail}'}"
+            for item in here[:listed]
+        ]
+        if len(here) > listed:
+            lines.append(f"  {split}  ... and {len(here) - listed} more, all in findings.tsv")
+    return "\n".join(lines)
+
+
+def _oov(oov: dict[str, dict[str, list[str]]]) -> str:
+    parts = ["Most frequent words that the lexicon lacks (all in oov.tsv)"]
+    for split, words in oov.items():
+        if words:
+            shown = (f"{word} {len(ids)}" for word, ids in _by_count(words)[:OOV_SHOWN])
+            parts.append(f"  {split}: {', '.join(shown)}")
+    return "\n".join(parts) if len(parts) > 1 else ""

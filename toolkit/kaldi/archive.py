@@ -1,0 +1,647 @@
+"""Kaldi's tables: scp files and archives of matrices and integer vectors, read safely and written.
+
+Text archives are read here. Matrices of binary ones are read by kaldi_native_io, but only after
+their location and header were checked: a command (`cmd |`) is not run unless allowed, and memory is
+not allocated by the sizes in a damaged header.
+"""
+
+import gzip
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+import numpy as np
+
+from toolkit.errors import ToolkitError
+from toolkit.storage.paths import PathMap, map_path, suggestion
+from toolkit.storage.reading import quoted, reason, regular
+
+MATRIX, INTEGERS = "text", "text int32"
+"""Kinds of text objects."""
+_CHUNK = 1 << 16
+_RANGE = re.compile(r"(?:(\d+):(\d+)|:?)")
+
+
+def scan(file: IO[bytes]) -> tuple[str, bytes]:
+    """Read the object at a file's position, and leave the position behind it.
+
+    Returns:
+      Its kind, and what stands between its brackets or on its line.
+
+    Raises:
+      ValueError: a bracket is not closed.
+    """
+    start = file.tell()
+    found = bytearray()
+    while chunk := file.read(_CHUNK):
+        found += chunk
+        opened = found.lstrip(b" \t").startswith(b"[")
+        end = found.find(b"]" if opened else b"\n")
+        if end >= 0:
+            break
+    else:
+        opened, end = found.lstrip(b" \t").startswith(b"["), len(found)
+        if opened:
+            raise ValueError("a [ without its ]")
+    body = bytes(found[:end])
+    after = end + 1
+    if opened:
+        body = body.lstrip(b" \t")[1:]
+        file.seek(start + after)
+        rest = file.readline(_CHUNK)
+        if rest.strip():
+            raise ValueError(f"text after ]: {rest[:20]!r}")
+        return MATRIX, body
+    file.seek(start + min(after, len(found)))
+    return INTEGERS, body
+
+
+def shape_of(kind: str, body: bytes) -> tuple[int, ...]:
+    """Return the size of an object without reading its numbers."""
+    if kind == INTEGERS:
+        return (len(body.split()),)
+    rows = _rows(body)
+    return len(rows), len(rows[0].split()) if rows else 0
+
+
+def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
+    """Parse a matrix, float32 [rows, columns], and take a part of it.
+
+    Args:
+      body: what stands between the brackets.
+      part: rows and columns with both ends, such as `[0:9,0:12]`; empty for all.
+
+    Raises:
+      ValueError: a number cannot be read, rows are of different lengths, or lack the part.
+    """
+    rows = [row.split() for row in _rows(body)]
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError("rows of different lengths")
+    matrix = np.array([[float(value) for value in row] for row in rows], np.float32)
+    matrix = matrix.reshape(len(rows), len(rows[0]) if rows else 0)
+    sides = part.strip("[]").split(",") if part else []
+    taken = []
+    for text, size in zip(sides, matrix.shape, strict=False):
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"no range: {part}")
+        first, last = (0, size - 1) if match[1] is None else (int(match[1]), int(match[2]))
+        if not first <= last < size and match[1] is not None:
+            raise ValueError(f"{part} goes beyond {' x '.join(map(str, matrix.shape))}")
+        taken.append(slice(first, last + 1))
+    return matrix[tuple(taken)]
+
+
+def parse_integers(body: bytes) -> np.ndarray:
+    """Parse a line of integers, int32 [T].
+
+    Raises:
+      ValueError: something else is there, or a number does not fit.
+    """
+    numbers = np.array([int(field) for field in body.split()], np.int64)
+    if (numbers != numbers.astype(np.int32)).any():
+        raise ValueError("a number does not fit into four bytes")
+    return numbers.astype(np.int32)
+
+
+def _rows(body: bytes) -> list[bytes]:
+    return [row for row in re.split(rb"[\n;]", body) if row.strip()]
+
+
+RANGE = re.compile(r"(\[[\d:,]*\])?")
+"""Rows and columns that are taken of a matrix; empty: all."""
+_RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
+_VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
+INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
+"""An element of a vector: a byte with its size, which is 4, then its value."""
+INTEGERS_START = 2 + INTEGER.itemsize
+"""Bytes before the first element: the binary marker, and their number, stored likewise."""
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzipped file."""
+_LONGEST_KEY = 4096
+_LONGEST_OFFSET = 18  # digits: below 2**63
+_ADVICE = "write the table again, or leave the entry out of the scp file"
+
+
+class KaldiIoError(ToolkitError):
+    """A Kaldi table that cannot be read, or must not be."""
+
+
+def native() -> ModuleType:
+    """Import kaldi_native_io, which is optional."""
+    try:
+        import kaldi_native_io
+    except ImportError as error:
+        raise KaldiIoError(
+            f"kaldi_native_io cannot be imported ({error}): pip install kaldi_native_io"
+        ) from error
+    return kaldi_native_io
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The location of one object of a table."""
+
+    key: str
+    path: Path | None
+    """The file; None where a command makes it."""
+    offset: int = 0
+    """Offset of the object in the file, in bytes."""
+    range: str = ""
+    """Rows and columns taken, such as `[0:9]`."""
+    command: str = ""
+    """The shell command that writes it, `cmd |`."""
+
+
+def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, Entry]:
+    """Locate the objects of a table.
+
+    Args:
+      table: a `.scp` file, or an archive, binary or text. A relative path in an scp file is
+        looked for from the working directory, then from the file's folder and those above it.
+      allow_pipes: run the commands of an scp file when its entries are read. They are the user's
+        own and can do anything.
+      path_map: mappings of the paths in an scp file, see `toolkit.storage.paths`.
+
+    Raises:
+      KaldiIoError: names the file and line; a key that occurs twice; a command that is not allowed.
+    """
+    table = Path(table)
+    found: dict[str, Entry] = {}
+    each = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
+    for entry in each:
+        if entry.key in found:
+            raise KaldiIoError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
+        found[entry.key] = entry
+    if not found:
+        raise KaldiIoError(f"{table}: holds nothing")
+    return found
+
+
+def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
+    with opened(table) as file:
+        lines = file.read().split(b"\n")
+    for number, raw in enumerate(lines, 1):
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
+        if line:
+            key, *rest = line.split(maxsplit=1)
+            source = rest[0] if rest else ""
+            yield scp_entry(key, source, table.parent, f"{table}:{number}", allow_pipes, path_map)
+
+
+def scp_entry(
+    key: str,
+    source: str,
+    folder: Path,
+    where: str,
+    allow_pipes: bool = False,
+    path_map: PathMap = (),
+) -> Entry:
+    """Locate the object that a line of an scp file names.
+
+    Args:
+      key: first word of the line.
+      source: what follows it, such as `feats.ark:12`.
+      folder: of the scp file.
+      where: the file and line, for messages.
+      allow_pipes, path_map: see `entries`.
+
+    Raises:
+      KaldiIoError: there is no such file, or it is a command that is not allowed.
+    """
+    if not source:
+        raise KaldiIoError(f"{where}: expected `key file:offset`, found {quoted(key)}")
+    if source.endswith("|"):
+        if not allow_pipes:
+            raise KaldiIoError(
+                f"{where}: {key} is made by a command ({quoted(source)}), which is not "
+                "run without --allow-pipes: copy the table with copy-feats or the like"
+            )
+        return Entry(key, None, command=source)
+    match = _RXFILENAME.fullmatch(source)
+    path = _locate(folder, map_path(match["path"], path_map)) if match else Path(source)
+    if match is None or not os.path.isfile(path):
+        advice = suggestion([str(path)])
+        raise KaldiIoError(
+            f"{where}: {key}: there is no file {quoted(str(path))}"
+            f"{f'; {advice}' if advice and not path_map else ''}"
+        )
+    digits = (match["offset"] or "0").lstrip("0")
+    if len(digits) > _LONGEST_OFFSET:
+        raise KaldiIoError(f"{where}: {key}: no file has a byte {quoted(digits)}")
+    return Entry(key, path, int(digits or 0), match["range"] or "")
+
+
+def _locate(folder: Path, name: str) -> Path:
+    """Resolve a path relative to the working directory, `folder` or one of those above it."""
+    folder = folder.absolute()
+    places = [Path(name).absolute(), *(place / name for place in (folder, *folder.parents))]
+    return next((path for path in places if os.path.isfile(path)), places[0])
+
+
+def _ark(table: Path) -> Iterator[Entry]:
+    with opened(table) as file:
+        if file.read(len(GZIP)) == GZIP:
+            raise KaldiIoError(
+                f"{table}: not an archive, but one compressed by gzip: unpack it with gunzip first"
+            )
+        file.seek(0)
+        while True:
+            key = _key(table, file)
+            if not key:
+                return
+            offset = file.tell()
+            header = _header(table, file)
+            yield Entry(key, table.absolute(), offset)
+            file.seek(offset + header.size)
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a binary file; the error names a file that cannot be opened."""
+    try:
+        return open(regular(path), "rb")
+    except OSError as error:
+        raise KaldiIoError(f"{path}: cannot read it: {error.strerror}") from error
+
+
+def _key(table: Path, file: IO[bytes]) -> str:
+    """Read up to the next space; empty at the end of the file."""
+    found, letter = bytearray(), b""
+    while len(found) <= _LONGEST_KEY:
+        letter = file.read(1)
+        if letter in (b"", b" "):
+            break
+        found += letter
+    if not found and not letter:
+        return ""
+    try:
+        key = found.decode()
+    except UnicodeDecodeError:
+        key = ""
+    if letter != b" " or not key:
+        raise KaldiIoError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
+    return key
+
+
+@dataclass(frozen=True)
+class Header:
+    """Type and size of an object."""
+
+    kind: str
+    """FM, DM (float and double matrices), CM, CM2, CM3 (compressed), or int32 (vector); `text`
+    (matrix) or `text int32`."""
+    shape: tuple[int, ...]
+    size: int
+    """Bytes of the object."""
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is a vector of integers."""
+        return self.kind in ("int32", INTEGERS)
+
+
+def read_header(entry: Entry) -> Header:
+    """Read the header of an entry of a file.
+
+    Raises:
+      KaldiIoError: it is of another kind, or the file is shorter than it says.
+    """
+    with opened(entry.path) as file:
+        if entry.offset > os.fstat(file.fileno()).st_size:
+            raise KaldiIoError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
+        file.seek(entry.offset)
+        try:
+            return _header(entry.path, file)
+        except KaldiIoError as error:
+            raise KaldiIoError(f"{entry.key}: {error}") from error
+
+
+def read_shape(entry: Entry) -> tuple[int, int]:
+    """Return the rows and columns of a matrix, which is read only where a range is taken of it.
+
+    Raises:
+      KaldiIoError: names the key and the file.
+    """
+    if entry.path is None or entry.range:
+        rows, columns = read_matrix(entry).shape
+        return rows, columns
+    header = read_header(entry)
+    if header.is_vector:
+        raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+    rows, columns = header.shape
+    return rows, columns
+
+
+def _header(path: Path, file: IO[bytes]) -> Header:
+    """Read the header at the file's position and compare it with the bytes that there are."""
+    start = file.tell()
+    begin = file.read(32)
+    try:
+        if begin[:2] != b"\0B":
+            file.seek(start)
+            kind, body = scan(file)
+            return Header(kind, shape_of(kind, body), file.tell() - start)
+        header = _parsed(begin)
+    except (ValueError, struct.error) as error:
+        raise KaldiIoError(
+            f"{path}: at byte {start} is neither a matrix nor an integer vector ({error}); "
+            f"{_ADVICE}"
+        ) from error
+    if start + header.size > os.fstat(file.fileno()).st_size:
+        raise KaldiIoError(
+            f"{path}: the {header.kind} of {' x '.join(map(str, header.shape))} at byte {start} "
+            f"goes beyond the end of the file; {_ADVICE}"
+        )
+    return header
+
+
+def _parsed(begin: bytes) -> Header:
+    if begin[2:3] == b"\4":
+        (length,) = struct.unpack("<i", begin[3:7])
+        _check_sizes(length)
+        return Header("int32", (length,), INTEGERS_START + INTEGER.itemsize * length)
+    kind = begin[2:].split(b" ")[0] + b" "
+    if kind not in _VALUE_BYTES:
+        raise ValueError(f"unknown kind {begin[2:8]!r}")
+    body = begin[2 + len(kind) :]
+    name = kind.decode().strip()
+    if kind[:1] == b"C":  # minimum, range, rows, columns
+        _, _, rows, columns = struct.unpack("<ffii", body[:16])
+        _check_sizes(rows, columns)
+        per_column = 8 * columns if kind == b"CM " else 0
+        data = 16 + per_column + rows * columns * _VALUE_BYTES[kind]
+        return Header(name, (rows, columns), 2 + len(kind) + data)
+    four, rows, other, columns = struct.unpack("<bibi", body[:10])
+    if (four, other) != (4, 4):
+        raise ValueError("sizes are not of four bytes")
+    _check_sizes(rows, columns)
+    return Header(name, (rows, columns), 2 + len(kind) + 10 + rows * columns * _VALUE_BYTES[kind])
+
+
+def _check_sizes(*sizes: int) -> None:
+    if min(sizes) < 0:
+        raise ValueError(f"a negative size {min(sizes)}")
+
+
+def read_matrix(entry: Entry) -> np.ndarray:
+    """Read a matrix, compressed or not, as float32 [rows, columns].
+
+    Raises:
+      KaldiIoError: names the key and the file.
+    """
+    if entry.path is None:
+        source = entry.command
+    else:
+        header = read_header(entry)
+        if header.is_vector:
+            raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+        if header.kind == MATRIX:
+            return _text(entry, lambda body: parse_matrix(body, entry.range))
+        source = f"{entry.path}:{entry.offset}{entry.range}"
+    try:
+        return native().FloatMatrix.read(source).numpy().copy()
+    except RuntimeError as error:
+        raise KaldiIoError(f"{entry.key}: {source} cannot be read ({reason(error)})") from error
+
+
+def read_vector(entry: Entry) -> np.ndarray:
+    """Read a vector of integers of a file, int32 [T].
+
+    Raises:
+      KaldiIoError: names the key and the file.
+    """
+    header = read_header(entry)
+    if not header.is_vector:
+        raise KaldiIoError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
+    if header.kind == INTEGERS:
+        return _text(entry, parse_integers)
+    with opened(entry.path) as file:
+        file.seek(entry.offset + INTEGERS_START)
+        try:
+            return decode_integers(file.read(header.size - INTEGERS_START))
+        except ValueError as error:
+            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+
+
+def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
+    """Read and parse an object of a text archive."""
+    with opened(entry.path) as file:
+        file.seek(entry.offset)
+        try:
+            return parse(scan(file)[1])
+        except (ValueError, OverflowError) as error:
+            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+
+
+def decode_integers(content: bytes) -> np.ndarray:
+    """Decode the elements of a vector, int32 [T]; ValueError for integers of other sizes."""
+    found = np.frombuffer(content, INTEGER)
+    if (found["size"] != 4).any():
+        raise ValueError("an integer is not of four bytes")
+    return found["value"].astype(np.int32)
+
+
+def writer_path(path: Path) -> Path:
+    """Make a file's folder, and check that its path can stand in a table specifier of Kaldi.
+
+    Raises:
+      KaldiIoError: it has a comma, white space, or a bar at an end.
+    """
+    path = Path(path).absolute()
+    if set(str(path)) & set(", \t\n|"):
+        raise KaldiIoError(
+            f"{path}: Kaldi's tables cannot be written to a path with a comma, white space or a "
+            "bar: choose another folder"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+class ArchiveWriter:
+    """A writer of Kaldi's archive with its scp file; where an error ends it, neither is left.
+
+    Args:
+      make: the class of `native` that writes.
+      archive: the file to write; its folder is made.
+      scp: the table of its objects, by absolute paths.
+      text: write text.
+
+    Raises:
+      KaldiIoError: a path that tables cannot have, see `writer_path`, or cannot be written.
+    """
+
+    def __init__(
+        self, make: Callable[[str], Any], archive: Path, scp: Path, text: bool = False
+    ) -> None:
+        self._paths = writer_path(archive), writer_path(scp)
+        mode = "ark,scp,t" if text else "ark,scp"
+        self._written = 0
+        self._writer = self._tried(make, f"{mode}:{self._paths[0]},{self._paths[1]}")
+
+    def write(self, key: str, *value: Any) -> None:
+        """Write an object, and what else the writer of its kind takes."""
+        self._tried(self._writer.write, key, *value)
+        self._written += 1
+
+    def __enter__(self) -> "ArchiveWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._tried(self._writer.close)
+        finally:
+            if kind is not None:
+                self._remove()
+        if kind is None:
+            self._tried(self._check_end)
+
+    def _check_end(self) -> None:
+        """Check that what was in buffers is on disk, which closing does not tell."""
+        archive, scp = self._paths
+        *lines, end = scp.read_text("utf-8").split("\n")
+        if end or len(lines) != self._written:
+            raise KaldiIoError(f"{scp}: lines are missing")
+        offset = int(lines[-1].rpartition(":")[2]) if lines else -1
+        if offset >= archive.stat().st_size:
+            raise KaldiIoError(f"{archive}: objects are missing")
+        if lines and read_header(Entry("", archive, offset)).kind == INTEGERS:
+            raise KaldiIoError(f"{archive}: an object is missing")  # its first byte is no text
+
+    def _tried(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except (RuntimeError, KaldiIoError) as error:
+            self._remove()
+            raise KaldiIoError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
+
+    def _remove(self) -> None:
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (key, int32 [T]) of an archive or scp file, or of a gzipped or text archive.
+
+    Raises:
+      KaldiIoError: names the file and key.
+    """
+    table = Path(table)
+    if table.suffix == ".scp":
+        for entry in entries(table).values():
+            yield entry.key, read_vector(entry)
+        return
+    with opened(table) as file:
+        compressed = file.read(len(GZIP)) == GZIP
+    try:
+        with gzip.open(table, "rb") if compressed else open(table, "rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise KaldiIoError(f"{table}: cannot be read ({reason(error)})") from error
+    yield from _int_vectors(table, content)
+
+
+def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]]:
+    """Parse an archive: `key `, then a binary vector, or numbers up to the line's end."""
+    at = 0
+    while at < len(content):
+        space = content.find(b" ", at)
+        try:
+            if space >= 0 and content[space + 1 : space + 4] == b"\0B\4":
+                key, at, found = content[at:space], *_binary(content, space + 1)
+            else:
+                end = content.find(b"\n", at)
+                line, at = (content[at:end], end + 1) if end >= 0 else (content[at:], len(content))
+                key, *numbers = line.split() or [b""]
+                found = _checked(np.array([int(number) for number in numbers], dtype=np.int64))
+            if key:
+                yield key.decode(), found
+        except (ValueError, OverflowError) as error:
+            raise KaldiIoError(
+                f"{table}: no archive of integer vectors up to byte {at} ({reason(error)}): write "
+                "it again"
+            ) from error
+
+
+def _binary(content: bytes, start: int) -> tuple[int, np.ndarray]:
+    """Read a vector from `start` on; return where it ends, and its integers."""
+    first = start + INTEGERS_START
+    length = int.from_bytes(content[start + 3 : first], "little", signed=True)
+    end = first + length * INTEGER.itemsize
+    if length < 0 or end > len(content):
+        raise ValueError("a vector goes on behind the end of the file")
+    return end, decode_integers(content[first:end])
+
+
+def _checked(numbers: np.ndarray) -> np.ndarray:
+    """Turn int64 [T] to int32."""
+    limits = np.iinfo(np.int32)
+    if len(numbers) and (numbers.min() < limits.min or numbers.max() > limits.max):
+        raise ValueError("a number does not fit into four bytes")
+    return numbers.astype(np.int32)
+
+
+def describe_entries(table: Path, key: str | None = None, count: int = 10) -> Iterator[str]:
+    """Yield a line for each of the first entries of a table, or the values of one.
+
+    Args:
+      table: an scp file or archive of matrices or integer vectors.
+      key: key of the entry whose values to show; None lists entries.
+      count: how many to list.
+
+    Raises:
+      KaldiIoError: the table cannot be read, or has no such key.
+    """
+    found = _entries(table, key)
+    if key is not None:
+        values = _values(found[key])
+        yield np.array2string(values, precision=4, suppress_small=True, threshold=200)
+        return
+    for entry in islice(found.values(), count):
+        header = read_header(entry)
+        shape = " x ".join(map(str, header.shape))
+        yield f"{entry.key}  {header.kind} {shape}  {entry.path}:{entry.offset}{entry.range}"
+    if len(found) > count:
+        yield f"... {len(found)} entries"
+
+
+def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[str, Any]:
+    """Return what `describe_entries` shows as plain data; of one entry all values.
+
+    Args:
+      table, key, count: as for `describe_entries`.
+
+    Raises:
+      KaldiIoError: the table cannot be read, or has no such key.
+    """
+    found = _entries(table, key)
+    listed = []
+    for entry in islice(found.values(), count) if key is None else (found[key],):
+        header = read_header(entry)
+        place = {"file": str(entry.path), "offset": entry.offset, "range": entry.range}
+        plain: dict[str, Any] = {"key": entry.key, "kind": header.kind, "shape": header.shape}
+        if key is not None:
+            values = _values(entry)
+            plain |= {"shape": values.shape, "values": values.tolist()}
+        listed.append(plain | place)
+    return {"number": len(found), "entries": listed}
+
+
+def _entries(table: Path, key: str | None) -> dict[str, Entry]:
+    found = entries(table, allow_pipes=False)
+    if key is not None and key not in found:
+        raise KaldiIoError(f"{table} has no {key!r}; its first key is {next(iter(found))!r}")
+    return found
+
+
+def _values(entry: Entry) -> np.ndarray:
+    return read_vector(entry) if read_header(entry).is_vector else read_matrix(entry)

@@ -1,0 +1,374 @@
+"""Word lattices of Kaldi, and ours as text for Kaldi, HTK and OpenFst."""
+
+import gzip
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from toolkit.decode.combine import LATTICES
+from toolkit.fsa.lattice_store import (
+    WeightsUsed,
+    WordLatticeError,
+    WordLatticeStore,
+    WordTable,
+    remove_word_lattices,
+    word_lattice_path,
+    write_word_lattices,
+)
+from toolkit.fsa.minimum_bayes_risk import oracle_words
+from toolkit.fsa.word_lattice import NO_WORD, WordLattice
+from toolkit.kaldi.graph import MAGIC
+from toolkit.lang.tables import SymbolTable
+from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.paths import first_clash, path_below, safe_name
+from toolkit.storage.reading import reading
+
+ADVICE = (
+    "give an archive of compact lattices; of others `lattice-copy --write-compact=true` makes one"
+)
+_GZIP, _FIRST_BYTE = b"\x1f\x8b", struct.pack("<i", MAGIC)[:1]
+_HEADER, _ARC, _WEIGHT = "<iiQqqq", struct.Struct("<ii"), struct.Struct("<ffi")
+_LONGEST_KEY = 4096
+
+
+class _Arc(NamedTuple):
+    """An arc of a lattice, or an end of a path, whose target is -1."""
+
+    source: int
+    target: int
+    word: int
+    graph: float
+    acoustic: float
+    frames: int
+
+
+_END = -1
+
+
+def read_compact_lattices(
+    path: Path, frame_shift: float
+) -> Iterator[tuple[str, WordLattice | None]]:
+    """Read the lattices of an archive, gzipped or not; None where a lattice has no path.
+
+    Scores are negated costs. Of the transition ids only their numbers, the frames, are taken over.
+
+    Args:
+      path: the archive.
+      frame_shift: seconds per frame.
+
+    Raises:
+      WordLatticeError: naming the file.
+    """
+    with reading(path, WordLatticeError, ADVICE, "no archive of compact lattices"):
+        content = Path(path).read_bytes()
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+        at = 0
+        while at < len(content):
+            end = content.index(b" ", at, at + _LONGEST_KEY)
+            key, at = content[at:end].decode(), end + 1
+            is_binary = content[at : at + 1] == _FIRST_BYTE
+            try:
+                at, start, arcs = (_binary if is_binary else _text)(content, at)
+                lattice = _lattice(start, arcs, frame_shift)
+            except (ValueError, struct.error) as error:
+                raise ValueError(f"{key}: {error}") from error
+            yield key, lattice
+
+
+def _binary(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
+    at += 4
+    names = []
+    for _ in range(2):
+        (length,) = struct.unpack_from("<i", content, at)
+        names.append(content[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    if names != ["vector", "compactlattice44"]:
+        raise ValueError(f"a {' of '.join(names)} arcs"[:80])
+    _, flags, _, start, states, _ = struct.unpack_from(_HEADER, content, at)
+    at += struct.calcsize(_HEADER)
+    if flags & 0x3:
+        raise ValueError("symbol tables within")
+    found = []
+    for state in range(states):
+        graph, acoustic, frames, at = _weight(content, at)
+        found.append(_Arc(state, _END, NO_WORD, graph, acoustic, frames))
+        (count,) = struct.unpack_from("<q", content, at)
+        at += 8
+        for _ in range(count):
+            _, word = _ARC.unpack_from(content, at)
+            graph, acoustic, frames, at = _weight(content, at + _ARC.size)
+            (target,) = struct.unpack_from("<i", content, at)
+            at += 4
+            if not 0 <= target < states:
+                raise ValueError("an arc to a state that is not there")
+            found.append(_Arc(state, target, word, graph, acoustic, frames))
+    return at, start, found
+
+
+def _weight(content: bytes, at: int) -> tuple[float, float, int, int]:
+    """Costs, the number of frames, and where the next thing begins."""
+    graph, acoustic, frames = _WEIGHT.unpack_from(content, at)
+    if frames < 0:
+        raise ValueError("a string of transition ids that is shorter than nothing")
+    return graph, acoustic, frames, at + _WEIGHT.size + 4 * frames
+
+
+def _text(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
+    end = content.find(b"\n\n", at)
+    block = content[at : end if end >= 0 else len(content)].decode()
+    rows = [line.split() for line in block.split("\n") if line.strip()]
+    found = []
+    for row in rows:
+        has_weight = len(row) in (2, 4)
+        if not 1 <= len(row) <= 4:
+            raise ValueError(f"a line of {len(row)} fields")
+        graph, acoustic, string = row[-1].split(",") if has_weight else ("0", "0", "")
+        frames = len(string.split("_")) if string else 0
+        ends = len(row) <= 2
+        target, word = (_END, NO_WORD) if ends else (int(row[1]), int(row[2]))
+        found.append(_Arc(int(row[0]), target, word, float(graph), float(acoustic), frames))
+    start = found[0].source if found else _END
+    return (end + 2 if end >= 0 else len(content)), start, found
+
+
+def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | None:
+    """The lattice of the arcs that lie on paths from the start to an end; infinite costs are none.
+
+    Raises:
+      ValueError: it has a cycle, states without a time, or costs that are no numbers.
+    """
+    if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
+        raise ValueError("costs that are no numbers")
+    arcs = [arc for arc in arcs if arc.graph + arc.acoustic < np.inf]
+    leaving: dict[int, list[_Arc]] = {}
+    entering: dict[int, list[_Arc]] = {}
+    for arc in arcs:
+        leaving.setdefault(arc.source, []).append(arc)
+        entering.setdefault(arc.target, []).append(arc)
+    forward = _reached(start, {s: [a.target for a in found] for s, found in leaving.items()})
+    backward = _reached(_END, {s: [a.source for a in found] for s, found in entering.items()})
+    kept = forward & backward
+    if start == _END or start not in kept:
+        return None
+    waiting = {state: sum(a.source in kept for a in entering.get(state, [])) for state in kept}
+    frames, order, ready = {start: 0}, [], deque([start])
+    if waiting[start]:
+        raise ValueError("a cycle")
+    while ready:
+        state = ready.popleft()
+        order.append(state)
+        for arc in leaving.get(state, []):
+            if arc.target not in kept:
+                continue
+            until = frames[state] + arc.frames
+            if frames.setdefault(arc.target, until) != until:
+                raise ValueError("paths of different lengths to one state")
+            waiting[arc.target] -= 1
+            if not waiting[arc.target]:
+                ready.append(arc.target)
+    if len(order) != len(kept):
+        raise ValueError("a cycle")
+    # Only the end of all paths has no way on; it comes last.
+    order.remove(_END)
+    order.append(_END)
+    number = {state: place for place, state in enumerate(order)}
+    rows = [a for s in order for a in leaving.get(s, []) if s in kept and a.target in kept]
+    source, target, words, graph, acoustic, _ = np.array(
+        [(number[a.source], number[a.target], *a[2:]) for a in rows]
+    ).T
+    return WordLattice(
+        source=source.astype(np.int32),
+        target=target.astype(np.int32),
+        words=words.astype(np.int32),
+        graph=-graph,
+        acoustic=-acoustic,
+        times=frame_shift * np.array([frames[state] for state in order], float),
+    )
+
+
+def _reached(start: int, ways: dict[int, list[int]]) -> set[int]:
+    found, waiting = {start}, [start]
+    while waiting:
+        for state in ways.get(waiting.pop(), []):
+            if state not in found:
+                found.add(state)
+                waiting.append(state)
+    return found
+
+
+FRAME = "1"
+"""What stands for a frame where Kaldi has a transition id of its model."""
+Symbol = Callable[[int], str]
+
+
+def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> str:
+    """A compact lattice as `lattice-copy ark:- ark,t:-` prints it, word ids for words.
+
+    Costs are negated logarithms, the acoustic ones not scaled. The strings have as many ids as the
+    arc has frames; the ids are all 1, since Kaldi's transition ids belong to Kaldi's models.
+    """
+    last = lattice.num_states - 1
+    frames = np.rint(lattice.times / decoding.frame_shift).astype(int)
+    lines = [f"{utterance} "]
+    ending = lattice.target == last
+    final = [f"{last}"] if lattice.words[ending].any() else []
+    for a in range(lattice.num_arcs):
+        source, target, word = (int(x[a]) for x in (lattice.source, lattice.target, lattice.words))
+        string = "_".join([FRAME] * int(frames[target] - frames[source]))
+        weight = f"{-lattice.graph[a]:.9g},{-lattice.acoustic[a]:.9g},{string}"
+        if ending[a] and word == NO_WORD:
+            lines.append(f"{source}\t{weight}")
+        else:
+            lines.append(f"{source}\t{target}\t{word}\t{weight}")
+    return "\n".join([*lines, *final, "", ""])
+
+
+def slf(utterance: str, lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
+    """A lattice in HTK's standard lattice format, words on links, natural logarithms."""
+    lines = [
+        "VERSION=1.0",
+        f"UTTERANCE={_htk(utterance)}",
+        f"lmscale=1 acscale={decoding.acoustic_scale:g} wdpenalty={decoding.word_penalty:g}",
+        f"N={lattice.num_states} L={lattice.num_arcs}",
+    ]
+    lines += [f"I={state} t={time:.3f}" for state, time in enumerate(lattice.times)]
+    for a in range(lattice.num_arcs):
+        word = "!NULL" if lattice.words[a] == NO_WORD else _htk(symbol(int(lattice.words[a])))
+        lines.append(
+            f"J={a} S={lattice.source[a]} E={lattice.target[a]} W={word} "
+            f"a={lattice.acoustic[a]:.9g} l={lattice.graph[a]:.9g}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _htk(text: str) -> str:
+    """Text as HTK reads it: a quotation mark in front, and each backslash, has one before it."""
+    text = text.replace("\\", "\\\\")
+    return f"\\{text}" if text[:1] in ("'", '"') else text
+
+
+def openfst_text(lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
+    """An acceptor as `fstcompile --acceptor --isymbols=words.txt` takes it.
+
+    Costs are the negated scores of the arcs with the weights of the best path.
+    """
+    costs = -lattice.scores(decoding.acoustic_scale, decoding.word_penalty)
+    lines = [
+        f"{source}\t{target}\t{symbol(word)}\t{cost:.9g}"
+        for source, target, word, cost in zip(
+            lattice.source.tolist(),
+            lattice.target.tolist(),
+            lattice.words.tolist(),
+            costs.tolist(),
+            strict=True,
+        )
+    ]
+    return "\n".join([*lines, f"{lattice.num_states - 1}", ""])
+
+
+def import_lattices(
+    archives: Sequence[Path], words: Path, decoding: WeightsUsed, out: Path
+) -> tuple[int, list[str]]:
+    """Write the word lattices of Kaldi's archives.
+
+    Args:
+      archives: of compact lattices, such as `lat.1.gz`.
+      words: Kaldi's words.txt.
+      decoding: scale and penalty at which the best path is what was recognised.
+      out: the folder to write; `toolkit.kaldi.lattices` and the combination read it.
+
+    Returns:
+      The number of lattices, and the utterances whose lattice has no path.
+
+    Raises:
+      WordLatticeError: a file that holds no lattices, an utterance twice, a word without a symbol.
+    """
+    table = SymbolTable.read(words)
+    symbols = {table[word]: word for word in table}
+    seen: set[str] = set()
+    failed: list[str] = []
+    for number, archive in enumerate(archives):
+        found: dict[str, WordLattice | None] = {}
+        for utterance, lattice in read_compact_lattices(archive, decoding.frame_shift):
+            if utterance in seen:
+                raise WordLatticeError(f"{archive}: {utterance!r} occurs twice: remove one")
+            seen.add(utterance)
+            found[utterance] = lattice
+            unknown = set() if lattice is None else {*lattice.words.tolist()} - symbols.keys()
+            if unknown:
+                raise WordLatticeError(
+                    f"{archive}: {utterance}: {words} has no word {min(unknown)}: give the "
+                    "words.txt of the graph in which the lattices were found"
+                )
+        failed += [utterance for utterance, lattice in found.items() if lattice is None]
+        write_word_lattices(word_lattice_path(out, number), found, symbols.__getitem__, decoding)
+    remove_word_lattices(out, len(archives))  # of an earlier import of more archives
+    return len(seen) - len(failed), failed
+
+
+SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
+"""Of the files of formats that have a file per utterance."""
+
+
+def open_lattices(folder: Path, words: WordTable) -> WordLatticeStore:
+    """Read the word lattices of a decoded split, of its folder or that of the lattices."""
+    inner = folder / LATTICES
+    return WordLatticeStore(inner if inner.is_dir() else folder, words)
+
+
+def export_lattices(folder: Path, form: str, out: Path) -> int:
+    """Write the word lattices of a decoded split as text; return how many they are.
+
+    Args:
+      folder: of the split.
+      form: "kaldi", "slf" or "openfst".
+      out: the folder to write.
+
+    Raises:
+      WordLatticeError: no lattices there, or two utterances would have one file.
+    """
+    words = WordTable()
+    store = open_lattices(folder, words)
+    symbol, ids = words.symbols.__getitem__, list(store)
+    names = [f"{safe_name(name)}{SUFFIXES.get(form, '')}" for name in ids]
+    clash = first_clash(names)
+    if clash and form != "kaldi":
+        raise WordLatticeError(f"{ids[clash[0]]} and {ids[clash[1]]} would be at one place")
+    out.mkdir(parents=True, exist_ok=True)
+    if form == "kaldi":
+        with open_atomically(out / "lat.txt") as file:
+            for utterance in ids:
+                lattice = store[utterance]
+                file.write(kaldi_text(utterance, lattice, store.decodings[utterance]))
+    for utterance, name in zip(ids, names, strict=True) if form != "kaldi" else ():
+        lattice, decoding = store[utterance], store.decodings[utterance]
+        path = path_below(out, name)
+        if form == "slf":
+            text = slf(utterance, lattice, decoding, symbol)
+        else:
+            text = openfst_text(lattice, decoding, symbol)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    if form != "slf":
+        lines = [f"{word} {number}\n" for number, word in enumerate(words.symbols)]
+        write_atomically(out / "words.txt", "".join(lines))
+    return len(ids)
+
+
+def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str, str], int, float]:
+    """Return the texts of the paths nearest to the references, the lattices' arcs and seconds."""
+    words = WordTable()
+    store = open_lattices(folder, words)
+    texts, arcs, seconds = {}, 0, 0.0
+    for name in store:
+        if name in references:
+            lattice = store[name]
+            found = oracle_words(lattice, words.ids(references[name].split()))
+            texts[name] = " ".join(words.symbols[word] for word in found)
+            arcs, seconds = arcs + lattice.num_arcs, seconds + lattice.times[-1]
+    return texts, arcs, seconds
