@@ -107,7 +107,7 @@ def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
 def number_of_shards(seconds: float, hours: float) -> int:
     """Return how many shards of about so many hours to cut audio into.
 
-    They are `LEAST_SHARDS` at least, as far as there is a minute for each.
+    They are `MIN_SHARDS` at least, as far as there is a minute for each.
     """
     return max(1, round(seconds / (3600 * hours)), min(MIN_SHARDS, int(seconds / 60)))
 
