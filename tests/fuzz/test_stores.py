@@ -8,6 +8,7 @@ import torch
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
+from tests.ssl.target_store import TargetStore
 from toolkit.align.store import AlignmentStore, Outcome, read_table
 from toolkit.align.store import write_shard as write_alignments
 from toolkit.corpus.manifest import iter_cuts, make_cut, write_cuts
@@ -17,7 +18,7 @@ from toolkit.features.gmm_features import load_transforms, save_transforms
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.features.shards import SHARDS, FeatureStore, TarWriter, write_manifest, write_shard
 from toolkit.lang.units import Characters
-from toolkit.ssl.targets import MANIFEST, TargetStore, k_best
+from toolkit.ssl.targets import MANIFEST, k_best
 from toolkit.train.ctc.records import RECORDS, Record, Records, record_path, write_file
 
 NAMES = ("anna-1", "anna-2", "bert-1")

@@ -124,7 +124,7 @@ def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
 
 
 def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
-    large, small = (nn.LSTM(5, size, batch_first=True) for size in (384, 383))
+    large, small = (nn.LSTM(5, size, batch_first=True) for size in (512, 511))
     x = torch.randn(2, 3, 5)
     before = torch.get_num_threads()
     try:
@@ -143,9 +143,9 @@ def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
 @pytest.mark.parametrize("with_state", [False, True])
 def test_a_large_network_in_bfloat16_has_the_gradients_of_float32(with_state):
     torch.manual_seed(0)
-    model = LstmModel(LstmConfig(12, 5, hidden=384, layers=2))
+    model = LstmModel(LstmConfig(12, 5, hidden=512, layers=2))
     x = torch.randn(6, 9, 12)
-    state = tuple(torch.randn(2, 6, 384).mul_(0.3).requires_grad_() for _ in range(2))
+    state = tuple(torch.randn(2, 6, 512).mul_(0.3).requires_grad_() for _ in range(2))
     leaves = [*model.parameters(), *(state if with_state else ())]
     weights = torch.randn(6, 9 if with_state else 6, 5)
     found = []
@@ -191,7 +191,7 @@ def test_frozen_inputs_and_weights_need_no_gradient():
 
 
 def test_weights_in_bfloat16_are_left_to_torch():
-    lstm, x = nn.LSTM(5, 384, batch_first=True).bfloat16(), torch.randn(2, 3, 5)
+    lstm, x = nn.LSTM(5, 512, batch_first=True).bfloat16(), torch.randn(2, 3, 5)
     with torch.autocast("cpu", torch.bfloat16), one_thread():
         assert not is_faster_than_torch(lstm, x)
     with pytest.raises(TypeError, match=r"torch\.bfloat16, not float32 or float64"):

@@ -7,12 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.ssl.target_store import TargetStore
 from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.ssl.config import SelectionConfig
-from toolkit.ssl.targets import TargetError, TargetStore
-from toolkit.ssl.unlabelled import Selection, TeacherShards, score_threshold, select
+from toolkit.ssl.targets import TargetError
+from toolkit.ssl.unlabelled import (
+    Selection,
+    TeacherShards,
+    score_threshold,
+    select,
+    selection_score,
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +105,7 @@ def test_selection_takes_the_highest_scores_until_the_share_is_reached(synthetic
     shards, config = TeacherShards(synthetic.folder), SelectionConfig(by, share=0.4)
     chosen = select(shards, config)
     rows = [(number, e) for number in range(3) for e in shards.read(number)]
-    rows.sort(key=lambda row: -config.score(row[1]))
+    rows.sort(key=lambda row: -selection_score(config, row[1]))
     wanted, taken = 0.4 * shards.frames.sum(), []
     while sum(len(e.features) for _, e in taken) < wanted:
         taken.append(rows[len(taken)])

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.ssl.target_store import TargetStore
 from toolkit.features.low_frame_rate import stack
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.ssl.config import SelectionConfig
-from toolkit.ssl.targets import TargetStore
 from toolkit.ssl.unlabelled import Source, SubEpochs, TeacherBatches, TeacherShards, select
 from toolkit.train.batches import ChunkSampler, UtteranceSampler, equal_parts
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig

@@ -4,8 +4,9 @@ import pickle
 import pytest
 import torch
 
+from tests.ssl.target_store import TargetStore
 from toolkit.features.shards import TarWriter
-from toolkit.ssl.targets import TargetError, TargetStore, k_best
+from toolkit.ssl.targets import TargetError, k_best
 
 
 @pytest.fixture

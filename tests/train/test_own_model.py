@@ -20,7 +20,7 @@ from toolkit.train.config import ChunkConfig, CrossEntropyConfig
 from toolkit.train.cross_entropy import train_cross_entropy
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE, TABLE, HYBRID, CTC = re.findall(
+FILE, TABLE, HYBRID, CTC, *_ = re.findall(
     r"^```python\n(.*?)^```", (ROOT / "docs/own-model.md").read_text(encoding="utf-8"), re.M | re.S
 )
 

@@ -242,6 +242,8 @@ class Gtc(Distributed):
     the backward pass (`toolkit.parallel.gtc`).
     """
 
+    has_equal_replicas = True
+
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__(config, workers)
         self._exchange: Exchange | None = None
@@ -287,8 +289,7 @@ class Gtc(Distributed):
             parameter.grad /= scale
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; the workers' weights are compared."""
-        self.check_replicas()
+        """See `Strategy`: also the threshold and the sums of `report`."""
         return super().state_dict() | {
             "threshold": float(self._exchange.threshold),
             "weight": float(self._weight),

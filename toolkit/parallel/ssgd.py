@@ -140,6 +140,8 @@ class Ssgd(Distributed):
     the weights of their batches (frames), so that N workers equal one with N times the batch.
     """
 
+    has_equal_replicas = True
+
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
@@ -153,11 +155,6 @@ class Ssgd(Distributed):
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
         """See `Strategy`; what was accumulated is in the buckets with what is added to it."""
         self._buckets.backward(loss, weight)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; the workers' weights are compared."""
-        self.check_replicas()
-        return super().state_dict()
 
 
 class GradientBuckets:
@@ -204,16 +201,13 @@ class Scpsgd(Distributed):
     workers' batches have equal weights and no gradient is clipped.
     """
 
+    has_equal_replicas = True
+
     def after_step(self) -> None:
         """See `Strategy`."""
         super().after_step()
         summed = self.workers.all_reduce(self.flat.weights()).wait()
         self.flat.set_weights(summed / self.workers.world_size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; the workers' weights are compared."""
-        self.check_replicas()
-        return super().state_dict()
 
     def rank_state_dict(self) -> dict[str, Any]:
         """See `Strategy`: the optimizer state, which comes from this worker's gradients."""

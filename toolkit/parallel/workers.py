@@ -269,6 +269,9 @@ class Distributed(Strategy):
       workers: the process group.
     """
 
+    has_equal_replicas = False
+    """Whether the weights of all workers are the same after each step."""
+
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__()
         self.config, self.workers = config, workers
@@ -322,7 +325,9 @@ class Distributed(Strategy):
         return bool(self.workers.all_gather_object(due)[0])
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`."""
+        """See `Strategy`; where the workers' weights should be the same, they are compared."""
+        if self.has_equal_replicas:
+            self.check_replicas()
         return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.world_size}
 
     def rank_state_dict(self) -> dict[str, Any]:

@@ -9,15 +9,13 @@ stored values sum to one with the tail.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.shards import SHARDS, ShardStore
-from toolkit.storage.reading import NATURAL, read_json, reading
+from toolkit.storage.reading import NATURAL
 
 MISSING = -1e4
 """Logit of a senone that was not stored: "large negative" (C11), zero after a softmax."""
@@ -134,17 +132,3 @@ def k_best(logits: Tensor, k: int) -> KBest:
         logits=(values - log_sum).half().cpu().numpy(),
         log_tail=log_tail.half().cpu().numpy(),
     )
-
-
-class TargetStore(ShardStore[KBest]):
-    """The targets of a set of shards: `targets.json`, and `shards/targets.NNNNNN.tar`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        super().__init__(self.path / SHARDS, "targets", KBest.unpack, TargetError, ADVICE)
-        with reading(path, TargetError, ADVICE, "not a folder of targets"):
-            self.manifest = read_json(self.path / MANIFEST, FIELDS)
-        self.num_senones: int = self.manifest["senones"]
-        """C, number of senones."""
-        self.offset: int = self.manifest["offset"]
-        """Raw frame at which the first low-rate frame begins."""

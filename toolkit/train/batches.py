@@ -37,8 +37,48 @@ BATCHES_AHEAD = 4
 _END = object()
 
 
+BatchKind = TypeVar("BatchKind", bound="TensorBatch")
+
+
+class TensorBatch:
+    """What batches of all kinds share: their tensors go to a device together, and into a file."""
+
+    ids: list[str]
+    _computed: ClassVar[tuple[str, ...]]
+    """Names of the tensors that are needed on the device."""
+    _lengths: ClassVar[tuple[str, ...]]
+    """Names of the tensors that stay on the CPU."""
+
+    def to(self: BatchKind, device: torch.device) -> BatchKind:
+        """Move the tensors that are needed on a device; without blocking from pinned memory."""
+        if device.type == "cpu":
+            return self
+        return self._with(lambda x: x.to(device, non_blocking=True))
+
+    def pin(self: BatchKind) -> BatchKind:
+        """Copy into pinned memory, from which copies to a GPU overlap with computation."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self: BatchKind, function: Callable[[Tensor], Tensor]) -> BatchKind:
+        """Apply a function to the tensors that are needed on the device."""
+        tensors = {name: function(getattr(self, name)) for name in self._computed}
+        return replace(self, **tensors)  # type: ignore[type-var] # subclasses are dataclasses
+
+    def save(self, path: Path) -> None:
+        """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
+
+        May be called on every rank.
+        """
+        tensors = {
+            name: getattr(self, name).cpu().contiguous()
+            for name in (*self._computed, *self._lengths)
+        }
+        content = save(tensors, metadata={"ids": json.dumps(self.ids)})
+        write_atomically(path, content, every_rank=True)
+
+
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorBatch):
     """Rows of equal size: chunks, or whole utterances padded on the right."""
 
     ids: list[str]
@@ -56,32 +96,7 @@ class Batch:
     """Number of scored frames, the sum of the weights."""
 
     _computed: ClassVar[tuple[str, ...]] = ("inputs", "targets", "weights")
-    """Names of the tensors that are needed on the device."""
-
-    def to(self, device: torch.device) -> "Batch":
-        """Move the tensors that are needed on a device; without blocking from pinned memory."""
-        if device.type == "cpu":
-            return self
-        return self._with(lambda x: x.to(device, non_blocking=True))
-
-    def pin(self) -> "Batch":
-        """Copy into pinned memory, from which copies to a GPU overlap with computation."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """Apply a function to the tensors that are needed on the device."""
-        return replace(self, **{name: function(getattr(self, name)) for name in self._computed})
-
-    def save(self, path: Path) -> None:
-        """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
-
-        May be called on every rank.
-        """
-        tensors = {
-            name: getattr(self, name).cpu().contiguous() for name in (*self._computed, "lengths")
-        }
-        content = save(tensors, metadata={"ids": json.dumps(self.ids)})
-        write_atomically(path, content, every_rank=True)
+    _lengths: ClassVar[tuple[str, ...]] = ("lengths",)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ if shutil.which("java") is None or "PIPELINE_PROOFS" not in os.environ:
 from all_steps import make_teacher
 from killed_steps import LoggedStep
 
+from tests.ssl.target_store import TargetStore
 from toolkit.features.config import FrontendConfig
 from toolkit.pipeline.config import SparkConfig, StatsConfig
 from toolkit.pipeline.prepare import ShardSet, prepare_targets
 from toolkit.pipeline.spark import SparkExecutor
 from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import TargetsConfig
-from toolkit.ssl.targets import TargetStore
 
 HERE = Path(__file__).parents[1]
 FRONTEND = FrontendConfig(num_mel_bins=4)  # of the fixture `shards`

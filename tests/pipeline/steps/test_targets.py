@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ssl.target_store import TargetStore
 from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import low_rate_length, stack
 from toolkit.features.shards import FeatureStore
@@ -17,7 +18,6 @@ from toolkit.pipeline.config import RepartitionConfig, StatsConfig
 from toolkit.pipeline.prepare import ShardSet, prepare_targets, repartition
 from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher, batches
-from toolkit.ssl.targets import TargetStore
 
 SENONES = 23
 

@@ -32,8 +32,8 @@ def written(features, number, out):
 
 
 def source(records, seed=1, normaliser=None, **settings):
-    return RecordSource(records, ReaderConfig(**{"batch": 4, "readers": 0, **settings}), seed,
-                        normaliser)  # fmt: skip
+    config = ReaderConfig(**{"utterances_per_batch": 4, "readers": 0, **settings})
+    return RecordSource(records, config, seed, normaliser)
 
 
 def same(a, b):
@@ -81,7 +81,7 @@ def test_features_are_normalised_with_the_speakers_past(records, tmp_path):
 
 @pytest.mark.parametrize("order", ["shuffled", "buckets"])
 def test_resumed_and_divided_epochs_are_parts_of_the_whole(records, order):
-    data = source(records, batch=2, order=order)
+    data = source(records, utterances_per_batch=2, order=order)
     whole = list(data.batches(5))
     assert data.num_steps(5) == len(whole) == 6
     assert all(same(a, b) for a, b in zip(data.batches(5, start=4), whole[4:], strict=True))
@@ -117,12 +117,12 @@ def test_buckets_spare_padding(write_store, tmp_path):
     records = written(write_store(lengths), 120, tmp_path / "r")
 
     def padding(order):
-        batches = list(source(records, batch=6, order=order).batches(0))
+        batches = list(source(records, utterances_per_batch=6, order=order).batches(0))
         return 1 - sum(b.frames for b in batches) / sum(b.inputs[..., 0].numel() for b in batches)
 
     assert padding("buckets") < 0.1 < 0.25 < padding("shuffled")
-    longest = [int(b.input_lengths.max()) for b in source(records, batch=6, order="buckets")
-               .batches(0)]  # fmt: skip
+    buckets = source(records, utterances_per_batch=6, order="buckets")
+    longest = [int(batch.input_lengths.max()) for batch in buckets.batches(0)]
     assert longest != sorted(longest) != longest[::-1]
 
 
@@ -185,13 +185,13 @@ class Pool:
 
 def test_the_buffer_is_bounded(records, monkeypatch):
     monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
-    data = source(records, batch=1, readers=3, buffer=4)
+    data = source(records, utterances_per_batch=1, readers=3, buffer=4)
     for taken, _ in enumerate(data.batches(0), start=1):
         pool = Pool.started
         assert pool.submitted == taken + 3  # with those of the next epoch
     assert taken == 11
-    assert all(same(a, b) for a, b in zip(data.batches(1), source(records, batch=1).batches(1),
-                                          strict=True))  # fmt: skip
+    expected = source(records, utterances_per_batch=1).batches(1)
+    assert all(same(a, b) for a, b in zip(data.batches(1), expected, strict=True))
     assert pool.submitted == 22 + 3
     next(data.batches(0))  # the three of epoch 2 are of no use now
     assert pool.submitted == 25 + 4
@@ -222,7 +222,7 @@ def test_a_damaged_record_is_named(records):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"batch": 0},
+        {"utterances_per_batch": 0},
         {"buffer": 0},
         {"readers": -1},
         {"shortest_first": -1},

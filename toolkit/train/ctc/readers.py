@@ -1,6 +1,5 @@
 """Parallel readers of record files, which shuffle, batch and pad into a buffer (A8)."""
 
-import json
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,16 +7,15 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
-from toolkit.storage.files import write_atomically
+from toolkit.train.batches import TensorBatch
 from toolkit.train.config import ReaderConfig
 from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.records import Records
@@ -33,7 +31,7 @@ NumberedGroup = tuple[tuple[int, int], np.ndarray]
 
 
 @dataclass(frozen=True)
-class CtcBatch:
+class CtcBatch(TensorBatch):
     """Utterances padded on the right to one length, the longest's or a fixed one (A8)."""
 
     ids: list[str]
@@ -52,20 +50,13 @@ class CtcBatch:
     """How often each utterance is there: rows n and n + N / views are the same one, masked
     differently."""
 
+    _computed: ClassVar[tuple[str, ...]] = ("inputs", "labels")
+    _lengths: ClassVar[tuple[str, ...]] = ("input_lengths", "label_lengths")
+
     @property
     def utterances(self) -> int:
         """Number of utterances, each counted once."""
         return len(self.ids) // self.views
-
-    def to(self, device: torch.device) -> "CtcBatch":
-        """Move the tensors that are needed on a device; without blocking from pinned memory."""
-        if device.type == "cpu":
-            return self
-        return self._with(lambda x: x.to(device, non_blocking=True))
-
-    def pin(self) -> "CtcBatch":
-        """Copy into pinned memory, from which copies to a GPU overlap with computation."""
-        return self._with(Tensor.pin_memory)
 
     @staticmethod
     def of_views(views: "Sequence[CtcBatch]") -> "CtcBatch":
@@ -80,21 +71,6 @@ class CtcBatch:
             frames=first.frames * several,
             views=several,
         )
-
-    def _with(self, function: Callable[[Tensor], Tensor]) -> "CtcBatch":
-        return replace(self, inputs=function(self.inputs), labels=function(self.labels))
-
-    def save(self, path: Path) -> None:
-        """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
-
-        May be called on every rank.
-        """
-        tensors = {
-            name: getattr(self, name).cpu().contiguous()
-            for name in ("inputs", "input_lengths", "labels", "label_lengths")
-        }
-        content = save(tensors, metadata={"ids": json.dumps(self.ids)})
-        write_atomically(path, content, every_rank=True)
 
     def label_sequences(self) -> list[list[int]]:
         """Return the labels of each row, without padding."""
