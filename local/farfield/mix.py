@@ -174,10 +174,12 @@ def _power(samples: np.ndarray) -> float:
     return float(np.mean(np.square(samples, dtype=np.float64)))
 
 
-def _gain(power: float, other: np.ndarray, ratio_db: float) -> np.float32:
+def _gain(power: float, reference: np.ndarray, ratio_db: float) -> np.float32:
     """Return the factor that puts `other` at `ratio_db` below `power`."""
-    own = _power(other)
-    return np.float32(np.sqrt(power / own) * 10 ** (-ratio_db / 20) if own > 0 else 0.0)
+    reference_power = _power(reference)
+    return np.float32(
+        np.sqrt(power / reference_power) * 10 ** (-ratio_db / 20) if reference_power > 0 else 0.0
+    )
 
 
 def simulate(
@@ -210,18 +212,18 @@ def simulate(
     custom = {"placement": name, "t60": room.t60, "snr_db": round(levels.snr_db, 2)}
     if mixture.echo is not None:
         custom["echo_db"] = round(levels.echo_db, 2)
-    after = mixture.after(lead)
+    utterance_mixture = mixture.after(lead)
     if config.frontend == "microphone":
-        return after.microphones[0], after, custom
+        return utterance_mixture.microphones[0], utterance_mixture, custom
     positions = room.positions if len(room.positions) else None
-    heard = process_utterance(
+    output = process_utterance(
         mixture.microphones, mixture.playback, positions, SAMPLING_RATE, config.device
     )
     if utterance.array:
-        custom |= _measures(mixture, heard, positions, lead, config)
-    samples = heard.samples[lead:]
+        custom |= _measures(mixture, output, positions, lead, config)
+    samples = output.samples[lead:]
     peak = max(float(np.abs(samples).max()), 1e-9)
-    return samples * np.float32(min(1.0, HIGHEST / peak)), after, custom
+    return samples * np.float32(min(1.0, HIGHEST / peak)), utterance_mixture, custom
 
 
 def _noise(
@@ -234,8 +236,8 @@ def _noise(
 ) -> np.ndarray:
     """Noise at the microphones, float32[M, S]: from its source and, by a share, from all sides."""
     responses, row = room.noise[used], sounds[int(rng.integers(len(sounds)))]
-    before = responses.shape[1]  # so that the noise is reverberant from the first sample
-    point = convolve(_excerpt(row, before + samples, rng), responses)[:, before : before + samples]
+    lead = responses.shape[1]  # so that the noise is reverberant from the first sample
+    point = convolve(_excerpt(row, lead + samples, rng), responses)[:, lead : lead + samples]
     if not len(room.positions):
         return point
     around = isotropic(
@@ -271,18 +273,18 @@ def _levels(
 ) -> Levels:
     """Draw the levels; the talker's falls with the distance, the microphones' own noise stays."""
     metres = room.metres[talker] if len(room.metres) else np.mean(placement.talker_metres)
-    heard = rng.uniform(*config.talker_db_spl) - 20 * np.log10(metres)
+    speech_db_spl = rng.uniform(*config.talker_db_spl) - 20 * np.log10(metres)
     return Levels(
         snr_db=rng.uniform(*placement.snr_db),
         echo_db=rng.uniform(*placement.echo_db),
-        self_noise_db=float(heard - SELF_NOISE_DB_SPL),
+        self_noise_db=float(speech_db_spl - SELF_NOISE_DB_SPL),
         level_db=rng.uniform(*LEVEL_DBFS),
     )
 
 
 def _measures(
     mixture: Mixture,
-    heard: DeviceOutput,
+    output: DeviceOutput,
     positions: np.ndarray | None,
     lead: int,
     config: FarfieldConfig,
@@ -293,15 +295,17 @@ def _measures(
     def beams(channels: np.ndarray) -> np.ndarray:
         return fixed_beams(channels, positions, SAMPLING_RATE, config.device)
 
-    speech = np.sum(heard.shares * beams(mixture.speech), axis=0)[lead:]
+    speech = np.sum(output.shares * beams(mixture.speech), axis=0)[lead:]
     first, alone = mixture.microphones[0, lead:], mixture.speech[0, lead:]
-    gain = snr_db(speech, heard.samples[lead:] - speech) - snr_db(alone, first - alone)
-    found = {"device_snr_gain_db": round(gain, 2)}
+    gain = snr_db(speech, output.samples[lead:] - speech) - snr_db(alone, first - alone)
+    measures = {"device_snr_gain_db": round(gain, 2)}
     if mixture.echo is not None:
         echo = beams(mixture.echo)
-        before, after = heard.shares * echo, heard.shares * (echo - heard.echo)
-        found["device_erle_db"] = round(ratio_db(before.sum(0)[lead:], after.sum(0)[lead:]), 2)
-    return found
+        echo_in, echo_out = output.shares * echo, output.shares * (echo - output.echo)
+        measures["device_erle_db"] = round(
+            ratio_db(echo_in.sum(0)[lead:], echo_out.sum(0)[lead:]), 2
+        )
+    return measures
 
 
 def _excerpt(sound: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
@@ -339,15 +343,15 @@ def make_group(group: Group) -> None:
     partial = group.folder.with_name(f".{group.folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    made, failed = [], []
+    finished, failed = [], []
     for utterance in group.utterances:
         try:
-            made.append(_make(utterance, group, partial))
+            finished.append(_make(utterance, group, partial))
         except AudioError as error:
             failed.append([utterance.id, " ".join(str(error).split())])
         except Exception as error:
             raise FarfieldError(f"{utterance.id}: {error!r} during the simulation") from error
-    content = json.dumps({"made": made, "failed": failed}, indent=1) + "\n"
+    content = json.dumps({"made": finished, "failed": failed}, indent=1) + "\n"
     (partial / group.done.name).write_text(content, encoding="utf-8")
     shutil.rmtree(group.folder, ignore_errors=True)
     partial.rename(group.folder)

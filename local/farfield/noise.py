@@ -284,9 +284,9 @@ def _noises(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
     length = SECONDS * SAMPLING_RATE
     if task.files:
         return [_excerpt(path, length, rng) for path in task.files]
-    made = [make(rng, length) for make in KINDS.values() for _ in range(VARIANTS)]
+    samples = [make(rng, length) for make in KINDS.values() for _ in range(VARIANTS)]
     speech = _speech(task)
-    return made + [babble(rng, length, speech) for _ in range(VARIANTS)]
+    return samples + [babble(rng, length, speech) for _ in range(VARIANTS)]
 
 
 def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:

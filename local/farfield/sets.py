@@ -122,19 +122,19 @@ def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[Mon
         yield replace(cut, recording=replace(cut.recording, sources=[inside]))
 
 
-def _cut(utterance: FarfieldUtterance, made: dict, part: str, folder: Path) -> MonoCut:
+def _cut(utterance: FarfieldUtterance, audio: dict, part: str, folder: Path) -> MonoCut:
     text = "" if utterance.split == UNLABELLED else text_of(utterance.source)
-    recording = _recording(made, part, folder)
+    recording = _recording(audio, part, folder)
     cut = make_cut(utterance.id, recording, text, speaker_of(utterance.source))
-    cut.custom = made["custom"] | ({} if utterance.time is None else {"time": utterance.time})
+    cut.custom = audio["custom"] | ({} if utterance.time is None else {"time": utterance.time})
     return cut
 
 
-def _array_cut(mono: MonoCut, made: dict, folder: Path) -> MultiCut:
+def _array_cut(mono: MonoCut, audio: dict, folder: Path) -> MultiCut:
     """Make the cut of all channels; `custom["components"]` has the files of its components."""
-    recording = _recording(made, "array", folder)
-    channels = list(range(made["channels"]["array"]))
-    parts = [part for part in ("speech", "echo") if part in made["channels"]]
+    recording = _recording(audio, "array", folder)
+    channels = list(range(audio["channels"]["array"]))
+    parts = [part for part in ("speech", "echo") if part in audio["channels"]]
     components = {part: str(folder / file_name(mono.id, part)) for part in parts}
     return MultiCut(
         id=mono.id,
@@ -147,12 +147,12 @@ def _array_cut(mono: MonoCut, made: dict, folder: Path) -> MultiCut:
     )
 
 
-def _recording(made: dict, part: str, folder: Path) -> Recording:
-    path = str(folder / file_name(made["id"], part))
-    channels = list(range(made["channels"][part]))
+def _recording(audio: dict, part: str, folder: Path) -> Recording:
+    path = str(folder / file_name(audio["id"], part))
+    channels = list(range(audio["channels"][part]))
     source = AudioSource(type="file", channels=channels, source=path)
-    seconds = made["samples"] / SAMPLING_RATE
-    return Recording(made["id"], [source], SAMPLING_RATE, made["samples"], seconds)
+    seconds = audio["samples"] / SAMPLING_RATE
+    return Recording(audio["id"], [source], SAMPLING_RATE, audio["samples"], seconds)
 
 
 def _from(root: Path, cut: MonoCut | MultiCut) -> MonoCut | MultiCut:

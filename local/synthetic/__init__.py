@@ -32,8 +32,8 @@ def manifests(corpus: CorpusConfig, audio: Path) -> "dict[str, list[MonoCut]]":
         with reading(path, ManifestError, "remove the folder of this voice, and make it again"):
             lines = path.read_text(encoding="utf-8").splitlines()
             noise |= {name: float(snr) for name, snr in (line.split("\t") for line in lines)}
-    found = librispeech.manifests(corpus, audio)
-    for cut in (cut for cuts in found.values() for cut in cuts):
+    cuts_by_split = librispeech.manifests(corpus, audio)
+    for cut in (cut for cuts in cuts_by_split.values() for cut in cuts):
         if cut.id in noise:
             cut.custom = {**(cut.custom or {}), "snr_db": noise[cut.id]}
-    return found
+    return cuts_by_split

@@ -138,7 +138,7 @@ class Config(HybridConfig):
             "chain": self.chain,
             "chain_fbank": self.chain_fbank,
         }
-        return [name for name, wanted in chosen.items() if wanted]
+        return [name for name, enabled in chosen.items() if enabled]
 
     @property
     def chain_fbank(self) -> bool:

@@ -15,8 +15,7 @@ from toolkit.decode.config import (
     TuneConfig,
     WordsConfig,
 )
-from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig
-from toolkit.features.normalise import Scope
+from toolkit.features.config import PRESETS, AugmentConfig, ExtractConfig, Scope
 from toolkit.lang.config import NgramConfig, Rules, UnitsConfig
 from toolkit.models.config import CtcConfig
 from toolkit.parallel.config import ParallelConfig
@@ -315,11 +314,11 @@ EQUAL_BATCH = 96
 """Utterances of a step in the study of equal batches (A34)."""
 
 
-def _equal(own: Config) -> Config:
+def _equal(config: Config) -> Config:
     """Return a platform's settings with the batch, beam and targets of the equal-batch study."""
     return replace(
-        own,
-        readers=replace(own.readers, utterances_per_batch=EQUAL_BATCH // own.devices),
+        config,
+        readers=replace(config.readers, utterances_per_batch=EQUAL_BATCH // config.devices),
         evaluation_width=64,
         tta=TtaConfig(wer=EQUAL_BATCH_WER),
     )

@@ -273,24 +273,26 @@ def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidat
     """A system with each of its language models, or with the neural one."""
     decode = f"decode/{neural_name(system) if neural else system.name}"
     rows = read_results(run.need(f"{decode}/rows.json"))
-    found = []
+    candidates = []
     models = list(dict.fromkeys(row.lm for row in rows))
     for number, lm in enumerate(models):
-        mine = tuple(row for row in rows if row.lm == lm)
+        lm_rows = tuple(row for row in rows if row.lm == lm)
         last = number == len(models) - 1
         rescored = system.rescored and (neural or number > 0)
-        errors = tuning_errors(run, mine)
-        found.append(_Candidate(system, mine, rescored, decode, neural, last, errors))
-    return found
+        errors = tuning_errors(run, lm_rows)
+        candidates.append(_Candidate(system, lm_rows, rescored, decode, neural, last, errors))
+    return candidates
 
 
 def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
-    wanted = run.config.bundle
-    allowed = [one for one in candidates if wanted in (None, one.system.name)]
+    system_name = run.config.bundle
+    allowed = [
+        candidate for candidate in candidates if system_name in (None, candidate.system.name)
+    ]
     if not allowed:
-        names = ", ".join(dict.fromkeys(one.system.name for one in candidates))
-        raise ToolkitError(f"bundle={wanted}: no such system was decoded; there are {names}")
-    return min(allowed, key=lambda one: one.errors)
+        names = ", ".join(dict.fromkeys(candidate.system.name for candidate in candidates))
+        raise ToolkitError(f"bundle={system_name}: no such system was decoded; there are {names}")
+    return min(allowed, key=lambda candidate: candidate.errors)
 
 
 def _write(run: Run, chosen: _Candidate, out: Path) -> None:

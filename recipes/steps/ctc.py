@@ -126,8 +126,10 @@ def prepare_units(run: Run) -> dict[str, float]:
         _tell_what_is_not_english(words)
     words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
-    found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune, policy=policy)
-    return {"units": units.size, "words": len(words)} | found
+    headline = prepare_lm(
+        lm, transcripts, words, run.make("lm"), tune=splits(run).tune, policy=policy
+    )
+    return {"units": units.size, "words": len(words)} | headline
 
 
 def _tell_what_is_not_english(words: Collection[str]) -> None:
@@ -191,10 +193,10 @@ def write_all_records(run: Run) -> dict[str, float]:
     headline = {}
     for split in (splits(run).train, splits(run).tune[0]):
         store = run.need(f"features/{split}")
-        found = write_records(
+        counts = write_records(
             store, transcripts_of(run, split), units, config, out / split, run.jobs
         )
-        headline |= {f"{name} {split}": value for name, value in found.items()}
+        headline |= {f"{name} {split}": value for name, value in counts.items()}
     for split in splits(run).decoded[1:]:
         headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)
     return headline
@@ -222,18 +224,18 @@ def training_plan(run: Run) -> TrainingPlan:
     return TrainingPlan(train, run.config.readers, plan, run.config.train)
 
 
-def check_devices(wanted: int | None) -> None:
+def check_devices(num_processes: int | None) -> None:
     """Refuse to train in another number of processes than the settings are for.
 
     Raises:
       ToolkitError: names both numbers and the ways out.
     """
-    if wanted is not None and wanted != ranks.world_size():
+    if num_processes is not None and num_processes != ranks.world_size():
         raise ToolkitError(
-            f"these settings are for {wanted} processes that train together, one per GPU, and there"
-            f" {'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start"
-            f" `torchrun --nproc_per_node {wanted} run_ctc.py ...`, or give --set devices=none to"
-            " train with the same batch per process"
+            f"these settings are for {num_processes} processes that train together, one per GPU,"
+            f" and there {'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start"
+            f" `torchrun --nproc_per_node {num_processes} run_ctc.py ...`, or give --set"
+            " devices=none to train with the same batch per process"
         )
 
 
@@ -248,13 +250,13 @@ def train(run: Run) -> dict[str, float]:
 
 def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
     """Write the posteriors of the splits to decode, and return them with references."""
-    found = {}
+    data = {}
     for split in splits(run).decoded:
         features = run.need(f"features/{split}")
         model, normaliser = run.need("ctc"), run.need("features/normaliser.json")
         write_posteriors(model, normaliser, features, out / split, run.device)
-        found[split] = split_data(run, split, out / split)
-    return found
+        data[split] = split_data(run, split, out / split)
+    return data
 
 
 def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
@@ -275,7 +277,7 @@ def decode(run: Run) -> dict[str, float]:
     """Decode by every search on the same posteriors."""
     out, posteriors = run.make("decode/ctc"), run.make("posteriors")
     data, units = decoded_splits(run, posteriors), load_units(run.need("units"))
-    found = decode_ctc(
+    headline = decode_ctc(
         data,
         splits(run).tune,
         units,
@@ -289,7 +291,7 @@ def decode(run: Run) -> dict[str, float]:
         run.progress,
     )
     write_times(run, data, sorted(out.glob("*/*/text")))
-    return found
+    return headline
 
 
 def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) -> None:
@@ -356,8 +358,8 @@ def decodes(run: Run) -> list[str]:
 
 def result_rows(run: Run) -> list[Result]:
     """Return the results of all searches."""
-    found = [read_results(run.need(f"decode/{name}/rows.json")) for name in decodes(run)]
-    return [row for rows in found for row in rows]
+    rows_by_decode = [read_results(run.need(f"decode/{name}/rows.json")) for name in decodes(run)]
+    return [row for rows in rows_by_decode for row in rows]
 
 
 def write_tta_page(run: Run) -> dict[str, float]:
@@ -383,7 +385,7 @@ def rescore(run: Run) -> dict[str, float]:
     """Rescore the n-best lists of the search with dictionary and n-grams."""
     out, (decoder, lm) = run.make(RESCORED), tuned_search(run)
     data = {s: split_data(run, s, run.need(f"posteriors/{s}")) for s in splits(run).decoded}
-    found = rescore_ctc(
+    headline = rescore_ctc(
         data,
         splits(run).tune,
         decoder,
@@ -396,7 +398,7 @@ def rescore(run: Run) -> dict[str, float]:
         run.progress,
     )
     write_times(run, data, sorted(out.glob("*/text")))
-    return found
+    return headline
 
 
 def write_bundle(run: Run) -> dict[str, float]:
@@ -482,8 +484,8 @@ def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
     tuned_on = splits(run).tune
     best = min(names, key=lambda name: _errors(rows, name, tuned_on))
     decoded = RESCORED if best == rescored_search(run) else f"decode/ctc/{best}"
-    plain, chosen = _count(run, f"decode/ctc/{PLAIN}"), _count(run, decoded)
-    return PLAIN if plain.significantly_below(chosen, STANDARD_ERRORS) else best
+    without_lm, chosen = _count(run, f"decode/ctc/{PLAIN}"), _count(run, decoded)
+    return PLAIN if without_lm.significantly_below(chosen, STANDARD_ERRORS) else best
 
 
 def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> WordsConfig:
@@ -515,8 +517,8 @@ def _count(run: Run, decoded: str) -> ErrorCount:
         text = run.need(f"{decoded}/{split}/text")
         references |= {cut.id: text_of(cut) for cut in cuts(run, split)}
         hypotheses |= read_transcripts(text, "text").texts
-    found = score(references, hypotheses)
-    return ErrorCount.of([utterance.errors for utterance in found.utterances], found.ref_units)
+    scores = score(references, hypotheses)
+    return ErrorCount.of([utterance.errors for utterance in scores.utterances], scores.ref_units)
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:

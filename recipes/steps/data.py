@@ -30,9 +30,9 @@ from toolkit.corpus.manifest import (
 )
 from toolkit.corpus.split import Splits
 from toolkit.features.augment import augmented
-from toolkit.features.config import ExtractConfig
+from toolkit.features.config import ExtractConfig, Scope
 from toolkit.features.extract import extract
-from toolkit.features.normalise import Scope, estimate_normaliser
+from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.features.speakers import name_speakers
 from toolkit.kaldi.dict_lang import read_lexicon
@@ -78,8 +78,8 @@ def get_corpus(run: Run) -> dict[str, float] | None:
 
 def corpus_root(run: Run) -> Path:
     """Return the folder of the audio: the user's, or the output of the first stage."""
-    given = run.setting("corpus.root")
-    return run.need(given, compare="listing") if given else run.need("corpus")
+    root = run.setting("corpus.root")
+    return run.need(root, compare="listing") if root else run.need("corpus")
 
 
 def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
@@ -115,10 +115,10 @@ def hybrid_policy(run: Run) -> TextPolicy:
 def write_transcripts(parts: Mapping[str, Sequence[MonoCut]], policy: TextPolicy) -> None:
     """Write the transcripts of splits by a policy; tags are noise in the training data alone."""
     counts = TextCounts()
-    for split, found in parts.items():
+    for split, utterances in parts.items():
         noise = policy.tags == "noise" and not is_train(split)
         rules = replace(policy, tags="drop") if noise else policy
-        rewrite_texts(found, partial(rules.transcript, counts=counts), rules.found_tags)
+        rewrite_texts(utterances, partial(rules.transcript, counts=counts), rules.found_tags)
     if phrases := list(counts.lines()):
         logger.info("transcripts: %s", "; ".join(phrases))
 
@@ -170,10 +170,12 @@ def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[st
     if has_kaldi_features(run):
         parts = {split: read_cuts(path) for split, path in manifests.items()}
         faults = find_feature_faults(parts, run.jobs, run.progress)
-    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.add_digest, faults)
+    headline = check(
+        manifests, lexicon, out, config, run.jobs, run.progress, run.add_digest, faults
+    )
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")
-    return found
+    return headline
 
 
 def texts(run: Run) -> dict[str, dict[str, str]]:
@@ -333,14 +335,14 @@ def prepare_language(run: Run) -> dict[str, float]:
     dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang, read=read_lexicon)
     policy = text_policy(lang, dictionary.lexicon if dictionary else ())
     text = word_weights(lm_sources(run), policy)
-    found = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
-    if "left_out" in found:
+    headline = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
+    if "left_out" in headline:
         logger.info(
             "outside the vocabulary: %s different words of the text, which make %.1f %% of it",
-            f"{found['left_out']:,}",
-            100 * found["left_out_share"],
+            f"{headline['left_out']:,}",
+            100 * headline["left_out_share"],
         )
-    return found
+    return headline
 
 
 def train_language_models(run: Run) -> dict[str, float]:
@@ -350,9 +352,9 @@ def train_language_models(run: Run) -> dict[str, float]:
     """
     lang = Lang.load(run.need("lang"))
     larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
-    own = {"tune": splits(run).tune, "policy": lang.policy}
-    prepare_lm(larger, texts(run), lang.vocabulary, run.make("rescoring"), **own)
-    return prepare_lm(small, texts(run), lang.vocabulary, run.make("lm"), **own)
+    options = {"tune": splits(run).tune, "policy": lang.policy}
+    prepare_lm(larger, texts(run), lang.vocabulary, run.make("rescoring"), **options)
+    return prepare_lm(small, texts(run), lang.vocabulary, run.make("lm"), **options)
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
@@ -387,8 +389,8 @@ def extract_utterances(
       Hours of audio.
     """
     audio, folder = run.need_audio(f"data/{split or name}.jsonl"), out / name
-    before = run.previous(out)
-    previous = before / name if before else None
+    previous_out = run.previous(out)
+    previous = previous_out / name if previous_out else None
     changed = {"audio": audio, "previous": previous, "device": run.device}
     return extract(utterances, config, folder, run.jobs, **changed)["hours"]
 
@@ -397,7 +399,7 @@ def extract_fbank(run: Run, out: Path) -> dict[str, float]:
     """Extract the networks' features of all splits and copies, and estimate their normaliser."""
     hours = extract_splits(run, run.config.fbank, out, also_copies=True)
     write_normaliser(run, out)
-    return {f"hours {split}": found for split, found in hours.items()}
+    return {f"hours {split}": duration for split, duration in hours.items()}
 
 
 def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
@@ -505,5 +507,7 @@ def show_page(directory: Path) -> None:
 def _outdated(directory: Path, path: Path) -> bool:
     if not path.is_file():
         return True
-    made = [*RunDirectory(directory).stages.glob("[0-9][0-9].json"), directory / "results.json"]
-    return any(one.stat().st_mtime_ns > path.stat().st_mtime_ns for one in made if one.exists())
+    sources = [*RunDirectory(directory).stages.glob("[0-9][0-9].json"), directory / "results.json"]
+    return any(
+        source.stat().st_mtime_ns > path.stat().st_mtime_ns for source in sources if source.exists()
+    )

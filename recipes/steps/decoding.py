@@ -277,12 +277,14 @@ def nbest_folders(run: Run, system: DecodedSystem) -> dict[str, Path]:
 @shared_workers()
 def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
     """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
-    found = splits(run)
+    split_names = splits(run)
     combined = {
         split: DecodedSplit(
-            cuts(run, split), {s: _decode(run, s, split) for s in systems}, split in found.tune
+            cuts(run, split),
+            {s: _decode(run, s, split) for s in systems},
+            split in split_names.tune,
         )
-        for split in found.decoded
+        for split in split_names.decoded
     }
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     out = run.make(f"decode/{NAME}")
@@ -312,14 +314,14 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     """
     if not run.config.neural:
         return []
-    wanted = run.config.neural_systems
-    if wanted:
-        if unknown := set(wanted) - {system.name for system in systems}:
+    names = run.config.neural_systems
+    if names:
+        if unknown := set(names) - {system.name for system in systems}:
             raise ToolkitError(
                 f"neural_systems: {', '.join(sorted(unknown))} was not decoded; there are "
                 + ", ".join(system.name for system in systems)
             )
-        return [system for system in systems if system.name in wanted]
+        return [system for system in systems if system.name in names]
 
     def errors(system: DecodedSystem) -> int:
         return tuning_errors(run, last_rows(run, system))
@@ -330,7 +332,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
 @shared_workers()
 def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float]:
     """Rescore n-best lists of systems' last passes with the LSTM language model."""
-    model, found = NeuralLm.load(run.need("lstm_lm"), run.device), {}
+    model, results = NeuralLm.load(run.need("lstm_lm"), run.device), {}
     config = run.config.lstm_rescoring
     for system in systems:
         long_enough = run.setting("nbest.count") >= config.count
@@ -352,5 +354,5 @@ def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, floa
         decoder = decoder.at(Weights.load(tuned).acoustic_scale)
         senones = system_senones(run, system)
         write_word_times(scorers, decoder, run.need("lang"), senones, out, run.jobs)
-        found |= {f"{system.name} {name}": value for name, value in headline.items()}
-    return found
+        results |= {f"{system.name} {name}": value for name, value in headline.items()}
+    return results

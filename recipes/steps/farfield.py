@@ -89,19 +89,21 @@ def write_manifests(run: Run) -> dict[str, float]:
     policy = hybrid_policy(run)
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
     write_transcripts(sets, policy)
-    for name, found in sets.items():
-        write_cuts(found, path_below(data, f"{name}.jsonl"))
+    for name, cuts_of_set in sets.items():
+        write_cuts(cuts_of_set, path_below(data, f"{name}.jsonl"))
     Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")
-    return {name: len(found) for name, found in sets.items()}
+    return {name: len(cuts_of_set) for name, cuts_of_set in sets.items()}
 
 
 def extract_features(run: Run) -> dict[str, float]:
     """Extract features of all sets with transcripts, and of the clean twins of train and val."""
     plp, fbank = run.make("plp"), run.make("fbank")
     for split, twins in CLEAN_SETS.items():
-        kept = {cut.id for cut in cuts(run, split)}
-        found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
-        extract_utterances(run, found, run.config.cepstra, plp, twins)
+        included = {cut.id for cut in cuts(run, split)}
+        twin_cuts = [
+            cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in included
+        ]
+        extract_utterances(run, twin_cuts, run.config.cepstra, plp, twins)
     return extract_fbank(run, fbank)
 
 
@@ -156,8 +158,8 @@ def decode_arrays(
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
     config = replace(run.config.fbank, hours_per_shard=HOURS_PER_SHARD)
     rows = []
-    for split, found in _versions(run).items():
-        extract(found, config, fbank / split, run.jobs, device=run.device)
+    for split, heard_cuts in _versions(run).items():
+        extract(heard_cuts, config, fbank / split, run.jobs, device=run.device)
         scorer = NeuralScorer(
             run.need(system), run.need(normaliser), fbank / split, device=run.device
         )
@@ -169,38 +171,38 @@ def decode_arrays(
 
 def _arrays(run: Run) -> dict[str, list[MultiCut]]:
     """Return the array recordings by placement, without those that the check excluded."""
-    found = {}
+    arrays_by_placement = {}
     for name in PLACEMENTS:
-        kept = {cut.id for cut in cuts(run, name)}
+        included = {cut.id for cut in cuts(run, name)}
         arrays = read_cuts(run.need(f"data/{name}-array.jsonl"))
         run.need_audio(f"data/{name}-array.jsonl")
-        found[name] = [cut for cut in arrays if cut.id in kept]
-    return found
+        arrays_by_placement[name] = [cut for cut in arrays if cut.id in included]
+    return arrays_by_placement
 
 
 def _device_measures(arrays: dict[str, list[MultiCut]]) -> dict[str, float]:
     """The means by placement of what the simulation measured at the device's front end."""
-    found = {}
-    for name, own in arrays.items():
+    means = {}
+    for name, recordings in arrays.items():
         for key, title in (("device_erle_db", "ERLE"), ("device_snr_gain_db", "SNR gain")):
-            values = [cut.custom[key] for cut in own if key in (cut.custom or {})]
-            found |= {f"{name} device {title} dB": sum(values) / len(values)} if values else {}
-    return found
+            values = [cut.custom[key] for cut in recordings if key in (cut.custom or {})]
+            means |= {f"{name} device {title} dB": sum(values) / len(values)} if values else {}
+    return means
 
 
 def _versions(run: Run) -> dict[str, list[MonoCut]]:
     """Return the utterances of the arrays by placement, as each front end heard them."""
-    after, found = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
+    enhanced, versions = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
     for name in PLACEMENTS:
-        ids = {cut.id for cut in after[name]}
+        ids = {cut.id for cut in enhanced[name]}
         raw = read_cuts(run.need(f"data/{name}-raw.jsonl"))
         run.need_audio(f"data/{name}-raw.jsonl")
-        found[f"{name}-raw"] = [cut for cut in raw if cut.id in ids]
+        versions[f"{name}-raw"] = [cut for cut in raw if cut.id in ids]
         if run.setting("rooms.frontend") == "device":
             run.need_audio(f"data/{name}.jsonl")
-            found[f"{name}-device"] = [cut for cut in cuts(run, name) if cut.id in ids]
-        found[f"{name}-enhanced"] = after[name]
-    return found
+            versions[f"{name}-device"] = [cut for cut in cuts(run, name) if cut.id in ids]
+        versions[f"{name}-enhanced"] = enhanced[name]
+    return versions
 
 
 def _decode(
@@ -217,7 +219,7 @@ def _decode(
     decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
     return score_split(
         references_of(scorer),
-        {found.utterance: found.hypotheses[0] for found in decoded},
+        {utterance.utterance: utterance.hypotheses[0] for utterance in decoded},
         speakers_of(scorer),
         out / split,
         system=system,
@@ -261,12 +263,17 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
         rows += read_results(run.need("decode/arrays/rows.json"))
     record_results(run.make("results.json"), rows)
     write_atomically(run.make("results.md"), markdown_table(rows))
-    found = {system: gains(run, baseline, system) for system in systems}
-    plain = {system: [asdict(one) for one in own] for system, own in found.items()}
+    gains_by_system = {system: gains(run, baseline, system) for system in systems}
+    plain = {
+        system: [asdict(gain) for gain in system_gains]
+        for system, system_gains in gains_by_system.items()
+    }
     write_atomically(run.make("werr.json"), json.dumps(plain, indent=1) + "\n")
-    write_atomically(run.make("werr.md"), gains_table(found))
+    write_atomically(run.make("werr.md"), gains_table(gains_by_system))
     pooled = {f"wer {row.system}": row.wer for row in rows if row.split == POOLED}
-    reductions = {f"werr {system}": own[-2].werr for system, own in found.items()}
+    reductions = {
+        f"werr {system}": system_gains[-2].werr for system, system_gains in gains_by_system.items()
+    }
     return pooled | {name: werr for name, werr in reductions.items() if werr is not None}
 
 
@@ -283,7 +290,9 @@ def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
     rows = [row for row in read_results(folder / "rows.json") if row.lm == lm]
     parts = [row for row in rows if row.split in PLACEMENTS]
     seconds = [sum(cut.duration for cut in cuts(run, row.split)) for row in parts]
-    rtf = sum(row.rtf * own for row, own in zip(parts, seconds, strict=True)) / sum(seconds)
+    rtf = sum(row.rtf * duration for row, duration in zip(parts, seconds, strict=True)) / sum(
+        seconds
+    )
     words, characters = (pool(scores(run, system, PLACEMENTS, unit)) for unit in ("word", "char"))
     named = {"system": system, "split": POOLED, "lm": lm, "rtf": rtf, "command": run.command}
     return [*rows, Result.of(words, characters, **named)]
@@ -295,15 +304,15 @@ def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") ->
     A sentence may be in several placements, as `id-DP1`, `id-DP2` and so on; where there are too
     few speakers to resample, sentences are resampled with all their copies.
     """
-    found = {}
+    scores_by_split = {}
     for split in splits:
         hypotheses = read_transcripts(run.need(f"decode/{system}") / split / "text", "text").texts
         utterances = cuts(run, split)
         references = {cut.id: text_of(cut) for cut in utterances}
         speakers = {cut.id: speaker_of(cut) for cut in utterances}
         sources = {cut.id: cut.id.removesuffix(f"-{split}") for cut in utterances}
-        found[split] = score(references, hypotheses, unit, speakers, sources=sources)
-    return found
+        scores_by_split[split] = score(references, hypotheses, unit, speakers, sources=sources)
+    return scores_by_split
 
 
 def gains(run: Run, baseline: str, system: str) -> list[Gain]:
@@ -329,19 +338,19 @@ def gain(split: str, first: Score, second: Score) -> Gain:
         [utterance.errors for utterance in first.utterances],
         [utterance.errors for utterance in second.utterances],
     )
-    before, after = significance.resample(blocks).T
-    reductions = significance.percent(before - after, before)
+    baseline_errors, system_errors = significance.resample(blocks).T
+    reductions = significance.percent(baseline_errors - system_errors, baseline_errors)
     interval = significance.interval_of(reductions, first.resampled, len(blocks))
     werr = 100.0 * (first.errors - second.errors) / first.errors
     gain, low, high = (round(number, 2) for number in (werr, interval.low, interval.high))
     return Gain(split, *rates, gain, low, high, p_value)
 
 
-def gains_table(found: Mapping[str, Sequence[Gain]]) -> str:
+def gains_table(gains_by_system: Mapping[str, Sequence[Gain]]) -> str:
     """Return a Markdown table of relative reductions with intervals; the paper's come last."""
     lines = [["WERR %", *SETS], ["---", *["---:"] * len(SETS)]]
-    for system, own in found.items():
-        lines.append([system, *map(_shown, own)])
+    for system, system_gains in gains_by_system.items():
+        lines.append([system, *map(_shown, system_gains)])
     lines.append(["paper", *(f"{PUBLISHED[s]:.1f}" if s in PUBLISHED else "" for s in SETS)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -413,8 +422,8 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
     """
     spent = {part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()}
     published = {part: t.seconds for s in SUBSYSTEMS for part, t in s.parts.items()}
-    plain = {"seconds": spent, "published_seconds": published}
-    write_atomically(run.make("breakdown.json"), json.dumps(plain, indent=1) + "\n")
+    record = {"seconds": spent, "published_seconds": published}
+    write_atomically(run.make("breakdown.json"), json.dumps(record, indent=1) + "\n")
     colours = {part: number for number, part in enumerate(spent)}
     texts = {part: duration(seconds) for part, seconds in spent.items()}
     of_paper = {part: time.seconds for part, time in STUDENT.parts.items()}
@@ -465,10 +474,10 @@ def _table(spent: Mapping[str, float]) -> Table:
             seconds = duration(spent[part]) if part in spent else ""
             rows.append(TableRow([Cell(part), Cell(seconds), Cell(time.text)]))
     reported = {part for subsystem in SUBSYSTEMS for part in subsystem.parts}
-    other = {part: seconds for part, seconds in spent.items() if part not in reported}
-    heading = "other parts", duration(sum(other.values())), ""
+    unreported = {part: seconds for part, seconds in spent.items() if part not in reported}
+    heading = "other parts", duration(sum(unreported.values())), ""
     rows.append(TableRow([Cell(text, best=True) for text in heading]))
-    rows += [TableRow([Cell(part), Cell(duration(s)), Cell("")]) for part, s in other.items()]
+    rows += [TableRow([Cell(part), Cell(duration(s)), Cell("")]) for part, s in unreported.items()]
     return Table(
         "Times beside the paper's",
         [Column("part"), Column("this run"), Column("the paper")],

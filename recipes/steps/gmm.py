@@ -166,21 +166,21 @@ def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]
     """
     config, out = tree_config(run, run.config.senones), run.make("senones")
     cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
-    found = build_low_rate_senones(run.need(system), cepstra, alignments, config, out, run.jobs)
+    headline = build_low_rate_senones(run.need(system), cepstra, alignments, config, out, run.jobs)
     if run.config.pronunciation_probabilities:
-        found |= write_probabilities(run, system, run.make("pronunciations"))
-    return found
+        headline |= write_probabilities(run, system, run.make("pronunciations"))
+    return headline
 
 
 def write_probabilities(run: Run, system: str, out: Path) -> dict[str, float]:
     """Write the lexicon with probabilities estimated on a system's alignments."""
-    plain = Lang.load(run.need("lang"))
+    lang = Lang.load(run.need("lang"))
     words = {cut.id: split_words(text_of(cut)) for cut in cuts(run, "train")}
     topology = Senones.load(run.need(system)).topology
-    counts = count_pronunciations(run.need("ali"), words, plain, topology)
-    found = estimate_probabilities(counts, plain.lexicon)
-    replace(plain, probabilities=found).save(out)
-    return {"silence between words": found.overall}
+    counts = count_pronunciations(run.need("ali"), words, lang, topology)
+    probabilities = estimate_probabilities(counts, lang.lexicon)
+    replace(lang, probabilities=probabilities).save(out)
+    return {"silence between words": probabilities.overall}
 
 
 def write_adapted(run: Run, adapted: str, independent: str) -> Path:
@@ -255,6 +255,6 @@ def _write_features(
     run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
 ) -> None:
     for part, path in transforms.items():
-        found = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
-        found = found.adapted(load_transforms(path)) if path else found
-        write_gmm_features(found, out / part, run.jobs)
+        gmms = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
+        gmms = gmms.adapted(load_transforms(path)) if path else gmms
+        write_gmm_features(gmms, out / part, run.jobs)

@@ -78,11 +78,11 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     The steps write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
     """
     out, store = run.make("unlabelled"), _store(run)
-    lake, work = str(run.need("rooms/lake")), _place(run, "features")
+    lake, folder = str(run.need("rooms/lake")), _place(run, "features")
     if run.config.storage:
         # These places outlive the stage, and metadata does not tell steps of other audio.
         content = run.digest("rooms/lake")[:12]
-        work, copy = f"{work}-{content}", f"{_place(run, 'lake')}-{content}"
+        folder, copy = f"{folder}-{content}", f"{_place(run, 'lake')}-{content}"
         lake = copy_lake(store, lake, copy).url
     config = replace(
         run.config.prepare,
@@ -90,7 +90,7 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
         stats=StatsConfig(run.config.prior_frames),
     )
     with open_executor(run.config.executor, run.jobs) as executor:
-        features, _ = make_features(lake, config, executor, store, work)
+        features, _ = make_features(lake, config, executor, store, folder)
     if is_local(features.url):
         _link(features, store, out)
     else:
@@ -107,36 +107,36 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
       The amount of data in the shards, and `tail_mass`, the mean probability mass per frame of the
       logits that are not kept.
     """
-    out, store, work = run.make("teacher_targets"), _store(run), _place(run, "targets")
-    kept, unlabelled = run.config.targets, run.need("unlabelled")
+    out, store, folder = run.make("teacher_targets"), _store(run), _place(run, "targets")
+    config, unlabelled = run.config.targets, run.need("unlabelled")
     url = _address(unlabelled) if (unlabelled / ADDRESS).exists() else str(unlabelled)
     features = ShardSet(url, read_shards(store, url), ())
     place = _place(run, "teacher") if run.config.storage else None
     model = Teacher.at(store, run.need(teacher), normaliser, place)
-    steps = kept, run.config.repartition, run.setting("fbank.frontend")
+    steps = config, run.config.repartition, run.setting("fbank.frontend")
     with open_executor(run.config.executor, run.jobs, run.device) as executor:
-        shards = make_training_shards(features, model, *steps, executor, store, work)
-        for done, (offset, made) in enumerate(shards, 1):
-            if is_local(made.url):
-                _link(made, store, out / f"{offset}")
+        shards = make_training_shards(features, model, *steps, executor, store, folder)
+        for done, (offset, shard_set) in enumerate(shards, 1):
+            if is_local(shard_set.url):
+                _link(shard_set, store, out / f"{offset}")
             else:
-                _name(made, store, out / f"{offset}")
-            run.progress(done, len(kept.offsets))
-    manifest = json.loads(store.get(f"{made.url}/{TARGETS}"))
-    return _headline(made) | {"tail_mass": manifest["tail_mass"]}
+                _name(shard_set, store, out / f"{offset}")
+            run.progress(done, len(config.offsets))
+    manifest = json.loads(store.get(f"{shard_set.url}/{TARGETS}"))
+    return _headline(shard_set) | {"tail_mass": manifest["tail_mass"]}
 
 
 def training_shards(run: Run) -> list[Path | ShardFiles]:
     """Return the shards with features and teacher's targets, one set for each offset."""
-    found: list[Path | ShardFiles] = []
+    shard_sets: list[Path | ShardFiles] = []
     for offset in run.setting("targets.offsets"):
         folder = run.need(f"teacher_targets/{offset}")
         if not (folder / ADDRESS).exists():
-            found.append(folder)
+            shard_sets.append(folder)
             continue
         cache = run.config.cache.folder or _user_cache()
-        found.append(CachedShards(_address(folder), _store(run), cache, run.config.cache))
-    return found
+        shard_sets.append(CachedShards(_address(folder), _store(run), cache, run.config.cache))
+    return shard_sets
 
 
 def _place(run: Run, name: str) -> str:
@@ -154,21 +154,21 @@ def _user_cache() -> Path:
     return cache / "asr-recipe-toolkit" / "shards"
 
 
-def _link(made: ShardSet, store: ObjectStore, out: Path) -> None:
+def _link(shards: ShardSet, store: ObjectStore, out: Path) -> None:
     """Hard-link a set of shards into a folder of its own, without the pipeline's bookkeeping.
 
     Stages that read the folder thus depend on neither the executor nor on interruptions.
     """
-    root = Path(made.url)
+    root = Path(shards.url)
     manifests = [path for path in root.iterdir() if path.is_file() and path.name[0] != "_"]
-    listed = [ref for shard in read_shards(store, made.url) for ref in shard.inputs]
+    listed = [ref for shard in read_shards(store, shards.url) for ref in shard.inputs]
     for path in [*manifests, *(Path(ref.path) for ref in listed)]:
         link_atomically(path, out / path.relative_to(root))
 
 
-def _name(made: ShardSet, store: ObjectStore, out: Path) -> None:
+def _name(shards: ShardSet, store: ObjectStore, out: Path) -> None:
     """Write the address of a set of shards into a folder, in their place."""
-    address = {"url": made.url, "list": digest_bytes(store.get(f"{made.url}/{SHARD_LIST}"))}
+    address = {"url": shards.url, "list": digest_bytes(store.get(f"{shards.url}/{SHARD_LIST}"))}
     write_atomically(out / ADDRESS, json.dumps(address, indent=1) + "\n")
 
 
@@ -177,13 +177,13 @@ def _address(folder: Path) -> str:
     return json.loads((folder / ADDRESS).read_text(encoding="utf-8"))["url"]
 
 
-def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:
+def _fetch(shards: ShardSet, store: ObjectStore, out: Path) -> None:
     """Copy a set of features into a folder, as `FeatureStore` opens it, and note its address."""
-    _name(made, store, out)
+    _name(shards, store, out)
     for name in (NORMALISER, MANIFEST, FAILED):
-        write_atomically(out / name, store.get(f"{made.url}/{name}"))
+        write_atomically(out / name, store.get(f"{shards.url}/{name}"))
     with rebuild_damaged(store):
-        for shard in read_shards(store, made.url):
+        for shard in read_shards(store, shards.url):
             for field, ref in shard.objects.items():
                 write_atomically(out / SHARDS / field_file(field, shard.index), store.get(ref))
 
@@ -192,12 +192,12 @@ def _store(run: Run) -> ObjectStore:
     return ObjectStore(run.config.executor.settings.store)
 
 
-def _headline(made: ShardSet) -> dict[str, float]:
+def _headline(shards: ShardSet) -> dict[str, float]:
     return {
-        "hours": sum(shard.hours for shard in made.shards),
-        "utterances": sum(shard.utterances for shard in made.shards),
-        "shards": len(made.shards),
-        "lost": len(made.failures),
+        "hours": sum(shard.hours for shard in shards.shards),
+        "utterances": sum(shard.utterances for shard in shards.shards),
+        "shards": len(shards.shards),
+        "lost": len(shards.failures),
     }
 
 
@@ -221,14 +221,16 @@ def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[
     ]
     features, alignments = validation(run, aligner)
     out = run.make("teacher_evaluation")
-    found = measure_calibration(
+    calibration = measure_calibration(
         models[0], features.path, alignments, run.config.calibration, out / "calibration"
     )
     first, second = models
     unlabelled, settings = run.need("unlabelled"), run.config.choice_of_k
     rows = choose_k(first, second, unlabelled, settings, out / "choice_of_k")
-    shown = ("frame_accuracy", "ece", "temperature")
-    return {name: found[name] for name in shown} | {"sufficient k": smallest_sufficient(rows)}
+    headline_names = ("frame_accuracy", "ece", "temperature")
+    return {name: calibration[name] for name in headline_names} | {
+        "sufficient k": smallest_sufficient(rows)
+    }
 
 
 def labelled_speech(
@@ -242,15 +244,15 @@ def labelled_speech(
       baseline: the network whose last alignments are the targets, if `align.rounds` has it realign
         the speech (C4).
     """
-    found, rounds = targets(run, aligner), run.setting("align.rounds")
+    alignments, rounds = targets(run, aligner), run.setting("align.rounds")
     if rounds:
         last = run.need(f"{baseline}/rounds/{rounds - 1}")
-        found = OffsetAlignments.open(last, Senones.load(run.need("senones")))
+        alignments = OffsetAlignments.open(last, Senones.load(run.need("senones")))
     train = FeatureStore(run.need("fbank/train"))
     if not has_copies(run):
-        return [train], [found]
+        return [train], [alignments]
     copies = FeatureStore(run.need("fbank/copies"))
-    return [train, copies], [found, AugmentedAlignments(found, copies)]
+    return [train, copies], [alignments, AugmentedAlignments(alignments, copies)]
 
 
 def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
@@ -318,10 +320,10 @@ def train_on_recognised(run: Run, system: str, aligner: str, baseline: str) -> d
     """Train a network of the student's size on labelled and recognised utterances (C13)."""
     senones = Senones.load(run.need("senones"))
     features, alignments = labelled_speech(run, aligner, baseline)
-    store, found = self_labelled(run.need("unlabelled"), run.need("recognised"), senones)
+    store, recognised = self_labelled(run.need("unlabelled"), run.need("recognised"), senones)
     return train_cross_entropy(
         [*features, store],
-        [*alignments, found],
+        [*alignments, recognised],
         Normaliser.load(student_normaliser(run)),
         run.config.self_trained,
         senones.num_pdfs,

@@ -140,13 +140,13 @@ def make_denominators(
     prepare_lm(lm, texts, words.vocabulary, out, policy=words.policy)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser_file = run.need(normaliser) if normaliser else features / "normaliser.json"
-    made: dict[str, float] = {}
+    headline: dict[str, float] = {}
     for part in _sequence_parts(run):
         scorer = NeuralScorer(run.need(system), normaliser_file, features / part, device=run.device)
         for folder in ("ali", "lattices"):
             (out / part / folder).mkdir(parents=True, exist_ok=True)
         align_corpus(scorer, senones, lang, align_config(run), out / part / "ali", run.jobs)
-        found = make_lattices(
+        counts = make_lattices(
             scorer,
             out / "graph.safetensors",
             run.config.lattices,
@@ -154,8 +154,8 @@ def make_denominators(
             run.jobs,
             progress=run.progress,
         )
-        made |= {name if part == "train" else f"{name} {part}": x for name, x in found.items()}
-    return made
+        headline |= {name if part == "train" else f"{name} {part}": x for name, x in counts.items()}
+    return headline
 
 
 def _sequence_parts(run: Run) -> list[str]:

@@ -13,8 +13,7 @@ from toolkit.align.config import (
 )
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
-from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
-from toolkit.features.normalise import Scope
+from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig, Scope
 from toolkit.fsa.config import Beam, PhoneNgramConfig
 from toolkit.hmm.config import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig

@@ -18,16 +18,17 @@ from toolkit.config.fields import (
     ShareBelowOne,
 )
 
+Scope = Literal["causal", "whole", "global"]
+"""What a frame is normalised with: the frames up to it, all of its file and the earlier ones, or
+the training data alone, for features that are adapted to the speaker already."""
+LOW_RATE_FACTOR = 3
+"""Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
 
 
 def _mel(hertz: float) -> float:
     """Return a frequency in Hz on Kaldi's mel scale."""
     return 1127 * math.log(1 + hertz / 700)
-
-
-LOW_RATE_FACTOR = 3
-"""Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,20 @@ utterances, stored with each utterance, and a `Normaliser`.
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.features.config import Scope
 from toolkit.features.shards import CmnState, FeatureStore
 from toolkit.features.silence import counted_frames
 from toolkit.processes.devices import one_thread
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading
 
-Scope = Literal["causal", "whole", "global"]
-"""What a frame is normalised with: the frames up to it, all of its file and the earlier ones, or
-the training data alone, for features that are adapted to the speaker already."""
 _FORM = {
     "prior_frames": NATURAL,
     "prior_mean": [float],
