@@ -94,7 +94,9 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
             if run
             else DecodingInputs.synthetic(folder, sizes)
         )
-        cases = [task.case(OURS.format(beam), beam, task.decode_with_toolkit) for beam in sizes.beams]
+        cases = [
+            task.case(OURS.format(beam), beam, task.decode_with_toolkit) for beam in sizes.beams
+        ]
         cases += [task.case(BEST_PATH.format(beam), beam, task.best_path) for beam in sizes.beams]
         notes, faster = [task.description()], None
         try:
