@@ -245,10 +245,10 @@ def _audio(
     cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
 ) -> Audio:
     recording = cut.recording
-    mine = [source for source in recording.sources if cut.channel in source.channels]
-    source = (mine or recording.sources)[0]
+    matching_sources = [source for source in recording.sources if cut.channel in source.channels]
+    source = (matching_sources or recording.sources)[0]
     # The channel's place in its file; `pair` compares it with the channels of the file.
-    index = source.channels.index(cut.channel) if mine else cut.channel
+    index = source.channels.index(cut.channel) if matching_sources else cut.channel
     name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
     fault = None
     begin, end = 0.0, cut.duration

@@ -301,7 +301,7 @@ def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
         without_features = ", ".join(name for name in folders if name not in with_features)
         raise ManifestError(
             f"{folder}: {', '.join(no_audio)} has features and no audio, {without_features} has no "
-            "feats.scp: a recipe takes either audio or features, so compute the features of all parts"
+            "feats.scp: a recipe takes either audio or features. Compute the features of all parts"
         )
     return bool(no_audio)
 

@@ -308,7 +308,8 @@ def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
     return {
         "no-end": f"{last_to} to the end of the recording although others begin later, first "
         f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: give each an end, in "
-        "seconds from the recording's beginning, in `segments` or a column `end`; a column of durations is not read)"
+        "seconds from the recording's beginning, in `segments` or a column `end`; a column of "
+        "durations is not read)"
     }
 
 
@@ -351,7 +352,8 @@ def cautions(summary: Survey) -> list[str]:
     if summary.long:
         lines.append(
             f"caution: {_count(summary.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut "
-            "long recordings at pauses (start and end columns, or segments), or training may not align"
+            "long recordings at pauses (start and end columns, or segments), or training may not "
+            "align"
         )
     if summary.hours["train"] < 0.1:
         lines.append(
