@@ -82,7 +82,8 @@ def refined(
     """Return the transform [D, D+1] of every speaker that has statistics or an earlier transform.
 
     A speaker without statistics keeps the earlier transform. A speaker's statistics, which take
-    half a megabyte, are released after the speaker's last part: where parts follow the speakers' order, there are few at a time.
+    half a megabyte, are released after the speaker's last part: where parts follow the speakers'
+    order, there are few at a time.
 
     Args:
       parts: statistics of frames that the speakers' earlier transforms have been applied to.
