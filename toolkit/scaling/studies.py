@@ -294,14 +294,15 @@ def accuracy_variations(
     """
     outcomes_by_key = {(outcome.method, outcome.workers): outcome for outcome in trained}
 
-    def retrain(name: str, other_threshold: Scenario, *methods: str) -> Retrained:
-        found = dict(outcomes_by_key)
+    # Only the methods that the changed input affects are trained again.
+    def retrain(name: str, changed: Scenario, *methods: str) -> Retrained:
+        by_case = dict(outcomes_by_key)
         for case in [("ssgd", 1), *VARIED]:
             if case[0] in methods:
-                found[case] = simulate(*case, other_threshold, task)
+                by_case[case] = simulate(*case, changed, task)
         report(f"Table I again: {name}")
-        outcomes = tuple(found[case] for case in VARIED)
-        return Retrained(name, other_threshold, found["ssgd", 1].accuracy, outcomes)
+        outcomes = tuple(by_case[case] for case in VARIED)
+        return Retrained(name, changed, by_case["ssgd", 1].accuracy, outcomes)
 
     least = max(workers for _, workers in VARIED)
     quarter = replace(scenario, minibatches=max(least, scenario.minibatches // 4))

@@ -155,6 +155,7 @@ def layers_of(model: object, values: int, units: int) -> list[tuple[str, str]]:
     if not isinstance(model, CtcConfig):
         return [(f"{values} values", "input"), (type(model).__name__, ""), (f"{units}", "output")]
     layers, size = [(f"{values} values", "input")], values
+    # Each convolution maps `size` channels to `channels`; the stride shortens the time axis.
     for channels, kernel, stride in zip(model.channels, model.kernels, model.strides, strict=True):
         layers.append((f"convolution {kernel} / {stride}", f"{size} to {channels}"))
         size = channels
