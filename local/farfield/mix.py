@@ -120,19 +120,23 @@ def mix_in_room(
     """
     samples = noise.shape[1]
     speech = np.zeros_like(noise)
+    # Responses begin LEAD samples before the direct sound, which is cut off: no delay is added.
     speech[:, lead:] = convolve(dry, talker)[:, LEAD : LEAD + samples - lead]
+    # All levels are relative to the reverberant speech at the first microphone.
     power = _power(speech[0, lead:])
     total = speech + _gain(power, noise[0, lead:], levels.snr_db) * noise
     echo = None
     reference = np.zeros(samples, dtype=np.float32)
     if playback is not None and np.any(playback.samples):
         reference = playback.samples / np.abs(playback.samples).max()
+        # The loudspeaker's memoryless third-order distortion: x - a x^3.
         echo = _echo(reference - DISTORTION * reference**3, playback)
         echo *= _gain(power, echo[0, lead:], levels.echo_db)
         total += echo
         reference = PLAYED_PEAK * reference
-    own = rng.standard_normal(noise.shape, dtype=np.float32)
-    total += np.float32(np.sqrt(power) * 10 ** (-levels.self_noise_db / 20)) * own
+    self_noise = rng.standard_normal(noise.shape, dtype=np.float32)
+    total += np.float32(np.sqrt(power) * 10 ** (-levels.self_noise_db / 20)) * self_noise
+    # Scale to the level in dB of full scale, but clip nothing.
     peak = max(float(np.abs(total).max()), 1e-9)
     loudness = np.sqrt(max(_power(total[0, lead:]), 1e-18))
     scale = np.float32(min(10 ** (levels.level_db / 20) / loudness, HIGHEST / peak))
@@ -153,6 +157,7 @@ def reflection(response: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def convolve(samples: np.ndarray, responses: np.ndarray) -> np.ndarray:
     """Convolve [S] with every row of [M, R]: float32[M, S + R - 1]."""
     length = len(samples) + responses.shape[1] - 1
+    # A transform of at least S + R - 1 points makes the circular convolution linear.
     padded = fft.next_fast_len(length, real=True)
     spectrum = fft.rfft(samples, padded) * fft.rfft(responses, padded)
     return fft.irfft(spectrum, padded)[:, :length]
@@ -167,6 +172,7 @@ def _echo(sound: np.ndarray, playback: Playback) -> np.ndarray:
     start, response = playback.later
     since = (np.arange(len(sound)) - start) / (CHANGE_SECONDS * SAMPLING_RATE)
     share = np.clip(since, 0.0, 1.0).astype(np.float32)
+    # Crossfade from the first path to the second.
     return echo + share * (convolve(sound, response)[:, part] - echo)
 
 
@@ -175,7 +181,7 @@ def _power(samples: np.ndarray) -> float:
 
 
 def _gain(power: float, reference: np.ndarray, ratio_db: float) -> np.float32:
-    """Return the factor that puts `other` at `ratio_db` below `power`."""
+    """Return the factor that puts `reference` at `ratio_db` below `power`."""
     reference_power = _power(reference)
     return np.float32(
         np.sqrt(power / reference_power) * 10 ** (-ratio_db / 20) if reference_power > 0 else 0.0
@@ -365,8 +371,9 @@ def file_name(id: str, part: str) -> str:
 def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
     """Write the audio of one utterance; return its entry in `done.json`."""
     dry = load_cut_audio(utterance.source, SAMPLING_RATE).numpy()
-    heard, mixture, custom = simulate(utterance, dry, group.config, group.pool)
-    files = {"": heard[None]}
+    # [S] what the set's front end records, and the mixture's components [M, S].
+    recorded, mixture, custom = simulate(utterance, dry, group.config, group.pool)
+    files = {"": recorded[None]}
     if utterance.array:
         files["raw"] = mixture.microphones[:1]
         files["array"] = np.concatenate([mixture.microphones, mixture.playback[None]])
@@ -376,5 +383,5 @@ def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
         samples = np.clip(np.rint(channels.T * 32768), -32768, 32767).astype(np.int16)
         path = folder / file_name(utterance.id, part)
         path.write_bytes(encode_audio(samples, SAMPLING_RATE, "FLAC"))
-    channels = {part: len(own) for part, own in files.items()}
+    channels = {part: len(samples) for part, samples in files.items()}
     return {"id": utterance.id, "samples": len(dry), "channels": channels, "custom": custom}

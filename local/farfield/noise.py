@@ -226,10 +226,10 @@ def make_pools(
     tasks: list[_Task] = []
     rooms = {}
     for name in names:
-        own = {p: tuple(files[name, p]) for p in config.placements} if files else {}
+        response_files = {p: tuple(files[name, p]) for p in config.placements} if files else {}
         rooms[name] = config.train_rooms if name == "train" else config.test_rooms
-        rooms[name] = min([rooms[name], *map(len, own.values())])
-        tasks += _room_tasks(name, config, folder, rooms[name], own)
+        rooms[name] = min([rooms[name], *map(len, response_files.values())])
+        tasks += _room_tasks(name, config, folder, rooms[name], response_files)
         speech = tuple(_draw(background[name], _rng(config, name)))
         noise = tuple(recordings[name]) if recordings else ()
         tasks.append(_Task(config, name, folder / f"{name}-noise.npy", files=noise, speech=speech))
@@ -247,8 +247,8 @@ def _room_tasks(
     for placement in config.placements:
         for number in range(rooms):
             path = room_path(folder, pool, placement, number)
-            own = (files[placement][number],) if files else ()
-            tasks.append(_Task(config, pool, path, placement, number, own))
+            response_files = (files[placement][number],) if files else ()
+            tasks.append(_Task(config, pool, path, placement, number, response_files))
     return tasks
 
 
@@ -268,9 +268,9 @@ def _make(task: _Task) -> None:
     if task.placement and task.files:
         room_from_file(task.files[0]).save(task.path)
     elif task.placement:
-        arrays, one = task.config.arrays, task.config.frontend == "microphone"
-        # A single microphone is all that is heard, but for the arrays of the test sets.
-        single = one and task.pool != "test"
+        arrays = task.config.arrays
+        # The front end "microphone" needs one; test sets are also written as arrays.
+        single = task.config.frontend == "microphone" and task.pool != "test"
         geometry = "circle-1" if single else arrays[task.number % len(arrays)]
         placement = task.config.placements[task.placement]
         compute_room(placement, task.config, geometry, rng).save(task.path)
@@ -298,13 +298,13 @@ def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
 
 def _speech(task: _Task) -> list[np.ndarray]:
     """Read the speech of a task; unreadable audio is reported where it is itself an utterance."""
-    found = []
+    utterances = []
     for cut in task.speech:
         try:
-            found.append(load_cut_audio(cut, SAMPLING_RATE).numpy())
+            utterances.append(load_cut_audio(cut, SAMPLING_RATE).numpy())
         except AudioError:
             continue
-    return found or [np.zeros(SAMPLING_RATE, dtype=np.float32)]
+    return utterances or [np.zeros(SAMPLING_RATE, dtype=np.float32)]
 
 
 def _excerpt(path: Path, length: int, rng: np.random.Generator) -> np.ndarray:

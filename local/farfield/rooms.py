@@ -86,8 +86,8 @@ class Room:
     @classmethod
     def load(cls, path: Path) -> "Room":
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as found:
-            return cls(**{**found, "t60": float(found["t60"])})
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(**{**arrays, "t60": float(arrays["t60"])})
 
 
 def compute_room(
@@ -184,6 +184,7 @@ def _at_distance(
     while True:
         for _ in range(50):
             height = rng.uniform(*heights)
+            # Horizontal distance, by Pythagoras.
             level = math.sqrt(max(distance**2 - (height - device[2]) ** 2, 0.01))
             angle = rng.uniform(0, 2 * np.pi)
             floor = device[:2] + level * np.array([np.cos(angle), np.sin(angle)])
@@ -196,8 +197,9 @@ def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
     """Cut the same part from every microphone's response, fade its end: float32[M, length]."""
     part = np.zeros((len(responses), length), dtype=np.float32)
     for row, response in zip(part, responses, strict=True):
-        found = response[max(start, 0) : start + length]
-        row[max(-start, 0) :][: len(found)] = found
+        excerpt = response[max(start, 0) : start + length]
+        row[max(-start, 0) :][: len(excerpt)] = excerpt
+    # Linear over the last tenth, since a sudden end would be heard as a click.
     fade = length // 10
     part[:, -fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
     return part / np.abs(part).max()
@@ -223,17 +225,17 @@ def audio_files(folder: Path) -> list[Path]:
     Raises:
       FarfieldError: fewer than the pools need.
     """
-    found = sorted(
+    paths = sorted(
         path
         for path in Path(folder).rglob("*")
         if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
     )
-    if len(found) < len(POOL_CYCLE):
+    if len(paths) < len(POOL_CYCLE):
         raise FarfieldError(
-            f"{folder} holds {len(found)} audio files; training and test must not share any, so"
+            f"{folder} holds {len(paths)} audio files; training and test must not share any, so"
             f" at least {len(POOL_CYCLE)} are needed"
         )
-    return found
+    return paths
 
 
 def noise_files_by_pool(folder: Path) -> dict[str, list[Path]]:
@@ -260,15 +262,25 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             f" at least {len(names) * len(POOL_CYCLE)}"
         )
     pools = _assign_folders(files)
-    if min(len({path.parent for path in own}) for own in pools.values()) >= len(names):
-        parts = {pool: _split_evenly(own, len(names)) for pool, own in pools.items()}
-        return {(p, name): own[n] for p, own in parts.items() for n, name in enumerate(names)}
+    if min(len({path.parent for path in pool_files}) for pool_files in pools.values()) >= len(
+        names
+    ):
+        parts = {pool: _split_evenly(pool_files, len(names)) for pool, pool_files in pools.items()}
+        return {
+            (p, name): pool_files[n]
+            for p, pool_files in parts.items()
+            for n, name in enumerate(names)
+        }
     logger.warning(
         "%s: too few folders to assign whole ones to train, val and test, which may share rooms",
         config.responses,
     )
     placed = zip(names, _split_evenly(files, len(names)), strict=True)
-    return {(pool, name): own for name, part in placed for pool, own in _assign(part).items()}
+    return {
+        (pool, name): pool_files
+        for name, part in placed
+        for pool, pool_files in _assign(part).items()
+    }
 
 
 def clarity(response: np.ndarray) -> float:
@@ -330,10 +342,12 @@ def _assign_folders(files: Sequence[Path]) -> dict[str, list[Path]]:
     for path in files:
         folders.setdefault(path.parent, []).append(path)
     pools: dict[str, set[Path]] = {pool: set() for pool in POOL_CYCLE}
-    for own in sorted(folders.values(), key=len, reverse=True):
+    for room_files in sorted(folders.values(), key=len, reverse=True):
         pool = min(pools, key=lambda name: len(pools[name]) / POOL_CYCLE.count(name))
-        pools[pool].update(own)
-    return {pool: [path for path in files if path in own] for pool, own in pools.items()}
+        pools[pool].update(room_files)
+    return {
+        pool: [path for path in files if path in room_files] for pool, room_files in pools.items()
+    }
 
 
 def _assign(files: Sequence[Path]) -> dict[str, list[Path]]:
@@ -362,8 +376,9 @@ def isotropic(sounds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """
     samples = sounds.shape[1]
     frequencies, _, spectra = signal.stft(sounds, SAMPLING_RATE, nperseg=WINDOW)  # [M, F, T]
-    coherence = isotropic_coherence(positions, frequencies)
+    coherence = isotropic_coherence(positions, frequencies)  # [F, M, M]
+    # At 0 Hz all coherences are 1 and the matrix is singular: 1e-6 on the diagonal.
     factors = np.linalg.cholesky(coherence + 1e-6 * np.eye(len(positions)))
     mixed = factors.astype(spectra.dtype) @ spectra.transpose(1, 0, 2)  # [F, M, T]
-    found = signal.istft(mixed.transpose(1, 0, 2), SAMPLING_RATE, nperseg=WINDOW)[1]
-    return found[:, :samples].astype(np.float32)
+    noise = signal.istft(mixed.transpose(1, 0, 2), SAMPLING_RATE, nperseg=WINDOW)[1]
+    return noise[:, :samples].astype(np.float32)

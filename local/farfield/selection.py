@@ -76,9 +76,9 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
         "val": cap_hours(sources["val"], config.val_hours),
     }
     if config.shared_speakers:
-        kept = {cut.id for cut in chosen["train"]}
-        others = [cut for cut in sources["train"] if cut.id not in kept]
-        chosen[UNLABELLED] = cap_hours(others, config.unlabelled_hours)
+        labelled_ids = {cut.id for cut in chosen["train"]}
+        unlabelled = [cut for cut in sources["train"] if cut.id not in labelled_ids]
+        chosen[UNLABELLED] = cap_hours(unlabelled, config.unlabelled_hours)
     times = creation_times(chosen[UNLABELLED], DAYS, config.seed)
     utterances = [
         FarfieldUtterance(
@@ -117,7 +117,7 @@ def _sort_by_purpose(
     parts: Mapping[str, list[MonoCut]], config: FarfieldConfig, sources: dict[str, list[MonoCut]]
 ) -> list[tuple[str, str]]:
     """Sort the cuts by purpose into `sources`; return what cannot be used."""
-    left_out, seen = [], set()
+    left_out, used_ids = [], set()
     for part in sorted(parts):
         purpose = _purpose(part, config)
         for cut in parts[part]:
@@ -128,10 +128,10 @@ def _sort_by_purpose(
                 )
             elif cut.duration <= 0 or "fault" in custom:
                 left_out.append((cut.id, custom.get("fault_detail") or "no audio"))
-            elif cut.id in seen:
+            elif cut.id in used_ids:
                 left_out.append((cut.id, "another utterance has this id"))
             else:
-                seen.add(cut.id)
+                used_ids.add(cut.id)
                 sources[purpose].append(cut)
     return left_out
 
@@ -157,17 +157,17 @@ def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None
             f"the training part has {len(speakers)} speakers: too few to hold out {keys} of them;"
             f" lower these, or name other parts of the corpus with {parts}"
         )
-    sources["train"], held = hold_out(sources["train"], missing)
-    sources |= held
+    sources["train"], held_out = hold_out(sources["train"], missing)
+    sources |= held_out
 
 
 def _check_disjoint(sources: Mapping[str, list[MonoCut]]) -> None:
     speakers = {name: {speaker_of(cut) for cut in cuts} for name, cuts in sources.items()}
-    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
-        common = sorted(speakers[one] & speakers[other])
+    for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+        common = sorted(speakers[first] & speakers[second])
         if common:
             raise FarfieldError(
-                f"speaker {common[0]} would be in {one} and in {other}: name other parts with"
+                f"speaker {common[0]} would be in {first} and in {second}: name other parts with"
                 " rooms.val and rooms.test, or hold out speakers with corpus.hold_out=speakers"
             )
 
@@ -181,8 +181,8 @@ def _split_labelled(
     if not config.shared_speakers:
         count = min(count, len(speakers) - 1)
     labelled = set(speakers[:count])
-    own = [cut for cut in cuts if speaker_of(cut) in labelled]
-    return own, [cut for cut in cuts if speaker_of(cut) not in labelled]
+    labelled_cuts = [cut for cut in cuts if speaker_of(cut) in labelled]
+    return labelled_cuts, [cut for cut in cuts if speaker_of(cut) not in labelled]
 
 
 def _test_utterances(cuts: list[MonoCut], config: FarfieldConfig) -> list[FarfieldUtterance]:

@@ -170,8 +170,10 @@ def _check_settings(out: Path, settings: SyntheticConfig) -> None:
     """Write the settings to `out`, or check that a corpus there has the same."""
     path = out / "settings.json"
     inherited = {field.name for field in dataclasses.fields(CorpusConfig)}
-    made = {k: v for k, v in dataclasses.asdict(settings).items() if k not in inherited}
-    content = json.dumps(made, indent=1) + "\n"
+    synthesis_settings = {
+        k: v for k, v in dataclasses.asdict(settings).items() if k not in inherited
+    }
+    content = json.dumps(synthesis_settings, indent=1) + "\n"
     if path.exists() and path.read_text() != content:
         raise ToolkitError(
             f"{out} holds a demo corpus of other settings: delete it or choose another folder"
@@ -272,13 +274,13 @@ def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) 
     """Make babble of three training voices: float64 of unit power, different per speaker."""
     length = int(seconds * SAMPLING_RATE)
     total = np.zeros(length)
-    others = [other for other in SPEAKERS["train"] if other.id != speaker.id]
+    other_speakers = [candidate for candidate in SPEAKERS["train"] if candidate.id != speaker.id]
     rng = np.random.default_rng([settings.seed, zlib.crc32(speaker.id.encode())])
-    for index in rng.choice(len(others), 3, replace=False):
+    for index in rng.choice(len(other_speakers), 3, replace=False):
         texts = sentences("train", f"{settings.seed}/babble/{speaker.id}/{index}")
         spoken, parts = 0, []
         while spoken < length:
-            speech = espeak.speak(next(texts).lower(), others[index].voice)
+            speech = espeak.speak(next(texts).lower(), other_speakers[index].voice)
             parts.append(sound.to_corpus_rate(speech.samples))
             spoken += len(parts[-1])
         track = np.concatenate(parts)[:length]

@@ -392,8 +392,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(regular(path).read_text(encoding="utf-8-sig"), _plain_loader())
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, ArithmeticError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"not plain YAML: {what}") from error
+        problem = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"not plain YAML: {problem}") from error
 
 
 _CODES = re.compile(r" \((?:[ABC]\d{1,2}(?:, |-)?)+\)")

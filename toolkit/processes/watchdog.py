@@ -246,10 +246,10 @@ class Watchdog:
         """Stop watching and tell the others; rank 0, which may hold the store, leaves last."""
         if self._stopped.is_set():
             return
-        others = set(range(1, self._world_size)) if self._rank == 0 else set()
+        other_ranks = set(range(1, self._world_size)) if self._rank == 0 else set()
 
         def all_departed() -> bool:
-            return others <= self._departed.union(self._gone)
+            return other_ranks <= self._departed.union(self._gone)
 
         self._wait_for(lambda: all_departed() or self.failure is not None, HEARTBEAT_TIMEOUT)
         self._wait_for(all_departed, 5 * HEARTBEAT_INTERVAL)

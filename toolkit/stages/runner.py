@@ -199,9 +199,9 @@ class Runner:
 
     def _other_stages(self, number: int) -> list[StageOutputs]:
         return [
-            StageOutputs(other.number, other.title, tuple(self.planner.outputs(other.number)))
-            for other in self.stages
-            if other.number != number
+            StageOutputs(stage.number, stage.title, tuple(self.planner.outputs(stage.number)))
+            for stage in self.stages
+            if stage.number != number
         ]
 
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
@@ -300,12 +300,12 @@ class Runner:
             if not stage.is_enabled(self.options.config):
                 continue
             for name, engine in engines().items():
-                before = marker.code.versions.get(name)
-                if before and before != engine:
+                recorded = marker.code.versions.get(name)
+                if recorded and recorded != engine:
                     raise OtherCodeError(
-                        f"stage {stage.number} ({stage.title}) was run with {before} for {name},"
+                        f"stage {stage.number} ({stage.title}) was run with {recorded} for {name},"
                         f" here it is {engine}: results of both are not to be mixed. Set"
-                        f" {VARIABLES[name]}={before}, take another run directory, or mix them"
+                        f" {VARIABLES[name]}={recorded}, take another run directory, or mix them"
                         " knowingly with --accept-code-change"
                     )
 

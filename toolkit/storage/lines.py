@@ -58,8 +58,8 @@ def shown(text: str) -> str:
     place = _UNDECODED.search(text)
     start = max(0, place.start() - LONGEST_LINE // 2) if place else 0
     part = printable(text[start : start + LONGEST_LINE]).replace("\0", "\\x00")
-    before, after = "..." if start else "", "..." if len(text) > start + LONGEST_LINE else ""
-    return f"`{before}{part}{after}`"
+    prefix, suffix = "..." if start else "", "..." if len(text) > start + LONGEST_LINE else ""
+    return f"`{prefix}{part}{suffix}`"
 
 
 @dataclass

@@ -53,9 +53,9 @@ size is compared with that of the file before memory is allocated."""
 
 @contextmanager
 def reading(
-    path: Path | str, error: type[ToolkitError], advice: str, what: str = "cannot be read"
+    path: Path | str, error: type[ToolkitError], advice: str, problem: str = "cannot be read"
 ) -> Iterator[None]:
-    """Turn exceptions that damaged content causes into `<path>: <what> (<reason>); <advice>`.
+    """Turn exceptions that damaged content causes into `<path>: <problem> (<reason>); <advice>`.
 
     A `ToolkitError`, which is written for the user already, passes unchanged.
 
@@ -64,13 +64,13 @@ def reading(
         `regular`.
       error: the class to raise, usually that of the package.
       advice: what the user can do about it.
-      what: the message's verb, where it can say more than "cannot be read".
+      problem: the message's verb, where it can say more than "cannot be read".
     """
     try:
         regular(path)
         yield
     except DAMAGE_ERRORS as cause:
-        raise error(f"{path}: {what} ({reason(cause)}); {advice}") from cause
+        raise error(f"{path}: {problem} ({reason(cause)}); {advice}") from cause
 
 
 def regular(path: Path | str) -> Path:
@@ -180,8 +180,8 @@ def _describe(value: Any) -> str:
         return quoted(value)
     if isinstance(value, int) and abs(value) > sys.maxsize:
         return "a huge number"
-    plain = value is None or isinstance(value, int | float)
-    return repr(value) if plain else f"a {type(value).__name__}"
+    is_short = value is None or isinstance(value, int | float)
+    return repr(value) if is_short else f"a {type(value).__name__}"
 
 
 def read_tensors(
