@@ -6,7 +6,8 @@
 # make lint     ruff, and mypy: what is typed fits together
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
 # make test-reference    all tests, in the reference environment
-# make test-engines      those of them that k2, kaldifeat or torch's version can change, and the hybrid recipe end to end
+# make test-engines      those of them that k2, kaldifeat or torch's version can change, and the hybrid recipe end to end;
+#                        WORKERS=2 processes, as in all tests
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
 # make test-interop  the tests against other people's programs (sclite, kaldialign, ...); what cannot be installed is skipped
 # make test-cluster  the tests on Spark and S3, on Ceph too where it is installed; needs a Java 17 (docs/cluster.md)
@@ -25,7 +26,8 @@ docs := .venv-docs/bin/python
 dist := .venv-dist/bin/python
 extra = $(1) -c 'import tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(2)"], sep="\n")'
-pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+WORKERS ?= auto
+pytest = pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(filter-out %/__pycache__,$(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*))
 
 NUMBER ?= 100

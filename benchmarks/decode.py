@@ -94,7 +94,9 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
             if run
             else DecodingInputs.synthetic(folder, sizes)
         )
-        cases = [task.case(OURS.format(beam), beam, task.ours) for beam in sizes.beams]
+        cases = [
+            task.case(OURS.format(beam), beam, task.decode_with_toolkit) for beam in sizes.beams
+        ]
         cases += [task.case(BEST_PATH.format(beam), beam, task.best_path) for beam in sizes.beams]
         notes, faster = [task.description()], None
         try:
@@ -263,7 +265,7 @@ class _Task:
         return hypotheses
 
     def k2(self, beam: float) -> list[list[int]]:
-        """Decode as `ours` with k2's search."""
+        """Decode as `decode_with_toolkit` does, with k2's search."""
         with searching_with("k2"):
             return self.decode_with_toolkit(beam)
 

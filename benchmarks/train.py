@@ -103,7 +103,7 @@ class LatticeFreeSteps:
         cut = LfmmiChunkConfig(left_context=network.context, right_context=network.context)
         maker = NumeratorMaker(senones, self.denominator, tolerance=5)
         sampler = LfmmiChunkSampler(cut, 0, times, maker)
-        source = LfmmiBatches(ShardGroups(corpus, cut.window, 0), sampler, seed=0)
+        source = LfmmiBatches(ShardGroups(corpus, cut.shuffle_frames, 0), sampler, seed=0)
         outputs = {"output_dim": 2 * senones.num_pdfs}
         model = TdnnfModel(TdnnfConfig(**{**vars(network), **outputs})).train()
         objective = LfmmiLoss(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
@@ -366,7 +366,7 @@ def noise_batches(
     corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
     is_whole = isinstance(rows, WholeUtteranceConfig)
     sampler = (UtteranceSampler if is_whole else ChunkSampler)(rows, config.lookahead)
-    return CorpusBatches(ShardGroups(corpus, ChunkConfig().window, seed=0), sampler, seed=0)
+    return CorpusBatches(ShardGroups(corpus, ChunkConfig().shuffle_frames, seed=0), sampler, seed=0)
 
 
 def _endless(source: CorpusBatches) -> Iterator[Batch]:

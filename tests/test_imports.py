@@ -40,6 +40,44 @@ def imports(path: Path) -> set[str]:
     return named
 
 
+def module_names(path: Path) -> set[str]:
+    """The names that a module binds outside functions and classes."""
+    names: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            return
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return names
+
+
+def missing_names(root: Path) -> list[str]:
+    """Imports, those inside functions included, of names that their module does not have."""
+    paths = modules(root) | {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (root / "tests").rglob("*.py")
+    }
+    names = {module: module_names(path) for module, path in paths.items()}
+    return [
+        f"{importer}:{node.lineno}: {node.module} has no {alias.name}"
+        for importer, path in paths.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in names and not node.level
+        for alias in node.names
+        if alias.name != "*"
+        and f"{node.module}.{alias.name}" not in paths
+        and not {alias.name, "__getattr__"} & names[node.module]
+    ]
+
+
 def graph(root: Path) -> dict[str, set[str]]:
     """Which modules each module imports; of `a.b` and `a`, when both are modules, only `a.b`."""
     known = modules(root)
@@ -101,6 +139,20 @@ def test_packages_import_only_what_is_listed_before_them():
 
 def test_no_files_import_each_other_in_a_cycle():
     assert cycle(graph(ROOT)) == []
+
+
+def test_every_imported_name_exists():
+    """A type checker that does not know the attributes of modules passes a name that has gone."""
+    assert missing_names(ROOT) == []
+
+
+def test_an_import_of_a_name_that_has_gone_is_found(tmp_path):
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit/a.py").write_text("import os\nx, y = 1, 2\ndef f():\n    z = 3\n")
+    (tmp_path / "toolkit/b.py").write_text(
+        "from toolkit import a\ndef g():\n    from toolkit.a import f, os, x, y, z\n"
+    )
+    assert missing_names(tmp_path) == ["toolkit.b:3: toolkit.a has no z"]
 
 
 @pytest.fixture

@@ -65,6 +65,6 @@ def test_a_gpu_that_is_missing_is_told():
 def test_large_batches_divide_the_chunks_of_the_synthetic_corpus():
     chunks = train.noise_batches(SMALL).num_steps(0) * 64
     for size in train.LARGE_BATCHES:
-        cut = train.noise_batches(SMALL, train.ChunkConfig(batch=size))
+        cut = train.noise_batches(SMALL, train.ChunkConfig(chunks_per_batch=size))
         assert cut.num_steps(0) == -(-train.UTTERANCES * 13 // size)
         assert size * cut.num_steps(0) <= chunks

@@ -35,10 +35,8 @@ def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, other):
         page.write_text("<p>é</p>\n", encoding="utf-8")
         return ["a.tsv: damaged"]
 
-    pages = SimpleNamespace(write_report=write, ReportConfig=lambda *_: SimpleNamespace(name=""))
+    pages = SimpleNamespace(write_report=write, write_comparison=write)
     monkeypatch.setitem(sys.modules, "toolkit.report.run_page", pages)
-    compared = SimpleNamespace(write_comparison=write)
-    monkeypatch.setitem(sys.modules, "toolkit.report.run_page", compared)
     result = run("report", "run", *other, "--out", "-")
     assert result.exit_code == 0, result.output
     assert result.stdout == "<p>é</p>\n"

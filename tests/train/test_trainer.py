@@ -86,17 +86,17 @@ def without_times(history):
 @pytest.mark.parametrize("window", [100, 10_000])
 def test_an_interrupted_run_ends_with_the_same_bits(make_training, corpus, optimizer, window):
     config = replace(CONFIG, optimizer=optimizer, average_epochs=2)
-    model, train = make_training("whole", config=config, shuffle_frames=window)
+    model, train = make_training("whole", config=config, window=window)
     result = train()
     steps = sum(chunks_of(corpus, window).num_steps(epoch) for epoch in range(config.epochs))
     for n in (1, 2, 7, 12):
         name = f"stopped{n}"
         objective = StopAt(n, interrupt)
-        _, train = make_training(name, objective, config=config, shuffle_frames=window)
+        _, train = make_training(name, objective, config=config, window=window)
         with pytest.raises(KeyboardInterrupt):
             train()
         objective = StopAt()
-        other, train = make_training(name, objective, config=config, shuffle_frames=window)
+        other, train = make_training(name, objective, config=config, window=window)
         resumed = train()
         assert (resumed.score, resumed.selected) == (result.score, result.selected)
         assert without_times(resumed.history) == without_times(result.history)

@@ -5,9 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
-from safetensors.torch import save_file
 
 from benchmarks.synthetic import Emissions
 from tests.dummies import dummy_recording
@@ -16,6 +14,7 @@ from toolkit.corpus.findings import Exclusion, write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.config import WordsConfig
 from toolkit.decode.ctc.search import WordsDecoder
+from toolkit.features.shards import field_file, shard_writer
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters
@@ -32,12 +31,11 @@ def run(tmp_path):
     units.save(tmp_path / "units")
     folder = tmp_path / "posteriors" / "dev"
     folder.mkdir(parents=True)
-    rows = {
-        name: torch.from_numpy(Emissions().draw(units.encode(text), units.size, units.blank, rng))
-        for name, text in TEXTS.items()
-    }
-    save_file(rows, folder / "posteriors.000000.safetensors")
-    (folder / "posteriors.json").write_text(json.dumps(dict.fromkeys(TEXTS, 0)))
+    with shard_writer(folder / field_file("posteriors", 0)) as writer:
+        for name, text in TEXTS.items():
+            emissions = Emissions().draw(units.encode(text), units.size, units.blank, rng)
+            writer.add_array(name, emissions)
+    (folder / "posteriors.json").write_text(json.dumps({"utterances": len(TEXTS)}))
     cuts = [make_cut(name, dummy_recording(0), text, "anna") for name, text in TEXTS.items()]
     write_cuts(cuts, tmp_path / "data" / "dev.jsonl")
     sentences = [text.split() for text in TEXTS.values()]

@@ -286,6 +286,7 @@ def from_plain(kind: type[T], data: Any) -> T:
         try:
             values[name] = convert(value, hints[name], Path())
         except WrongTypeError as error:
+            check_value(name, value, hints[name])  # names the choices where the type is right
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
         check_value(name, values[name], hints[name])
         check_size(name, values[name])

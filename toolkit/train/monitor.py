@@ -178,7 +178,7 @@ def log_epoch(epochs: int, record: dict[str, float]) -> None:
     if waited > MAX_DATA_WAIT and waited * record["seconds"] >= NOTICEABLE:
         logger.warning(
             "%.0f %% of epoch %d was spent waiting for data: use more readers (for CTC, `toolkit "
-            "bench readers` finds how many) or a faster disk",
+            "tta readers` finds how many) or a faster disk",
             100 * waited,
             record["epoch"],
         )
