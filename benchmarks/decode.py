@@ -130,6 +130,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
         + ".",
         "torchaudio's lexicon decoder is for characters with a blank (CTC), not senones: no row.",
     ]
+    # (real-time factor, WER): speeds are compared where the error rates are equal.
     points = {row.name: (1 / row.rate, errors[row.name]) for row in table.rows}
     for figure, toolkit_name, peer_name in (
         (LARGEST, BEST_PATH, FASTER_DECODER),

@@ -83,6 +83,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
             task.case(POSTERIORS, task.posteriors),
         ]
         notes = []
+        # k2 is optional; its row has the same lattices in the same batches.
         try:
             from toolkit.fsa.k2_engine import total_scores_and_posteriors
 

@@ -260,9 +260,11 @@ def _task(
     for graph in graphs:
         fst = graph.fst
         table = np.stack([fst.source, fst.target, fst.labels], axis=1)
+        # Arcs that read a frame: label -> pdf + 1; 0 stays epsilon.
         reads = table[:, 2] > 0
         table[reads, 2] = graph.pdfs.numpy()[table[reads, 2] - 1] + 1
         arcs.append(table)
+    # npz has no ragged arrays: concatenated, with the inner bounds for `np.split`.
     return {
         "sizes": np.bincount(gmm.owner.numpy()),
         "weights": gmm.weights.numpy(),
@@ -326,6 +328,7 @@ class CtcDecoderProcess(PeerProcess):
                 f"{name}: not installed. In an environment of its own pip install {packages}, then"
                 f" set {CTC_DECODERS_VARIABLE} to that environment's Python"
             ) from error
+        # pyctcdecode takes a character per unit; a unit of several characters gets a letter.
         letters = [chr(_FIRST_LETTER + n) for n in range(units.size)]
         spellings = [units.encode(word) for word in dictionary.words]
         if name == PYCTCDECODE:
@@ -405,6 +408,7 @@ class FlashlightDecoder:
                 f"flashlight: no decoder in torchaudio here ({error}); the reference environment"
                 " (Python 3.10) has it"
             ) from error
+        # Numbers as tokens: units may contain white space, which separates tokens in the lexicon.
         tokens = [str(i) for i in range(units.size)]
         tokens[units.symbols.index(" ")] = _SPACE
         lexicon = folder / "lexicon.txt"
@@ -420,7 +424,7 @@ class FlashlightDecoder:
             beam_threshold=margin,
             lm_weight=lm_weight * math.log(10.0),  # its logarithms are to base 10
             word_score=word_bonus,
-            log_add=True,
+            log_add=True,  # sum over the alignments of a text, not their maximum
             blank_token=tokens[units.blank],
             sil_token=_SPACE,
         )

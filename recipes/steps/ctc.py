@@ -346,8 +346,15 @@ def sweep_widths(run: Run) -> dict[str, float]:
     )
     decoder, _ = tuned_search(run, run.config.decode.words.width)
     data = split_data(run, split, run.need(f"posteriors/{split}"))
-    given = decoder, data.posteriors, data.references, run.config.sweep, run.jobs
-    rows = stored_sweep(*given, split, run.make("sweep.json"))
+    rows = stored_sweep(
+        decoder,
+        data.posteriors,
+        data.references,
+        run.config.sweep,
+        run.jobs,
+        split,
+        run.make("sweep.json"),
+    )
     return {f"wer {split} {row.width}": round(row.wer, 2) for row in rows}
 
 

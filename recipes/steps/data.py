@@ -139,10 +139,10 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
                 "%s: %d recordings without a named speaker are of %d speakers",
                 *(split, *name_speakers(utterances, run.jobs, read_features)),
             )
-    for split, found in parts.items():
-        write_cuts(found, path_below(data, f"{split}.jsonl"))
+    for split, split_cuts in parts.items():
+        write_cuts(split_cuts, path_below(data, f"{split}.jsonl"))
     Splits.of(parts, corpus).save(data / "splits.json")
-    return {split: len(found) for split, found in parts.items()}
+    return {split: len(split_cuts) for split, split_cuts in parts.items()}
 
 
 def splits(run: Run) -> Splits:

@@ -30,7 +30,9 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
     show_default=True,
     help="Maximum size of the page in MB; utterances that do not fit get no audio player.",
 )
-def report(run: Path, second: Path | None, out: Path | None, utterances: int, max_mb: float) -> None:
+def report(
+    run: Path, second: Path | None, out: Path | None, utterances: int, max_mb: float
+) -> None:
     """Write an HTML report of a run, or of what differs between two.
 
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
