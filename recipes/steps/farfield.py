@@ -421,21 +421,23 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
         that the settings do not ask for, whose markers may be of earlier settings. Parts that the
         paper reports have the names of `SUBSYSTEMS`.
     """
-    spent = {part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()}
+    seconds_by_part = {
+        part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()
+    }
     published = {part: t.seconds for s in SUBSYSTEMS for part, t in s.parts.items()}
-    record = {"seconds": spent, "published_seconds": published}
+    record = {"seconds": seconds_by_part, "published_seconds": published}
     write_atomically(run.make("breakdown.json"), json.dumps(record, indent=1) + "\n")
-    colours = {part: number for number, part in enumerate(spent)}
-    texts = {part: duration(seconds) for part, seconds in spent.items()}
+    colours = {part: number for number, part in enumerate(seconds_by_part)}
+    texts = {part: duration(seconds) for part, seconds in seconds_by_part.items()}
     of_paper = {part: time.seconds for part, time in STUDENT.parts.items()}
     paper_texts = {part: time.text for part, time in STUDENT.parts.items()}
-    total = duration(sum(spent.values()))
-    run_bar = _bar(f"This run, all parts: {total}", spent, texts, colours)
+    total = duration(sum(seconds_by_part.values()))
+    run_bar = _bar(f"This run, all parts: {total}", seconds_by_part, texts, colours)
     title = f"The paper, a million hours, the student: {STUDENT.total}"
     paper_bar = _bar(title, of_paper, paper_texts, colours)
     page = Page("Processing time", "Wall time of the parts of the processing.")
     box = macros("parts.html").boxed([run_bar, paper_bar])
-    page.add(Section("parts", "Parts", parts=[box, _table(spent).html()]))
+    page.add(Section("parts", "Parts", parts=[box, _table(seconds_by_part).html()]))
     write_atomically(run.make("breakdown.html"), page.html())
 
 
