@@ -209,6 +209,7 @@ def simulate(
     placement = config.placements[name]
     room = pool.room(name, int(rng.integers(pool.rooms)))
     talker = int(rng.integers(len(room.talkers)))
+    # All microphones, or only the first where nothing else is written.
     used = slice(None if utterance.array or config.frontend == "device" else 1)
     lead = round(LEAD_SECONDS * SAMPLING_RATE)
     noise = _noise(pool.noise, room, used, lead + len(dry), rng.uniform(*DIFFUSE_SHARE), rng)
@@ -227,6 +228,7 @@ def simulate(
     )
     if utterance.array:
         custom |= _measures(mixture, output, positions, lead, config)
+    # The lead was for the front end to adapt; the utterance begins after it.
     samples = output.samples[lead:]
     peak = max(float(np.abs(samples).max()), 1e-9)
     return samples * np.float32(min(1.0, HIGHEST / peak)), utterance_mixture, custom

@@ -55,6 +55,7 @@ def hum(rng: Rng, length: int) -> np.ndarray:
     """Mains hum: harmonics of 50 or 60 Hz, and some noise."""
     time = np.arange(length) / SAMPLING_RATE
     mains = rng.choice((50.0, 60.0))
+    # 24 harmonics up to 1.2 or 1.44 kHz, falling by about 4 dB per octave.
     tones = sum(
         rng.uniform(0.3, 1.0) / k**0.7 * np.sin(2 * np.pi * (mains * k * time + rng.random()))
         for k in range(1, 25)
@@ -65,6 +66,7 @@ def hum(rng: Rng, length: int) -> np.ndarray:
 def appliance(rng: Rng, length: int) -> np.ndarray:
     """A motor of varying speed with a fan: harmonics over broadband, pulsating noise."""
     time = np.arange(length) / SAMPLING_RATE
+    # Phase of the motor: the integral of a speed that varies by 1 %.
     wander = np.cumsum(1 + 0.01 * np.sin(2 * np.pi * rng.uniform(0.1, 0.5) * time)) / SAMPLING_RATE
     pitch = rng.uniform(80.0, 240.0)
     tones = sum(
@@ -81,6 +83,7 @@ def clatter(rng: Rng, length: int) -> np.ndarray:
     """Dishes: knocks that ring for some hundredths of a second, over faint steady noise."""
     noise = np.zeros(length + SAMPLING_RATE)
     time = np.arange(SAMPLING_RATE // 4) / SAMPLING_RATE
+    # A Poisson process of 5 knocks per second, each of 4 decaying partials.
     for start in rng.integers(0, length, rng.poisson(5.0 * length / SAMPLING_RATE)):
         knock = sum(
             np.sin(2 * np.pi * rng.uniform(800.0, 6000.0) * time)
@@ -111,6 +114,7 @@ def music(rng: Rng, length: int) -> np.ndarray:
     track = np.zeros(length + 4 * beat)
     notes: dict[int, np.ndarray] = {}
     fading = np.exp(-np.arange(beat // 4) / (0.02 * SAMPLING_RATE))
+    # Tonic, subdominant, dominant and submediant, in semitones above the key.
     chords = [(0, 4 - minor, 7), (5, 9 - minor, 12), (7, 11, 14), (-3 - minor, 0, 4 - minor)]
     for number, start in enumerate(range(0, length, beat)):
         chord = chords[number // 4 % 4]

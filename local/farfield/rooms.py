@@ -115,6 +115,7 @@ def compute_room(
     noise = _at_distance(device, placement.noise_metres, size, (0.3, 1.5), rng)
     loudspeaker = device - (0, 0, LOUDSPEAKER_METRES)
     absorption = wall_absorption(size, t60)
+    # Each reflection loses -10 log10(1 - absorption) dB; 45 bounds memory in hard-walled rooms.
     order = math.ceil(FADED_DB / (-10 * math.log10(1 - absorption)))
     room = pra.ShoeBox(
         size, SAMPLING_RATE, materials=pra.Material(absorption), max_order=min(order, 45)
@@ -124,8 +125,9 @@ def compute_room(
     room.add_microphone_array(microphones.T)
     room.compute_rir()
     offset = pra.constants.get("frac_delay_length") // 2  # delay of all its responses
-    length = int(0.75 * t60 * SAMPLING_RATE)
+    length = int(0.75 * t60 * SAMPLING_RATE)  # a decay of 45 dB
     speed = pra.constants.get("c")
+    # Talkers' responses start at their direct sound; those of noise and loudspeaker at time 0.
     delays = [np.linalg.norm(talker - microphones[0]) / speed for talker in talkers] + [0.0, 0.0]
     starts = [offset + int(delay * SAMPLING_RATE) for delay in delays]
     responses = [
@@ -139,6 +141,7 @@ def compute_room(
 
 def wall_absorption(size: np.ndarray, t60: float) -> float:
     """Return the absorption coefficient of the walls, by Sabine's formula, from 0.02 to 0.95."""
+    # T60 = 0.161 V / (S a), with V in m^3, S in m^2: a = 0.161 V / (S T60).
     length, width, height = size
     surface = 2 * (length * width + length * height + width * height)
     return float(np.clip(0.161 * length * width * height / (surface * t60), 0.02, 0.95))
@@ -166,7 +169,7 @@ def device_position(spot: str, size: np.ndarray, rng: np.random.Generator) -> np
 def circle(geometry: str, radius: float) -> np.ndarray:
     """Return the positions of microphones around a device's middle: metres, float64[M, 3]."""
     count = int(geometry.rpartition("-")[2])
-    around = count - (geometry == "circle-7")
+    around = count - (geometry == "circle-7")  # its seventh microphone is in the middle
     angles = 2 * np.pi * np.arange(around) / around
     ring = radius * np.stack([np.cos(angles), np.sin(angles), np.zeros(around)], axis=1)
     return np.concatenate([ring, np.zeros((count - around, 3))])
@@ -261,6 +264,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             f"{config.responses} holds {len(files)} impulse responses; {len(names)} placements need"
             f" at least {len(names) * len(POOL_CYCLE)}"
         )
+    # `files` are sorted by clarity, so that each pool's are, and even parts go to placements.
     pools = _assign_folders(files)
     if min(len({path.parent for path in pool_files}) for pool_files in pools.values()) >= len(
         names
@@ -299,6 +303,7 @@ def room_from_file(path: Path) -> Room:
     """
     response = _response(path)
     first = int(np.abs(response[0]).argmax())
+    # Shift the direct sound, the largest sample of the first microphone, to sample LEAD.
     talker = np.zeros((len(response), LEAD + int(MAX_SECONDS * SAMPLING_RATE)), dtype=np.float32)
     part = response[:, max(first - LEAD, 0) : first - LEAD + talker.shape[1]]
     start = max(LEAD - first, 0)
@@ -306,6 +311,8 @@ def room_from_file(path: Path) -> Room:
     talker /= np.abs(talker).max()
     late = talker.copy()
     late[:, : LEAD + int(DIRECT_SECONDS * SAMPLING_RATE)] = 0.0
+    # A file has one source. Noise comes from everywhere: its response lacks the direct sound. The
+    # loudspeaker is close: direct sound of 1, reverberation 20 dB lower than the talker's.
     echo = 0.1 * late
     echo[:, LEAD] += 1.0
     noise = late if np.any(late) else talker

@@ -96,6 +96,7 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
             " lets labelled and unlabelled speech be of the same ones)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
+    # Babble and playback never have the voices of the set that they disturb, but for train's.
     background = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
     return Selection(utterances, background, left_out)
 
@@ -108,6 +109,7 @@ def creation_times(cuts: list[MonoCut], days: int, seed: int) -> dict[str, float
     times = {}
     for ids in speakers.values():
         for number, id in enumerate(sorted(ids)):
+            # Uniform in [0, 1), from the id alone: independent of the other utterances.
             part = int.from_bytes(_digest(f"{seed} {id}")[:4], "big") / 2**32
             times[id] = round(FIRST_DAY + (number + part) / len(ids) * days * DAY, 3)
     return times
@@ -176,6 +178,7 @@ def _split_labelled(
     cuts: list[MonoCut], config: FarfieldConfig
 ) -> tuple[list[MonoCut], list[MonoCut]]:
     """Divide training speech by speaker into labelled and unlabelled."""
+    # In the order of their digests: a random draw that other speakers do not change.
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
     count = max(1, round(config.labelled_speakers * len(speakers)))
     if not config.shared_speakers:

@@ -159,8 +159,10 @@ def _onset(word: Event, first: Event, preceding: Event | None) -> tuple[int, int
     """Return the samples where a word begins and where the sound before it ends."""
     if preceding is None:
         return first.sample, first.sample
+    # A consonant begins with its closure, which espeak-ng's word event marks.
     if first.kind != "V":
         return word.sample, word.sample
+    # From a sonorant into a vowel there is no silence: the boundary lies within the glide.
     if preceding.kind in _SONORANTS:
         shared = preceding.sample + round(SONORANT_SHARE * (first.sample - preceding.sample))
         return shared, shared
@@ -171,6 +173,7 @@ def _inner_starts(group: _Group, phonemes_of: Callable[[str], list[str]]) -> lis
     """Find the starts of the later words of a group, by aligning it to the words spoken alone."""
     if len(group.words) == 1:
         return []
+    # Phoneme kinds of each word spoken alone, and for each such phoneme the index of its word.
     alone = [[Event(0, phoneme=p).kind for p in phonemes_of(word)] for word in group.words]
     owners = iter([number for number, kinds in enumerate(alone) for _ in kinds])
     sounds = iter(zip(group.sounds, [None, *group.sounds], strict=False))
@@ -180,6 +183,7 @@ def _inner_starts(group: _Group, phonemes_of: Callable[[str], list[str]]) -> lis
     ):
         number = next(owners) if expected is not None else None
         sound, preceding = next(sounds) if spoken is not None else (None, None)
+        # The first aligned sound of a word is its start.
         if number is not None and sound is not None:
             starts.setdefault(number, _onset(sound, sound, preceding)[0])
     for number, word in enumerate(group.words[1:], start=1):

@@ -114,6 +114,7 @@ class RunDirectory:
             except Timeout:
                 if _is_alive(self._read_lock_holder().get("pid")):
                     raise
+                # The holder is gone, but a child that it has forked still has the file open.
                 return lock.acquire(timeout=ORPHAN_TIMEOUT)
         except Timeout as error:
             raise LockedError(f"{self._locked_by()}. {LOCKED_ADVICE}") from error
@@ -121,6 +122,7 @@ class RunDirectory:
             if error.errno not in LOCKS_UNSUPPORTED:
                 raise
             reason = error.strerror
+        # Without file locks (some network file systems) a marker file stands for the lock.
         click.echo(f"warning: {self._lock_file} cannot be locked ({reason})", err=True)
         marker = self.stages / ".lock.held"
         try:

@@ -125,6 +125,7 @@ class Planner:
         percent = None
         if provenance and progress and progress.total:
             percent = int(100 * min(progress.done / progress.total, 1))
+        # Interrupted between the end of the stage and the renaming of its outputs.
         if directory.publishing(stage).exists():
             return State("partial", "the next run puts its finished outputs in place", None, 100)
         try:
@@ -134,12 +135,14 @@ class Planner:
             marker, reasons = None, [str(error)]
         if marker and not reasons:
             return State("done", marker=marker)
+        # The stage's number now belongs to another stage of the recipe.
         if marker and self._number(marker) != stage:
             marker = None
         why = join_reasons(reasons)
         if directory.failure(stage).exists():
             first = _first_line(directory.failure(stage))
             return State("failed", first, marker, percent)
+        # An interrupted attempt resumes only with the parameters and inputs that it had.
         if provenance:
             changes = join_reasons(self.changes(provenance))
             why = f"will start over, {changes}" if changes else why
@@ -257,6 +260,7 @@ class Planner:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
             elif same_setting(key, old[key], new[key], provenance.inputs):
                 continue
+            # In Python True == 1: a change between bool and number counts too.
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 old_text, new_text = _show(old[key]), _show(new[key])
                 yield (
@@ -279,6 +283,7 @@ def plan(stages: Sequence[tuple[Stage, State]], forced: Collection[int]) -> list
             planned.append(PlannedStage(stage, "run", state, "forced"))
         elif not state.done:
             planned.append(PlannedStage(stage, "run", state, _why(state)))
+        # Whether its inputs change is known only once their stages have run.
         elif sources := sorted(_makers(state.marker, stages) & changing):
             why = f"if stage {', '.join(map(str, sources))} changes its outputs"
             planned.append(PlannedStage(stage, "may run", state, why))

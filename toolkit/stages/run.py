@@ -228,6 +228,7 @@ class Run:
             return None
         if marker is None or name not in marker.outputs:
             return None
+        # Parts of an output are reused only if all attempts that made it had the present code.
         made_by, attempts = marker.provenance.attempts, self.provenance.attempts
         if not attempts or any(attempt.code.changes(attempts[-1].code) for attempt in made_by):
             return None
