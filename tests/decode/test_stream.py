@@ -58,7 +58,7 @@ def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
     with torch.no_grad():
         recogniser.model.model.output.bias[0] = math.inf
     stream = recogniser.stream()
-    with pytest.raises(ToolkitError, match="outputs are no numbers"):
+    with pytest.raises(ToolkitError, match="outputs are not finite"):
         stream.push(babble(1, 2.0))
 
 

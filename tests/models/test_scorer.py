@@ -71,5 +71,5 @@ def test_outputs_that_are_no_numbers_are_refused(scorer):
     x = scorer.store.load("u").clone()
     x[3, 1] = torch.nan
     scorer.store.load = lambda u: x
-    with pytest.raises(ModelError, match="outputs are no numbers"):
+    with pytest.raises(ModelError, match="outputs are not finite"):
         scorer.log_likelihoods("u")

@@ -130,6 +130,10 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
     """
     if isinstance(value, float) and math.isnan(value):
         raise ValueError(f"{name} is nan, must be a number")
+    _refuse_problem(name, value, annotation)
+
+
+def _refuse_problem(name: str, value: Any, annotation: Any) -> None:
     problem = _problem(value, annotation)
     if problem is not None:
         raise ValueError(f"{name} {problem}")
@@ -288,9 +292,10 @@ def from_plain(kind: type[T], data: Any) -> T:
         try:
             values[name] = convert(value, hints[name], Path())
         except WrongTypeError as error:
-            check_value(name, value, hints[name])  # names the choices where the type is right
+            _refuse_problem(name, value, hints[name])  # names the choices, if the type is right
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
-        check_value(name, values[name], hints[name])
+        # NaN is for the class to refuse: records of a training may hold it, settings may not.
+        _refuse_problem(name, values[name], hints[name])
         check_size(name, values[name])
     try:
         return kind(**values)
