@@ -98,14 +98,14 @@ SUMS, KALDI_SUMS = "statistics of EM", f"{PEER}, statistics of EM"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the task and the comparison."""
 
     utterances: int = 60
     seconds: float = 10.0
-    """Of each utterance, slightly more."""
+    """Minimum duration of an utterance."""
     repeats: int = 5
     long_seconds: float = 3600.0
-    """Of the recording that is aligned in windows."""
+    """Duration of the recording that is aligned in windows."""
 
 
 SMOKE = {"sizes": Sizes(utterances=3, seconds=3.0, repeats=1, long_seconds=90.0)}

@@ -20,11 +20,11 @@ KALDIFEAT = "kaldifeat, samples to features"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the task and the comparison."""
 
     files: int = 20
     seconds: float = 10.0
-    """Of each file."""
+    """Duration of each file."""
     repeats: int = 9
 
 

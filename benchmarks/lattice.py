@@ -51,13 +51,13 @@ SIZE = "MB per hour of speech"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the task and the comparison."""
 
     utterances: int = 40
     seconds: float = 10.0
-    """Of each utterance, slightly more."""
+    """Minimum duration of an utterance."""
     words: int = 2000
-    """Of the language."""
+    """Vocabulary of the synthetic language."""
     repeats: int = 3
 
 

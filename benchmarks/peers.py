@@ -108,7 +108,7 @@ KALDI_DECODER_VARIABLE = "KALDI_DECODER_PYTHON"
 KALDI_DECODER_TIMEOUT = 300.0
 
 KALDI_DECODER_CHECK = "import kaldi_decoder, kaldifst"
-"""What the other interpreter must be able to do."""
+"""Code that must run in the other interpreter."""
 
 
 class FasterDecoder(PeerProcess):
@@ -184,7 +184,7 @@ for pinned in {pinned!r}:
     if version(name) != required:
         raise SystemExit(name + " " + version(name) + " is installed")
 """
-"""What the other interpreter must be able to do."""
+"""Code that must run in the other interpreter."""
 
 
 class KaldiHmmGmm(PeerProcess):
@@ -287,7 +287,7 @@ _NEEDED = {
     FLASHLIGHT_TEXT: ("from flashlight.lib.text.decoder.kenlm import KenLM", "flashlight-text"),
     PYCTCDECODE: ("import pyctcdecode, kenlm", "pyctcdecode kenlm"),
 }
-"""What is imported to see whether a decoder is there, and what is installed for it."""
+"""By decoder: imports that show whether it is installed, and the packages to install."""
 _FIRST_LETTER = 0x100
 """Symbols become one letter each for pyctcdecode, from this code point on."""
 

@@ -37,7 +37,7 @@ from toolkit.train.batches import ChunkSampler
 from toolkit.train.config import ChunkConfig
 
 SENONES, KEPT, DIMENSION = 3183, 20, 64
-"""Of a teacher as large as the paper's (C3, C11), and of its features (C5)."""
+"""Outputs and stored logits of a teacher as in the paper (C3, C11); size of its features (C5)."""
 UTTERANCE_FRAMES, SPEAKER_UTTERANCES = 500, 20
 BANDWIDTH = 50e6
 """Bytes per second of a call, as from S3 (C24)."""

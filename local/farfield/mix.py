@@ -67,7 +67,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Playback:
-    """What the device plays, and how it comes back; M microphones, S samples."""
+    """Sound that the device plays, and its echo path; M microphones, S samples."""
 
     samples: np.ndarray
     """float32[S], any level."""
@@ -267,7 +267,7 @@ def _playback(
     config: FarfieldConfig,
     rng: np.random.Generator,
 ) -> Playback | None:
-    """What the device plays, if anything, and whether the path of its echo changes."""
+    """Draw the device's playback and its echo path, which may change; None: it plays nothing."""
     sound = _excerpt(sounds[int(rng.integers(len(sounds)))], samples, rng)
     changed = reflection(room.echo[used], rng)
     plays, changes = rng.random() < placement.playback_share, rng.random() < PATH_CHANGES
@@ -324,7 +324,7 @@ def _excerpt(sound: np.ndarray, length: int, rng: np.random.Generator) -> np.nda
 
 @dataclass(frozen=True)
 class Group:
-    """Utterances of one set that are made in one task, and kept or made again as a whole."""
+    """Utterances of one set that one task simulates; a group is complete or made again."""
 
     folder: Path
     """Folder of their audio."""

@@ -251,7 +251,7 @@ def import_features(
         frames = count_frames(table, allow_pipes, map_paths)
         utterances = cuts_without_audio(frames, speakers, texts, frame_shift)
         for name, column in (("text", texts), ("utt2spk", speakers)):
-            _note_others(data / name, column, frames)
+            _note_unmatched_ids(data / name, column, frames)
     else:
         raise click.UsageError("give either --data or --cuts")
     done = read(
@@ -274,8 +274,8 @@ def import_features(
         )
 
 
-def _note_others(path: Path, named: Mapping[str, str], frames: Mapping[str, int]) -> None:
-    """Tell of lines of utterances without features, and of features without a line."""
+def _note_unmatched_ids(path: Path, named: Mapping[str, str], frames: Mapping[str, int]) -> None:
+    """Print how many lines have no features, and how many features have no line."""
     if lost := [id for id in named if id not in frames]:
         click.echo(f"Note: {len(lost)} ids of {path} have no features, first {lost[0]}.", err=True)
     if bare := [id for id in frames if id not in named]:

@@ -411,13 +411,13 @@ class Setting:
     key: str
     """Dotted, as `--set` takes it."""
     value: Any
-    """As plain data, like `default`."""
+    """The value as plain data, like `default`."""
     default: Any
     """The value that its class gives it."""
     expects: str
     """The type in words."""
     text: str
-    """What it is; empty where the class does not say."""
+    """Description; empty if the field has no docstring."""
 
 
 def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:

@@ -1,4 +1,4 @@
-"""Which torch device to compute on, how to compute there, and with how many threads.
+"""Choice of torch's device, precision and number of threads.
 
 torch is imported when a function needs it, since command lines check `--device` without it.
 """

@@ -566,11 +566,11 @@ class TunedBatches:
     rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rates tried for the baseline."""
     epochs: int = 16
-    """As in the paper (B4)."""
+    """Number of epochs, as in the paper (B4)."""
     warm_epochs: int = 10
     """Epochs over which the rate rises; then it falls by the square root of 2 per epoch."""
     methods: tuple[str, ...] = ("ssgd", "adpsgd", "adpsgd shuffled", "adpsgd delayed")
-    """With momentum, SCPSGD's averaged step is that of S-SGD."""
+    """Methods to compare. SCPSGD is left out: with momentum its averaged step is that of S-SGD."""
     shares: tuple[float, ...] = (1.0,)
     """Measured variation of step times, which makes models stale."""
 

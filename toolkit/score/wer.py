@@ -249,7 +249,7 @@ class Score:
 
     @property
     def method(self) -> str:
-        """How texts were normalised and aligned, as a line to print below the summary."""
+        """Normaliser and alignment weights, as a line to print below the summary."""
         return f"Normaliser: {self.normaliser}; alignment weights: {self.weights}"
 
     def remarks(self) -> list[str]:

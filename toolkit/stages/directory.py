@@ -24,7 +24,7 @@ from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""How network file systems without locks answer."""
+"""Error numbers of network file systems without locks."""
 LOCKED_ADVICE = "Wait for it or stop it, or choose another directory with --exp DIR."
 ORPHAN_TIMEOUT = 10.0
 """Seconds for which child processes of a killed run may hold its lock."""

@@ -31,10 +31,10 @@ class Row:
     kind: str
     """The state in a word: `stale`."""
     reason: str
-    """What follows the kind: `: lm.text has changed`."""
+    """The text after the kind: `: lm.text has changed`."""
     time: str
     code: str
-    """How the code that made the outputs differs from the present code."""
+    """Difference between the present code and the code that made the outputs."""
     result: str
 
 

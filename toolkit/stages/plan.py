@@ -54,7 +54,7 @@ class State:
     why: str = ""
     marker: Marker | None = None
     percent: int | None = None
-    """How far the partial outputs are."""
+    """Progress of the partial outputs."""
 
     @property
     def done(self) -> bool:
@@ -68,7 +68,7 @@ class State:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """What a run would do with one stage: `run`, `skip`, or `may run` if an input changes."""
+    """A stage and its action in a run: `run`, `skip`, or `may run` if an input changes."""
 
     stage: Stage
     action: str

@@ -22,7 +22,7 @@ INTERRUPTED, TERMINATED = 130, 143
 GRACE = 3.0
 """Seconds that child processes have to end by themselves."""
 cleanups: list[Callable[[], object]] = []
-"""What is called before the process exits on a signal, such as to release a lock."""
+"""Functions to call before the process exits on a signal, such as to release a lock."""
 _stage: int | None = None
 
 

@@ -204,7 +204,7 @@ class TextLines:
     listed: list[str] = field(default_factory=list)
     """The first faulty lines: `file:number: line`."""
     counts: dict[Path, LineCounts] = field(default_factory=dict)
-    """By file."""
+    """Line counts by file."""
 
     def read(self, path: Path) -> Iterator[tuple[int, str]]:
         """Yield the lines of a file that are not faulty, with their numbers.

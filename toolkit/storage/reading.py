@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NATURAL = "a whole number from 0 on"
 """A schema for `validated`: an integer from 0 to 2^63 - 1."""
 SHELLS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-"""What the shell opens for a command: `<(zcat a.gz)`, `< file`."""
+"""Paths of files that the shell opens for a command: `<(zcat a.gz)`, `< file`."""
 FLOATS = ("F16", "BF16", "F32", "F64")
 """The floating-point types that the safetensors format stores."""
 LONGEST_REASON, LONGEST_QUOTE = 200, 80  # characters
@@ -47,8 +47,8 @@ DAMAGE_ERRORS = (
     *(SafetensorError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     struct.error,
 )
-"""What parsers and arithmetic raise on damaged content. Not MemoryError, which must not happen: a
-size is compared with that of the file before memory is allocated."""
+"""Exceptions that parsers and arithmetic raise on damaged content. Not MemoryError: readers compare
+a size with that of the file before they allocate memory."""
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class NetworkCards:
         """Bytes sent from one host to another."""
 
     def copy(self, now: float, worker: int, seconds: float) -> float:
-        """Let the host of a worker copy and average for some seconds; return the end."""
+        """Occupy the processors of a worker's host for some seconds; return the end time."""
         key = self._network.host(worker), "memory"
         self._free[key] = max(now, self._free.get(key, 0.0)) + seconds
         return self._free[key]
