@@ -13,7 +13,7 @@ from toolkit.align.times import TimedToken
 from toolkit.errors import ToolkitError
 from toolkit.features.augment import original_and_speed
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre
-from toolkit.features.shards import FeatureStore, ShardStore, shard_writer
+from toolkit.features.shards import FeatureStore, ShardStore, field_file, shard_writer
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology, phone_contexts
 from toolkit.storage.files import write_atomically
@@ -59,6 +59,11 @@ class AlignmentStore(ShardStore[Tensor]):
         return len(self.load(utterance))
 
     def _path(self, utterance: str) -> Path:
+        if not any(self._folder.glob(field_file("ali", None))):
+            raise MissingAlignmentError(
+                f"{self._folder} has no ali.*.tar; align again "
+                "(ali.*.safetensors of earlier versions are not read)"
+            )
         if utterance not in self:
             raise MissingAlignmentError(
                 f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
