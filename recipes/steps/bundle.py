@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 class _Candidate:
     system: DecodedSystem
     rows: tuple[Result, ...]
-    """Of all splits, with one language model."""
+    """Results of all splits with one language model."""
     rescored: bool
     decode: str
     """The folder of its decode, below the run directory."""
@@ -84,7 +84,7 @@ class _Candidate:
     last: bool
     """Whether it is the last pass in that folder."""
     errors: int
-    """On the splits of tuning, with speakers known."""
+    """Errors on the splits of tuning, with known speakers."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Measured:
 
     candidate: _Candidate
     scores: dict[str, Score]
-    """By split."""
+    """Scores by split."""
     tuned_on: tuple[str, ...]
 
     @cached_property

@@ -38,7 +38,14 @@ def test_shards_and_their_outcomes_round_trip(tmp_path):
     assert found[2].reason == OUTCOMES[2].reason
 
 
+def test_a_folder_without_alignments_says_so(tmp_path):
+    (tmp_path / "ali.000000.safetensors").touch()
+    with pytest.raises(MissingAlignmentError, match=r"has no ali\.\*\.tar; align again"):
+        AlignmentStore(tmp_path).load("c")
+
+
 def test_a_missing_alignment_names_utterance_and_table(tmp_path):
+    write_shard(tmp_path / "ali.000000.tar", {"a": torch.tensor([1])}, [])
     with pytest.raises(MissingAlignmentError, match=r"c has no alignment in .* table\.tsv"):
         AlignmentStore(tmp_path).load("c")
     with pytest.raises(MissingAlignmentError, match=r"c has no alignment in .* table\.tsv"):

@@ -369,6 +369,6 @@ def test_asynchronous_sgd_in_turns_is_synchronous():
 def test_configuration_is_checked():
     with pytest.raises(ValueError, match="pattern"):
         AdpsgdConfig(pattern="star")
-    with pytest.raises(ValueError, match="parts"):
+    with pytest.raises(ValueError, match="gradients_per_update"):
         AsgdConfig(gradients_per_update=-1)
     assert replace(FIXED, timeout=3.0).adpsgd.pattern == "fixed"

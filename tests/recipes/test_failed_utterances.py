@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from toolkit.corpus.manifest import make_cut, read_cuts, write_cuts
 from toolkit.decode.config import DecodeConfig
 from toolkit.decode.ctc.system import POSTERIORS
 from toolkit.features.gmm_features import load_transforms, save_transforms
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import FeatureStore, field_file, shard_writer
 from toolkit.hmm.gmm_system import GmmSystem
 
 
@@ -116,7 +117,10 @@ def test_ctc_scores_what_has_no_posteriors(run, speech):
 
     folder, names = run.root / "posteriors", list(speech.transcripts)
     folder.mkdir()
-    (folder / POSTERIORS).write_text(json.dumps(dict.fromkeys(names, 0)))
+    with shard_writer(folder / field_file("posteriors", 0)) as writer:
+        for name in names:
+            writer.add_array(name, np.zeros((1, 2), np.float32))
+    (folder / POSTERIORS).write_text(json.dumps({"utterances": len(names)}))
     data = split_data(run, "train", folder)
     assert [*data.posteriors] == names
     assert [*data.references] == [*data.speakers] == [*names, "carl-failed"]

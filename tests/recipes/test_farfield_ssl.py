@@ -73,7 +73,7 @@ SMALL = (
             f"{system}.model.hidden=64",
             f"{system}.model.layers=1",
             f"{system}.chunks.chunks_per_batch=8",
-            f"{system}.whole.epochs=1",
+            f"{system}.whole_utterances.epochs=1",
         )
     ),
     "sequence.epochs=1",

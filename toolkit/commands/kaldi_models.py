@@ -173,13 +173,13 @@ def decode(
 
     least = min(Beam.min_active, max_active - 1)
     search = Beam(search=beam, min_active=least, max_active=max_active)
-    found = decode_table(
+    transcripts = decode_table(
         table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
     )
     survived = False
     try:
         with open_atomically(out) as file:
-            for utterance, text in found:
+            for utterance, text in transcripts:
                 survived |= text is not None
                 if text is None:
                     click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)

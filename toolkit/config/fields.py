@@ -130,6 +130,10 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
     """
     if isinstance(value, float) and math.isnan(value):
         raise ValueError(f"{name} is nan, must be a number")
+    _refuse_problem(name, value, annotation)
+
+
+def _refuse_problem(name: str, value: Any, annotation: Any) -> None:
     problem = _problem(value, annotation)
     if problem is not None:
         raise ValueError(f"{name} {problem}")
@@ -140,12 +144,14 @@ def _problem(value: Any, annotation: Any) -> str | None:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *constraints = arguments
+        # bool is a subclass of int, but has no range.
         if isinstance(value, int | float) and not isinstance(value, bool):
             for limits in constraints:
                 if isinstance(limits, Range) and value not in limits:
                     return f"is {_short(value)}, must be {limits}"
         return _problem(value, kind)
     if origin is Literal:
+        # By type as well, since 1 == True == 1.0.
         if any(value == option and type(value) is type(option) for option in arguments):
             return None
         options = [f"{option!r}" for option in arguments]
@@ -286,9 +292,10 @@ def from_plain(kind: type[T], data: Any) -> T:
         try:
             values[name] = convert(value, hints[name], Path())
         except WrongTypeError as error:
-            check_value(name, value, hints[name])  # names the choices where the type is right
+            _refuse_problem(name, value, hints[name])  # names the choices, if the type is right
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
-        check_value(name, values[name], hints[name])
+        # NaN is for the class to refuse: records of a training may hold it, settings may not.
+        _refuse_problem(name, values[name], hints[name])
         check_size(name, values[name])
     try:
         return kind(**values)
@@ -412,6 +419,7 @@ def _convert_items(value: Any, annotation: Any, base: Path) -> list:
         items = value
     if not isinstance(items, list | tuple):
         raise WrongTypeError
+    # tuple[int, ...] and list[int]: one type for all items; tuple[int, str]: one for each.
     inner = get_args(annotation) or (Any, Ellipsis)
     if _is_variadic(annotation) or inner[-1] is Ellipsis:
         inner = (inner[0],) * len(items)

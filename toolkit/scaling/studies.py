@@ -294,14 +294,15 @@ def accuracy_variations(
     """
     outcomes_by_key = {(outcome.method, outcome.workers): outcome for outcome in trained}
 
-    def retrain(name: str, other_threshold: Scenario, *methods: str) -> Retrained:
-        found = dict(outcomes_by_key)
+    # Only the methods that the changed input affects are trained again.
+    def retrain(name: str, changed: Scenario, *methods: str) -> Retrained:
+        by_case = dict(outcomes_by_key)
         for case in [("ssgd", 1), *VARIED]:
             if case[0] in methods:
-                found[case] = simulate(*case, other_threshold, task)
+                by_case[case] = simulate(*case, changed, task)
         report(f"Table I again: {name}")
-        outcomes = tuple(found[case] for case in VARIED)
-        return Retrained(name, other_threshold, found["ssgd", 1].accuracy, outcomes)
+        outcomes = tuple(by_case[case] for case in VARIED)
+        return Retrained(name, changed, by_case["ssgd", 1].accuracy, outcomes)
 
     least = max(workers for _, workers in VARIED)
     quarter = replace(scenario, minibatches=max(least, scenario.minibatches // 4))
@@ -565,11 +566,11 @@ class TunedBatches:
     rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rates tried for the baseline."""
     epochs: int = 16
-    """As in the paper (B4)."""
+    """Number of epochs, as in the paper (B4)."""
     warm_epochs: int = 10
     """Epochs over which the rate rises; then it falls by the square root of 2 per epoch."""
     methods: tuple[str, ...] = ("ssgd", "adpsgd", "adpsgd shuffled", "adpsgd delayed")
-    """With momentum, SCPSGD's averaged step is that of S-SGD."""
+    """Methods to compare. SCPSGD is left out: with momentum its averaged step is that of S-SGD."""
     shares: tuple[float, ...] = (1.0,)
     """Measured variation of step times, which makes models stale."""
 

@@ -43,13 +43,13 @@ _IDS = ("id", "utterance", *_FILES, "name")
 Of the path of a file the id is the name without folder, suffix and white space.
 """
 _OF_A_HYPOTHESIS = "pred_text"
-"""Where NeMo's manifests have what was recognised; `text` is the reference."""
+"""Key of the hypothesis in NeMo's manifests; `text` is the reference."""
 
 
 # Surrogates, which JSON can write alone and UTF-8 cannot.
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PARTS = ("segments", "transcription")
-"""Where Whisper, WhisperX and whisper.cpp have the parts of a recording."""
+"""Keys of the list of segments in the output of Whisper, WhisperX and whisper.cpp."""
 
 
 class _Record(NamedTuple):
@@ -60,9 +60,9 @@ class _Record(NamedTuple):
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
     place: str | None = None
-    """Where its id comes from a file: its path, and of a part where it begins."""
+    """For an id that comes from a file name: the file's path, and the start time of a part."""
     key: str = "text"
-    """Where its text was."""
+    """Key of the text in the record."""
 
 
 def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dict[str, str]]:

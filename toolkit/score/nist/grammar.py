@@ -57,7 +57,7 @@ class GrammarError(ToolkitError):
 
 @dataclass(frozen=True)
 class Grammar:
-    """What marks in a transcript mean beyond alternatives."""
+    """Interpretation of marks in a reference, besides alternatives."""
 
     fragments: bool = False
     """A word with a hyphen at its end or beginning matches the words that begin or end like it, as
