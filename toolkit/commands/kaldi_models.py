@@ -171,6 +171,7 @@ def decode(
     from toolkit.kaldi.graph import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 
+    # A limit below the default minimum of active states lowers that minimum.
     least = min(Beam.min_active, max_active - 1)
     search = Beam(search=beam, min_active=least, max_active=max_active)
     transcripts = decode_table(

@@ -79,6 +79,7 @@ def serve(
     if card:
         report(str(card))
     config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
+    # Threads recognise in parallel; torch must not start more of its own in each.
     with one_thread():
         recogniser, endpoint_config = load_recogniser(bundle, fast=fast), EndpointConfig(endpoint)
         recogniser.warm_up(endpoint_config)
