@@ -518,7 +518,7 @@ class Frontier:
         """
         joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
         learners = 1 if joint else FRONTIER_LEARNERS
-        # Linear scaling: rate proportional to the batch. `rate_at` multiplies by the learners again.
+        # Linear scaling of the rate with the batch; `rate_at` multiplies by the learners again.
         rate = self.rate * batch / self.smallest / learners
         scenario = Scenario(
             minibatches=self.epochs * task.frames * learners // batch,
