@@ -32,7 +32,7 @@ from toolkit.config.click_types import FILE, Number
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Clients at once; further ones are refused.",
+    help="Maximum number of clients at the same time; further ones are refused.",
 )
 @click.argument("model", type=FILE)
 def serve(
