@@ -138,6 +138,8 @@ def write_bundles(
     candidates += [c for system in neural for c in _candidates(run, system, True)]
     best = _best(run, candidates)
     streaming = {system.name for system in systems if _streams(run, system)}
+    # The best system of the opposite kind: by utterance if the best adapts to speakers, else by
+    # speaker.
     rivals = [c for c in candidates if c.system.by_utterance != best.system.by_utterance]
     if run.config.bundle is not None:
         rivals = [c for c in rivals if c.system.name in streaming]
@@ -145,6 +147,7 @@ def write_bundles(
     if rivals:
         chosen.append(min(rivals, key=lambda candidate: candidate.errors))
 
+    # The error rate with unknown speakers is that of the bundle itself, utterance by utterance.
     measured = []
     for candidate in chosen:
         _write(run, candidate, out / candidate.system.name)
@@ -159,6 +162,7 @@ def write_bundles(
         name = result.candidate.system.name
         holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
         roles = tuple(role for role, holder in holders.items() if holder is result)
+        # Measured, but worse in every role.
         if not roles:
             shutil.rmtree(out / name)
             continue

@@ -117,6 +117,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     train = transcripts[splits(run).train]
     if run.config.units.model is not None:
         run.need(run.config.units.model)
+    # A normaliser that is set is stored with the units, so that later texts are encoded alike.
     recorded = None if run.config.normaliser is None else transcript_policy(run)
     units = make_units(run.config.units, [text for _, text in sorted(train.items())], recorded)
     units.save(run.make("units"))
@@ -124,6 +125,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     policy = lm_policy(run)
     if run.config.normaliser is None and lm.arpa is None:
         _log_words_that_are_not_english(words)
+    # All training words, and the most frequent ones of the language model's text.
     words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
     headline = prepare_lm(

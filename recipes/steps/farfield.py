@@ -339,9 +339,11 @@ def gain(split: str, first: Score, second: Score) -> Gain:
         [utterance.errors for utterance in first.utterances],
         [utterance.errors for utterance in second.utterances],
     )
+    # Both systems on the same resamples [R]: their errors are correlated.
     baseline_errors, system_errors = significance.resample(blocks).T
     reductions = significance.percent(baseline_errors - system_errors, baseline_errors)
     interval = significance.interval_of(reductions, first.resampled, len(blocks))
+    # WERR = (WER of the baseline - WER of the system) / WER of the baseline, in percent.
     werr = 100.0 * (first.errors - second.errors) / first.errors
     gain, low, high = (round(number, 2) for number in (werr, interval.low, interval.high))
     return Gain(split, *rates, gain, low, high, p_value)

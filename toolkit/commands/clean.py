@@ -13,7 +13,9 @@ from toolkit.config.click_types import AS_JSON, FILE
 @click.command()
 @AS_JSON
 @click.option("--all", "everything", is_flag=True, help="Remove all that can be made again.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="List the outputs that would be removed; remove nothing."
+)
 @click.argument("run", metavar="RUN_DIR", type=FILE)
 @click.argument("outputs", nargs=-1)
 def clean(

@@ -74,6 +74,7 @@ def combine(
 
     if tune and (ref is None or weights):
         raise click.UsageError("--tune needs --ref, and no --weight")
+    # Without weights all systems have the same.
     combination = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     words = WordTable()
     loaded_systems = [read_system(system, words) for system in systems]

@@ -207,14 +207,14 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
     type=Number(1, 1000),
     default=10.0,
     show_default=True,
-    help="In milliseconds.",
+    help="Frame shift in milliseconds.",
 )
 @click.option(
     "--sampling-rate",
     type=click.IntRange(1000, 384_000),
     default=16000,
     show_default=True,
-    help="Of the audio, in Hz.",
+    help="Sampling rate of the audio in Hz.",
 )
 @MAP_PATH
 @PIPES
@@ -246,7 +246,7 @@ def import_features(
         utterances = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         if not data.is_dir():
-            raise click.UsageError(f"--data {data}: no such folder")
+            raise click.UsageError(f"--data {data}: no such folder; give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
         frames = count_frames(table, allow_pipes, map_paths)
         utterances = cuts_without_audio(frames, speakers, texts, frame_shift)
@@ -343,7 +343,7 @@ def import_alignments(
     from toolkit.features.shards import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM does not give the number of frames: add --features")
+        raise click.UsageError("a CTM has no numbers of frames: add --features")
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)

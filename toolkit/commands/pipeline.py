@@ -166,6 +166,7 @@ def plan(
         bandwidth=bandwidth * 1e6,
     )
     chosen = make_plan(hours, cluster, rates, hours_per_file, fuse=fuse, aggregated=aggregated)
+    # The same plan with and without fused steps, to compare.
     alternative = None
     if all(name in rates.steps for name in FUSIBLE):
         alternative = make_plan(
@@ -261,6 +262,7 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
         run_plan(plan, outs, _progress_line)
     finally:
         store = ObjectStore(plan.executor.settings.store)
+        # The steps' summaries are printed after a failure too.
         failed = sys.exc_info()[0] is not None
         summary_by_output = {}
         for out in outs:

@@ -505,6 +505,7 @@ class Frontier:
                 tried.discard(self.smallest)  # the baseline is not one of the batches tried
             batches = sorted(tried)
             good = [excess[method, batch] <= 1 + tolerance for batch in batches]
+            # The largest batch before the first one whose excess error is beyond the tolerance.
             count = good.index(False) if False in good else len(good)
             mark = "<" if count == 0 else ">=" if count == len(good) else ""
             reach_by_method[method] = Reach(batches[max(0, count - 1)], mark)
@@ -517,6 +518,7 @@ class Frontier:
         """
         joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
         learners = 1 if joint else FRONTIER_LEARNERS
+        # Linear scaling of the rate with the batch; `rate_at` multiplies by the learners again.
         rate = self.rate * batch / self.smallest / learners
         scenario = Scenario(
             minibatches=self.epochs * task.frames * learners // batch,
@@ -684,9 +686,11 @@ class Later:
         base, number = self.scenario(), self.workers
         half_precision = partial(methods.ssgd_rounded, rounding=methods.to_float16, share=0.5)
         bits = partial(methods.ssgd_rounded, rounding=methods.to_8_bits, share=0.25)
+        # Corrected momentum sends sums of ten gradients, so that tau has to be as much higher.
         higher = replace(base, gtc=GtcConfig(threshold=FEWER * self.threshold))
         corrected = partial(methods.compressed, make=methods.CorrectedState, last="sgd")
         slow = replace(base, bmuf=methods.slow_momentum(number, self.block))
+        # zeta = rate N = 1 without momentum: the global model is the mean of the workers'.
         averaged = replace(base, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
         yield "one worker", simulate("ssgd", 1, base, task)
         cases = [

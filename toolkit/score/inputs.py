@@ -168,6 +168,7 @@ class InputReader:
             )
         try:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
+            # As csrfilt.sh: rules of the reference on the STM, of the hypothesis on the CTM.
             if self._glm is not None:
                 rules = Glm.read(self._glm, "stm", "ref")
                 segments = [

@@ -530,6 +530,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         transcripts = read_transcripts(folder / "text", "text", leave_out_faulty=leave_out_faulty)
         return replace(transcripts, speakers=speakers)
+    # A file per utterance, or LibriSpeech's files of a chapter, `<id> <words>` on each line.
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".lab"))
     texts: dict[str, str] = {}
     faulty: dict[str, str] = {}
@@ -559,6 +560,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         )
     if texts:
         return Transcripts(FOLDER, texts, faulty=faulty)
+    # Without texts: a recogniser's JSON output, one file per recording.
     for path in sorted(folder.rglob("*.json")):
         file_texts, _ = read_json_texts(path, side)
         if len(file_texts) != 1:
