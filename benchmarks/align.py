@@ -78,8 +78,9 @@ def _align(seconds: float) -> LongRecordingResult:
         alignment = align_long(scores, spoken.words, compiler, config)
         used = process_time() - started
     phones = torch.tensor(speech.senones.topology.phone_of_state_id)
+    # [T] whether the frame's phone is the one that was synthesised; states within it may differ.
     correct = phones[alignment.states.long()] == phones[spoken.states]
-    length = len(spoken.states) / 100
+    length = len(spoken.states) / 100  # 100 frames per second
     return LongRecordingResult(length, used, peak_bytes(), float(correct.float().mean()))
 
 
@@ -97,14 +98,14 @@ SUMS, KALDI_SUMS = "statistics of EM", f"{PEER}, statistics of EM"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the task and the comparison."""
 
     utterances: int = 60
     seconds: float = 10.0
-    """Of each utterance, slightly more."""
+    """Minimum duration of an utterance."""
     repeats: int = 5
     long_seconds: float = 3600.0
-    """Of the recording that is aligned in windows."""
+    """Duration of the recording that is aligned in windows."""
 
 
 SMOKE = {"sizes": Sizes(utterances=3, seconds=3.0, repeats=1, long_seconds=90.0)}
@@ -149,6 +150,7 @@ def benchmark(sizes: Sizes = Sizes()) -> Table:
             )
             notes = [task.description(), _real_time_factors(table), task.correctness()]
             if kaldi:
+                # [T] over all utterances: the share of frames with the same pdf.
                 equal = float((kaldi.pdfs == task.path()).mean())
                 difference = abs(kaldi.log_likelihood / task.log_likelihood - 1)
                 notes.append(
@@ -175,6 +177,7 @@ class _Task:
         self._compiler = TranscriptGraphs(self.speech.lang, self.speech.senones)
         self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
         self._scores = self._score()
+        # As many utterances per batch as have about SEARCH_FRAMES frames together.
         size = max(1, round(SEARCH_FRAMES / (100 * sizes.seconds)))
         self._batches = [range(i, min(i + size, count)) for i in range(0, count, size)]
         self.found: list[UtteranceAlignment | None] = []

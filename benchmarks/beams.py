@@ -46,12 +46,12 @@ BLOCK = 20.0
 
 @dataclass(frozen=True)
 class Width:
-    """What a search of some width has found."""
+    """Errors and speed of a search of one width."""
 
     factor: float
     """See `WIDTHS`."""
     beam: Beam
-    """Of its first try; it is widened where no path survives."""
+    """Beam of the first attempt; the search widens it where no path survives."""
     score: Score
     """Errors, after all passes."""
     real_time_factor: float
@@ -182,7 +182,7 @@ class _Scored:
     log_likelihoods: Tensor
     """[T, P]."""
     seconds: float
-    """Of audio."""
+    """Duration of the audio."""
 
 
 def _scored(

@@ -93,6 +93,7 @@ def measure(
             for width in widths:
                 config = WordsConfig(width, mode, LM_WEIGHT, WORD_BONUS, MARGIN)
                 decoder = WordsDecoder(task.units, task.dictionary, ngrams, config)
+                # A decoder is made for each mode and width; only decoding is timed.
                 decoders = {
                     OURS: lambda decoder=decoder: [
                         decoder.decode(x)[0].text for x in task.posteriors
@@ -112,6 +113,7 @@ def measure(
                             process.decode, width, MARGIN, LM_WEIGHT, WORD_BONUS, mode != "words"
                         )
 
+                # Processor time of this process plus that of the decoders' own processes.
                 def clock() -> float:
                     elsewhere = sum(process.processor_seconds for process in processes.values())
                     return process_time() + elsewhere
@@ -133,6 +135,7 @@ def _compare(
     def case(name: str) -> Case:
         def run() -> float:
             texts_by_case[name] = decoders[name]()
+            # The search's work grows with frames times beam width.
             return float(len(task.posteriors) * FRAMES * width)
 
         return Case(name, run)

@@ -47,15 +47,15 @@ LARGEST_K2 = "lattices: largest ratio of our time to k2's at equal WER"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the task and the comparison."""
 
     utterances: int = 24
     seconds: float = 8.0
-    """Of each synthetic sentence, slightly more."""
+    """Minimum duration of a synthetic sentence."""
     words: int = 2000
-    """Of the synthetic language."""
+    """Vocabulary of the synthetic language."""
     sentences: int = 10_000
-    """From which its trigram model is estimated."""
+    """Sentences from which its trigram model is estimated."""
     beams: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0)
     repeats: int = 3
 
@@ -130,6 +130,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
         + ".",
         "torchaudio's lexicon decoder is for characters with a blank (CTC), not senones: no row.",
     ]
+    # (real-time factor, WER): speeds are compared where the error rates are equal.
     points = {row.name: (1 / row.rate, errors[row.name]) for row in table.rows}
     for figure, toolkit_name, peer_name in (
         (LARGEST, BEST_PATH, FASTER_DECODER),

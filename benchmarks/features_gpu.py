@@ -44,6 +44,7 @@ def measure(device: str) -> Table:
         samples = [load_cut_audio(cut) for cut in cuts]
         alone, batched = Frontend(FrontendConfig()), Frontend(FrontendConfig(), device=device)
 
+        # One batch is enough for the slow side: rates are per second of audio.
         def on_cpu() -> None:
             for x in samples[:BATCH]:
                 alone(x)
@@ -52,6 +53,7 @@ def measure(device: str) -> Table:
             for first in range(0, FILES, BATCH):
                 batched.batch(samples[first : first + BATCH])
 
+        # Threads decode FLAC ahead of the device.
         def fed() -> list[torch.Tensor]:
             return list(features_on_device(cuts, batched, jobs))
 

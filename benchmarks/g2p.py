@@ -23,7 +23,7 @@ class Guessed:
     wrong: int
     """Words whose guess is none of their pronunciations."""
     phones: int
-    """Of the pronunciations that count."""
+    """Phones of the reference pronunciations, the closest ones to the guesses."""
     errors: int
     """Substituted, deleted and inserted phones; of a word without a guess all are deleted."""
 

@@ -84,6 +84,7 @@ def measure(
     first = recognisers[FLOAT32]
     rate = first.frontend_config.sampling_rate
     features, seconds = {}, 0.0
+    # Features are computed beforehand: only the networks differ, and only they are timed.
     for source in sources:
         samples = torch.cat([torch.zeros(0), *source.blocks(rate, BLOCK)])
         if source.name in references and len(frames := first.frontend(samples)):
@@ -99,6 +100,7 @@ def measure(
 
     cases = [Case(name, lambda name=name: scored(name)) for name in recognisers]
     timed = compare(cases, "s of audio", FLOAT32, rounds, clock=process_time)
+    # The error rates are of the whole decoder's texts, outside the timing.
     chosen_references = {name: references[name] for name in features}
     return [
         Row(

@@ -51,13 +51,13 @@ SIZE = "MB per hour of speech"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the task and the comparison."""
 
     utterances: int = 40
     seconds: float = 10.0
-    """Of each utterance, slightly more."""
+    """Minimum duration of an utterance."""
     words: int = 2000
-    """Of the language."""
+    """Vocabulary of the synthetic language."""
     repeats: int = 3
 
 
@@ -83,6 +83,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
             task.case(POSTERIORS, task.posteriors),
         ]
         notes = []
+        # k2 is optional; its row has the same lattices in the same batches.
         try:
             from toolkit.fsa.k2_engine import total_scores_and_posteriors
 

@@ -64,6 +64,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         entropy = _trainer(config, cross_entropy, task, folder / "ce", where)
         scores = [batch.log_likelihoods.to(where) for batch in task.batches]
 
+        # Gradients with respect to the scores alone: no network.
         def criteria() -> None:
             for batch, log_likelihoods in zip(task.batches, scores, strict=True):
                 leaf = log_likelihoods.detach().requires_grad_()
@@ -108,7 +109,8 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
             repeats=REPEATS,
             title=f"sMBR of {config.layers} x {config.hidden} on {device}",
         )
-    seconds = {row.name: 1 / row.rate for row in table.rows}
+    seconds = {row.name: 1 / row.rate for row in table.rows}  # per frame
+    # A step with sMBR has the same network passes as one with cross entropy, then the criterion.
     share = 1 - seconds[CE_STEP] / seconds[SMBR_STEP]
     return table.with_notes(
         f"{UTTERANCES} synthetic utterances of {SECONDS:g} s, {BATCH} per step,"
@@ -144,6 +146,7 @@ class _Prepared:
             ids=[str(n) for n in range(len(references))],
             inputs=pad_sequence(rows, batch_first=True),
             targets=pad_sequence(references, batch_first=True),
+            # [N, T]: 1 for the frames of an utterance, 0 for its padding.
             weights=(torch.arange(int(lengths.max())) < lengths[:, None]).float(),
             lengths=lengths,
             frames=int(lengths.sum()),
@@ -160,6 +163,7 @@ class _Task:
     def __init__(self, folder: Path, network: LstmConfig) -> None:
         language = SyntheticSentences.make(WORDS)
         spoken = [language.sentence(seed, SECONDS) for seed in range(UTTERANCES)]
+        # Longest first, so that the utterances of a batch need little padding.
         spoken.sort(key=lambda sentence: -len(sentence.pdfs))
         path = language.graph(folder)
         graph = load_fst(path)
@@ -170,12 +174,14 @@ class _Task:
             f"{n:04d}": lattice for n, lattice in enumerate(searched) if lattice is not None
         }
         write_shard(shard_path(folder, 0), lattices_by_name, graph_index(graph), graph_digest(path))
+        # Read back from shards, as in training: stored lattices are what the criterion gets.
         store = LatticeStore(folder, path)
         pairs = [(store.load(name), spoken[int(name)]) for name in lattices_by_name]
         self.classes = PdfClasses.of(language.senones)
         sizes = {**vars(network), "output_dim": language.senones.num_pdfs}
         self.network = LstmConfig(**sizes)
         self.frames = sum(len(sentence.pdfs) for _, sentence in pairs)
+        # Arcs that read a frame (label above 0), per frame.
         self.arcs = sum(int((x.labels > 0).sum()) for x, _ in pairs) / self.frames
         self.batches = [
             self._batch(pairs[first : first + BATCH]) for first in range(0, len(pairs), BATCH)

@@ -11,7 +11,7 @@ from toolkit.models.config import LstmConfig
 
 SIZE = 2048
 GPU_SIZE = 8192
-"""As large as a GPU needs to reach its peak."""
+"""Rows and columns with which a GPU reaches its peak rate."""
 REPEATS = 8
 
 

@@ -108,7 +108,7 @@ KALDI_DECODER_VARIABLE = "KALDI_DECODER_PYTHON"
 KALDI_DECODER_TIMEOUT = 300.0
 
 KALDI_DECODER_CHECK = "import kaldi_decoder, kaldifst"
-"""What the other interpreter must be able to do."""
+"""Code that must run in the other interpreter."""
 
 
 class FasterDecoder(PeerProcess):
@@ -184,7 +184,7 @@ for pinned in {pinned!r}:
     if version(name) != required:
         raise SystemExit(name + " " + version(name) + " is installed")
 """
-"""What the other interpreter must be able to do."""
+"""Code that must run in the other interpreter."""
 
 
 class KaldiHmmGmm(PeerProcess):
@@ -260,9 +260,11 @@ def _task(
     for graph in graphs:
         fst = graph.fst
         table = np.stack([fst.source, fst.target, fst.labels], axis=1)
+        # Arcs that read a frame: label -> pdf + 1; 0 stays epsilon.
         reads = table[:, 2] > 0
         table[reads, 2] = graph.pdfs.numpy()[table[reads, 2] - 1] + 1
         arcs.append(table)
+    # npz has no ragged arrays: concatenated, with the inner bounds for `np.split`.
     return {
         "sizes": np.bincount(gmm.owner.numpy()),
         "weights": gmm.weights.numpy(),
@@ -285,7 +287,7 @@ _NEEDED = {
     FLASHLIGHT_TEXT: ("from flashlight.lib.text.decoder.kenlm import KenLM", "flashlight-text"),
     PYCTCDECODE: ("import pyctcdecode, kenlm", "pyctcdecode kenlm"),
 }
-"""What is imported to see whether a decoder is there, and what is installed for it."""
+"""By decoder: imports that show whether it is installed, and the packages to install."""
 _FIRST_LETTER = 0x100
 """Symbols become one letter each for pyctcdecode, from this code point on."""
 
@@ -326,6 +328,7 @@ class CtcDecoderProcess(PeerProcess):
                 f"{name}: not installed. In an environment of its own pip install {packages}, then"
                 f" set {CTC_DECODERS_VARIABLE} to that environment's Python"
             ) from error
+        # pyctcdecode takes a character per unit; a unit of several characters gets a letter.
         letters = [chr(_FIRST_LETTER + n) for n in range(units.size)]
         spellings = [units.encode(word) for word in dictionary.words]
         if name == PYCTCDECODE:
@@ -405,6 +408,7 @@ class FlashlightDecoder:
                 f"flashlight: no decoder in torchaudio here ({error}); the reference environment"
                 " (Python 3.10) has it"
             ) from error
+        # Numbers as tokens: units may contain white space, which separates tokens in the lexicon.
         tokens = [str(i) for i in range(units.size)]
         tokens[units.symbols.index(" ")] = _SPACE
         lexicon = folder / "lexicon.txt"
@@ -420,7 +424,7 @@ class FlashlightDecoder:
             beam_threshold=margin,
             lm_weight=lm_weight * math.log(10.0),  # its logarithms are to base 10
             word_score=word_bonus,
-            log_add=True,
+            log_add=True,  # sum over the alignments of a text, not their maximum
             blank_token=tokens[units.blank],
             sil_token=_SPACE,
         )

@@ -64,7 +64,7 @@ class Case:
     """One case of a comparison."""
 
     name: str
-    """Name of its row."""
+    """Name of the case's row."""
     run: Callable[[], float]
     """Does the work once and returns its amount in the unit of comparison, such as seconds of
     audio. On a GPU it must synchronise with the device before it returns."""

@@ -74,6 +74,7 @@ def sclite_counts(refs: Texts, hyps: Texts) -> tuple[int, int, int]:
             raise BenchmarkError(f"sclite failed: {' '.join(reason)}")
         rows = (row.strip() for row in table.read_text().splitlines())
         (line,) = [row for row in rows if row.startswith("| Sum")]
+    # sclite's columns: correct, substitutions, deletions, insertions, errors, wrong sentences.
     _, substitutions, deletions, insertions, _, _ = map(int, line.split("|")[3].split())
     return insertions, deletions, substitutions
 
@@ -89,6 +90,7 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
     import jiwer
 
     refs, hyps = synthetic_texts(utterances)
+    # jiwer takes lists: both dictionaries have the same order.
     spoken, hypotheses = list(refs.values()), list(hyps.values())
     scores_by_method: dict[str, Score] = {}
 
@@ -132,6 +134,7 @@ def _check_equal(
     rates: dict[str, float],
     counts: Sequence[tuple[int, int, int]],
 ) -> None:
+    # jiwer returns rates as fractions, only their quotient can be compared.
     for row, name in (("kaldi", "wer"), ("char", "cer")):
         if abs(scores_by_method[row].percent - 100 * rates[name]) > 1e-9:
             raise BenchmarkError(

@@ -24,14 +24,14 @@ START = "from toolkit.cli import main; main()"
 
 @dataclass(frozen=True)
 class Conversation:
-    """What one client saw; times in seconds."""
+    """Result and delays of one client, in seconds."""
 
     text: str
     """The final words."""
     lags: tuple[float, ...]
-    """For each message of audio: from when it was sent to when its result was there."""
+    """Seconds from sending each message of audio to receiving its result."""
     last: float
-    """From the end of the audio to the last words."""
+    """Seconds from the end of the audio to the final words."""
 
 
 @click.command("serve")
@@ -69,7 +69,7 @@ def command(model: Path, clients: int, threads: int | None, audio: tuple[Path, .
 
 
 def measure(address: str, audio: Sequence[Path], clients: int) -> tuple[list[Conversation], float]:
-    """Let clients talk to a server at the same time.
+    """Measure a server's delays while several clients stream audio at the same time.
 
     Args:
       address: of its page.

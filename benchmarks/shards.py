@@ -37,7 +37,7 @@ from toolkit.train.batches import ChunkSampler
 from toolkit.train.config import ChunkConfig
 
 SENONES, KEPT, DIMENSION = 3183, 20, 64
-"""Of a teacher as large as the paper's (C3, C11), and of its features (C5)."""
+"""Outputs and stored logits of a teacher as in the paper (C3, C11); size of its features (C5)."""
 UTTERANCE_FRAMES, SPEAKER_UTTERANCES = 500, 20
 BANDWIDTH = 50e6
 """Bytes per second of a call, as from S3 (C24)."""
@@ -89,6 +89,7 @@ def _read(files: Path | ShardFiles, frames: int) -> float:
 
     shards, chunks = TeacherShards(files), ChunkConfig()
     zeros = torch.zeros(DIMENSION, dtype=torch.float64)
+    # Mean 0 and variance 1: normalisation costs as much as ever, but changes nothing.
     normaliser = Normaliser(zeros, GlobalStats(1, zeros, zeros + 1))
     source = Source(shards, select(shards, SelectionConfig()))
     data = SubEpochs([source], normaliser, None, 1, chunks.shuffle_frames, seed=0)
@@ -101,6 +102,7 @@ def _write(folder: Path, hours: float, shard_hours: float) -> int:
     """Write shards of random features and targets; return the number of low-rate frames."""
 
     rng, config = np.random.default_rng(0), FrontendConfig(num_mel_bins=DIMENSION)
+    # 360,000 frames of 10 ms are an hour.
     number = max(1, round(shard_hours * 360_000 / UTTERANCE_FRAMES))
     low = low_rate_length(UTTERANCE_FRAMES, 0)
     counts = []
@@ -117,6 +119,7 @@ def _write(folder: Path, hours: float, shard_hours: float) -> int:
         with open(folder / "shards" / f"targets.{index:06d}.tar", "wb") as file:
             tar = TarWriter(file)
             for name in names:
+                # [T', K] senones and logits, [T'] the log of the remaining probability mass.
                 ids = rng.integers(0, SENONES, (low, KEPT)).astype(np.uint16)
                 logits = rng.normal(-5, 2, (low, KEPT)).astype(np.float16)
                 best = KBest(ids, logits, np.full(low, -3, dtype=np.float16))

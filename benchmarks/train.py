@@ -66,7 +66,7 @@ class _States:
 
 def _spoken(frames: int) -> Tensor:
     """States [T] of phones of 60 to 150 ms, each followed by one of a few."""
-    phones, spans = [0], torch.randint(6, 16, (frames,))
+    phones, spans = [0], torch.randint(6, 16, (frames,))  # 6 to 15 frames of 10 ms
     for step in torch.randint(1, 1 + FOLLOWERS, (frames,)).tolist():
         phones.append((phones[-1] + step) % PHONES)
     return torch.tensor(phones[:frames]).repeat_interleave(spans)[:frames]
@@ -96,6 +96,7 @@ class LatticeFreeSteps:
         noise = _Utterances(network.input_dim // 3, utterances, frames)
         senones = Senones.monophone(noise.topology.at_low_rate())
         times = {n: PhoneTimes.of(noise.states.load(n), noise.topology) for n in noise.ids}
+        # Denominator: a phone trigram of the same alignments, composed with the topology.
         sentences = [word_times.phones.tolist() for word_times in times.values()]
         self.denominator = make_denominator(phone_ngram(sentences, PhoneNgramConfig(3)), senones)
         aligned = LowRateAlignments(noise.states, noise.topology, senones)
@@ -104,6 +105,7 @@ class LatticeFreeSteps:
         maker = NumeratorMaker(senones, self.denominator, tolerance=5)
         sampler = LfmmiChunkSampler(cut, 0, times, maker)
         source = LfmmiBatches(ShardGroups(corpus, cut.shuffle_frames, 0), sampler, seed=0)
+        # Half of the outputs are for LF-MMI, half for the cross entropy that regularises it.
         outputs = {"output_dim": 2 * senones.num_pdfs}
         model = TdnnfModel(TdnnfConfig(**{**vars(network), **outputs})).train()
         objective = LfmmiLoss(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
@@ -242,8 +244,9 @@ def benchmark(
             title=f"Training {config.layers} x {config.hidden}, {config.input_dim} inputs, "
             f"{config.output_dim} targets, {where.type}",
         )
-    rates = {name: table.row(name).rate for name in runs}
+    rates = {name: table.row(name).rate for name in runs}  # scored low-rate frames per second
     fastest = max((name for name in runs if name.startswith("chunks")), key=lambda x: rates[x])
+    # Computed frames per scored frame, and the share of the GEMM limit in scored frames.
     overhead, share = runs[CHUNKS].computed / runs[CHUNKS].scored, table.row(CHUNKS).ratio
     return table.with_notes(
         f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {size_on(where)} x {size_on(where)}: "

@@ -203,7 +203,7 @@ class _Part:
     def __init__(self, forward: Callable[[], Tensor], size: int) -> None:
         self._forward = forward
         self._size = size
-        self._gradient = torch.ones_like(forward())
+        self._gradient = torch.ones_like(forward())  # d loss / d output, any values
 
     def run(self) -> float:
         self._forward().backward(self._gradient)
@@ -216,6 +216,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
     lengths = output_lengths(config, batch.input_lengths)
     frames, blank = int(lengths[0]), config.output_dim - 1
 
+    # Each part gets random inputs [N, T, width], so that its time excludes the other parts.
     def leaf(width: int) -> Tensor:
         return torch.randn(size, frames, width, device=device, requires_grad=True)
 
@@ -224,7 +225,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
     output = leaf(config.output_dim)
 
     def convolution() -> Tensor:
-        x = batch.inputs.transpose(1, 2)
+        x = batch.inputs.transpose(1, 2)  # [N, C, T], as torch's convolutions take it
         for layer in model.convolutions:
             x = layer(x).relu()
         return x

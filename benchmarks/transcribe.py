@@ -47,7 +47,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
 
     with one_thread():
         recogniser = load_recogniser(Bundle(model).choose("stream"))
-        recogniser.warm_up()
+        recogniser.warm_up()  # compiles the search's kernels
         rate = recogniser.sampling_rate
         samples = [load_audio(path, rate) for path in audio]
         seconds = sum(map(len, samples)) / rate
@@ -73,6 +73,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
         for name, text in texts.items()
         if name != "whole"
     ]
+    # Real-time factor: processor seconds per second of audio, the inverse of the rate.
     factors = "; ".join(f"{row.name} {1 / row.rate:.4f}" for row in table.rows)
     return table.with_notes(
         f"Real-time factors: {factors}.",
@@ -89,6 +90,7 @@ def _streamed(recogniser: "Recogniser", samples: Iterable[Any], size: int) -> tu
     for x in samples:
         latency = Latency()
         pieces = (x[begin : begin + size] for begin in range(0, len(x), size))
+        # Only the final result is scored; partial results matter for the latency.
         *_, last = recognise_stream(pieces, recogniser.stream(), process_time, latency)
         texts.append(last.text)
         finals.append(latency.final)

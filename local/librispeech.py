@@ -33,12 +33,12 @@ def fetch(
         parts = list(MINI_LIBRISPEECH)
     else:
         # mini LibriSpeech's parts repeat utterances of the others: only where they alone match.
-        found: dict[str, None] = {}
+        part_names: dict[str, None] = {}
         for pattern in ",".join(patterns).split(","):
-            chosen = [part for part in LIBRISPEECH if matches(part, pattern)]
-            chosen = chosen or [part for part in MINI_LIBRISPEECH if matches(part, pattern)]
-            found |= dict.fromkeys(chosen)
-        parts = list(found)
+            matching = [part for part in LIBRISPEECH if matches(part, pattern)]
+            matching = matching or [part for part in MINI_LIBRISPEECH if matches(part, pattern)]
+            part_names |= dict.fromkeys(matching)
+        parts = list(part_names)
     try:
         download_librispeech(out, dataset_parts=parts)
     except OSError as error:
@@ -67,9 +67,9 @@ def _find_parts(root: Path, corpus: CorpusConfig) -> list[Path]:
     for folder in (root, root / "LibriSpeech"):
         if folder.is_dir():
             folders = sorted(path for path in folder.iterdir() if path.is_dir())
-            found = [path for path in folders if matches(path.name, patterns)]
-            if found:
-                return found
+            part_folders = [path for path in folders if matches(path.name, patterns)]
+            if part_folders:
+                return part_folders
     raise ManifestError(
         f"no LibriSpeech part under {root}: corpus.root must hold folders such as train-clean-100 "
         f"(looked for {patterns})"

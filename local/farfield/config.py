@@ -92,7 +92,7 @@ class FarfieldConfig(Settings):
     dp3: Placement = Placement(
         "wall", (0.35, 0.5), (1.5, 2.5), (1.0, 2.5), (6.0, 14.0), 0.4, (2.0, 10.0)
     )
-    """Against a wall."""
+    """Against a wall, at a medium distance."""
     dp4: Placement = Placement(
         "shelf", (0.4, 0.55), (1.8, 3.0), (0.8, 2.0), (4.0, 12.0), 0.5, (0.0, 8.0)
     )
@@ -115,8 +115,7 @@ class FarfieldConfig(Settings):
     arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")
     """Microphones of the devices, in turn from room to room: of `Geometry`."""
     frontend: Frontend = "device"
-    """What every set is heard through: the front end of a device (C1), or its first microphone as
-    it is."""
+    """Front end of every set: that of a device (C1), or its first microphone alone."""
     device: DeviceConfig = DeviceConfig()
     """Beams, echo canceller and choice of a beam of `frontend`."""
     talker_db_spl: tuple[float, float] = (57.0, 67.0)

@@ -67,7 +67,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Playback:
-    """What the device plays, and how it comes back; M microphones, S samples."""
+    """Sound that the device plays, and its echo path; M microphones, S samples."""
 
     samples: np.ndarray
     """float32[S], any level."""
@@ -120,19 +120,23 @@ def mix_in_room(
     """
     samples = noise.shape[1]
     speech = np.zeros_like(noise)
+    # Responses begin LEAD samples before the direct sound, which is cut off: no delay is added.
     speech[:, lead:] = convolve(dry, talker)[:, LEAD : LEAD + samples - lead]
+    # All levels are relative to the reverberant speech at the first microphone.
     power = _power(speech[0, lead:])
     total = speech + _gain(power, noise[0, lead:], levels.snr_db) * noise
     echo = None
     reference = np.zeros(samples, dtype=np.float32)
     if playback is not None and np.any(playback.samples):
         reference = playback.samples / np.abs(playback.samples).max()
+        # The loudspeaker's memoryless third-order distortion: x - a x^3.
         echo = _echo(reference - DISTORTION * reference**3, playback)
         echo *= _gain(power, echo[0, lead:], levels.echo_db)
         total += echo
         reference = PLAYED_PEAK * reference
-    own = rng.standard_normal(noise.shape, dtype=np.float32)
-    total += np.float32(np.sqrt(power) * 10 ** (-levels.self_noise_db / 20)) * own
+    self_noise = rng.standard_normal(noise.shape, dtype=np.float32)
+    total += np.float32(np.sqrt(power) * 10 ** (-levels.self_noise_db / 20)) * self_noise
+    # Scale to the level in dB of full scale, but clip nothing.
     peak = max(float(np.abs(total).max()), 1e-9)
     loudness = np.sqrt(max(_power(total[0, lead:]), 1e-18))
     scale = np.float32(min(10 ** (levels.level_db / 20) / loudness, HIGHEST / peak))
@@ -153,6 +157,7 @@ def reflection(response: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def convolve(samples: np.ndarray, responses: np.ndarray) -> np.ndarray:
     """Convolve [S] with every row of [M, R]: float32[M, S + R - 1]."""
     length = len(samples) + responses.shape[1] - 1
+    # A transform of at least S + R - 1 points makes the circular convolution linear.
     padded = fft.next_fast_len(length, real=True)
     spectrum = fft.rfft(samples, padded) * fft.rfft(responses, padded)
     return fft.irfft(spectrum, padded)[:, :length]
@@ -167,6 +172,7 @@ def _echo(sound: np.ndarray, playback: Playback) -> np.ndarray:
     start, response = playback.later
     since = (np.arange(len(sound)) - start) / (CHANGE_SECONDS * SAMPLING_RATE)
     share = np.clip(since, 0.0, 1.0).astype(np.float32)
+    # Crossfade from the first path to the second.
     return echo + share * (convolve(sound, response)[:, part] - echo)
 
 
@@ -175,7 +181,7 @@ def _power(samples: np.ndarray) -> float:
 
 
 def _gain(power: float, reference: np.ndarray, ratio_db: float) -> np.float32:
-    """Return the factor that puts `other` at `ratio_db` below `power`."""
+    """Return the factor that puts `reference` at `ratio_db` below `power`."""
     reference_power = _power(reference)
     return np.float32(
         np.sqrt(power / reference_power) * 10 ** (-ratio_db / 20) if reference_power > 0 else 0.0
@@ -203,6 +209,7 @@ def simulate(
     placement = config.placements[name]
     room = pool.room(name, int(rng.integers(pool.rooms)))
     talker = int(rng.integers(len(room.talkers)))
+    # All microphones, or only the first where nothing else is written.
     used = slice(None if utterance.array or config.frontend == "device" else 1)
     lead = round(LEAD_SECONDS * SAMPLING_RATE)
     noise = _noise(pool.noise, room, used, lead + len(dry), rng.uniform(*DIFFUSE_SHARE), rng)
@@ -221,6 +228,7 @@ def simulate(
     )
     if utterance.array:
         custom |= _measures(mixture, output, positions, lead, config)
+    # The lead was for the front end to adapt; the utterance begins after it.
     samples = output.samples[lead:]
     peak = max(float(np.abs(samples).max()), 1e-9)
     return samples * np.float32(min(1.0, HIGHEST / peak)), utterance_mixture, custom
@@ -259,7 +267,7 @@ def _playback(
     config: FarfieldConfig,
     rng: np.random.Generator,
 ) -> Playback | None:
-    """What the device plays, if anything, and whether the path of its echo changes."""
+    """Draw the device's playback and its echo path, which may change; None: it plays nothing."""
     sound = _excerpt(sounds[int(rng.integers(len(sounds)))], samples, rng)
     changed = reflection(room.echo[used], rng)
     plays, changes = rng.random() < placement.playback_share, rng.random() < PATH_CHANGES
@@ -316,7 +324,7 @@ def _excerpt(sound: np.ndarray, length: int, rng: np.random.Generator) -> np.nda
 
 @dataclass(frozen=True)
 class Group:
-    """Utterances of one set that are made in one task, and kept or made again as a whole."""
+    """Utterances of one set that one task simulates; a group is complete or made again."""
 
     folder: Path
     """Folder of their audio."""
@@ -365,8 +373,9 @@ def file_name(id: str, part: str) -> str:
 def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
     """Write the audio of one utterance; return its entry in `done.json`."""
     dry = load_cut_audio(utterance.source, SAMPLING_RATE).numpy()
-    heard, mixture, custom = simulate(utterance, dry, group.config, group.pool)
-    files = {"": heard[None]}
+    # [S] what the set's front end records, and the mixture's components [M, S].
+    recorded, mixture, custom = simulate(utterance, dry, group.config, group.pool)
+    files = {"": recorded[None]}
     if utterance.array:
         files["raw"] = mixture.microphones[:1]
         files["array"] = np.concatenate([mixture.microphones, mixture.playback[None]])
@@ -376,5 +385,5 @@ def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
         samples = np.clip(np.rint(channels.T * 32768), -32768, 32767).astype(np.int16)
         path = folder / file_name(utterance.id, part)
         path.write_bytes(encode_audio(samples, SAMPLING_RATE, "FLAC"))
-    channels = {part: len(own) for part, own in files.items()}
+    channels = {part: len(samples) for part, samples in files.items()}
     return {"id": utterance.id, "samples": len(dry), "channels": channels, "custom": custom}

@@ -55,6 +55,7 @@ def hum(rng: Rng, length: int) -> np.ndarray:
     """Mains hum: harmonics of 50 or 60 Hz, and some noise."""
     time = np.arange(length) / SAMPLING_RATE
     mains = rng.choice((50.0, 60.0))
+    # 24 harmonics up to 1.2 or 1.44 kHz, falling by about 4 dB per octave.
     tones = sum(
         rng.uniform(0.3, 1.0) / k**0.7 * np.sin(2 * np.pi * (mains * k * time + rng.random()))
         for k in range(1, 25)
@@ -65,6 +66,7 @@ def hum(rng: Rng, length: int) -> np.ndarray:
 def appliance(rng: Rng, length: int) -> np.ndarray:
     """A motor of varying speed with a fan: harmonics over broadband, pulsating noise."""
     time = np.arange(length) / SAMPLING_RATE
+    # Phase of the motor: the integral of a speed that varies by 1 %.
     wander = np.cumsum(1 + 0.01 * np.sin(2 * np.pi * rng.uniform(0.1, 0.5) * time)) / SAMPLING_RATE
     pitch = rng.uniform(80.0, 240.0)
     tones = sum(
@@ -81,6 +83,7 @@ def clatter(rng: Rng, length: int) -> np.ndarray:
     """Dishes: knocks that ring for some hundredths of a second, over faint steady noise."""
     noise = np.zeros(length + SAMPLING_RATE)
     time = np.arange(SAMPLING_RATE // 4) / SAMPLING_RATE
+    # A Poisson process of 5 knocks per second, each of 4 decaying partials.
     for start in rng.integers(0, length, rng.poisson(5.0 * length / SAMPLING_RATE)):
         knock = sum(
             np.sin(2 * np.pi * rng.uniform(800.0, 6000.0) * time)
@@ -111,6 +114,7 @@ def music(rng: Rng, length: int) -> np.ndarray:
     track = np.zeros(length + 4 * beat)
     notes: dict[int, np.ndarray] = {}
     fading = np.exp(-np.arange(beat // 4) / (0.02 * SAMPLING_RATE))
+    # Tonic, subdominant, dominant and submediant, in semitones above the key.
     chords = [(0, 4 - minor, 7), (5, 9 - minor, 12), (7, 11, 14), (-3 - minor, 0, 4 - minor)]
     for number, start in enumerate(range(0, length, beat)):
         chord = chords[number // 4 % 4]
@@ -226,10 +230,10 @@ def make_pools(
     tasks: list[_Task] = []
     rooms = {}
     for name in names:
-        own = {p: tuple(files[name, p]) for p in config.placements} if files else {}
+        response_files = {p: tuple(files[name, p]) for p in config.placements} if files else {}
         rooms[name] = config.train_rooms if name == "train" else config.test_rooms
-        rooms[name] = min([rooms[name], *map(len, own.values())])
-        tasks += _room_tasks(name, config, folder, rooms[name], own)
+        rooms[name] = min([rooms[name], *map(len, response_files.values())])
+        tasks += _room_tasks(name, config, folder, rooms[name], response_files)
         speech = tuple(_draw(background[name], _rng(config, name)))
         noise = tuple(recordings[name]) if recordings else ()
         tasks.append(_Task(config, name, folder / f"{name}-noise.npy", files=noise, speech=speech))
@@ -247,8 +251,8 @@ def _room_tasks(
     for placement in config.placements:
         for number in range(rooms):
             path = room_path(folder, pool, placement, number)
-            own = (files[placement][number],) if files else ()
-            tasks.append(_Task(config, pool, path, placement, number, own))
+            response_files = (files[placement][number],) if files else ()
+            tasks.append(_Task(config, pool, path, placement, number, response_files))
     return tasks
 
 
@@ -268,9 +272,9 @@ def _make(task: _Task) -> None:
     if task.placement and task.files:
         room_from_file(task.files[0]).save(task.path)
     elif task.placement:
-        arrays, one = task.config.arrays, task.config.frontend == "microphone"
-        # A single microphone is all that is heard, but for the arrays of the test sets.
-        single = one and task.pool != "test"
+        arrays = task.config.arrays
+        # The front end "microphone" needs one; test sets are also written as arrays.
+        single = task.config.frontend == "microphone" and task.pool != "test"
         geometry = "circle-1" if single else arrays[task.number % len(arrays)]
         placement = task.config.placements[task.placement]
         compute_room(placement, task.config, geometry, rng).save(task.path)
@@ -298,13 +302,13 @@ def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
 
 def _speech(task: _Task) -> list[np.ndarray]:
     """Read the speech of a task; unreadable audio is reported where it is itself an utterance."""
-    found = []
+    utterances = []
     for cut in task.speech:
         try:
-            found.append(load_cut_audio(cut, SAMPLING_RATE).numpy())
+            utterances.append(load_cut_audio(cut, SAMPLING_RATE).numpy())
         except AudioError:
             continue
-    return found or [np.zeros(SAMPLING_RATE, dtype=np.float32)]
+    return utterances or [np.zeros(SAMPLING_RATE, dtype=np.float32)]
 
 
 def _excerpt(path: Path, length: int, rng: np.random.Generator) -> np.ndarray:

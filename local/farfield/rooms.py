@@ -86,8 +86,8 @@ class Room:
     @classmethod
     def load(cls, path: Path) -> "Room":
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as found:
-            return cls(**{**found, "t60": float(found["t60"])})
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(**{**arrays, "t60": float(arrays["t60"])})
 
 
 def compute_room(
@@ -115,6 +115,7 @@ def compute_room(
     noise = _at_distance(device, placement.noise_metres, size, (0.3, 1.5), rng)
     loudspeaker = device - (0, 0, LOUDSPEAKER_METRES)
     absorption = wall_absorption(size, t60)
+    # Each reflection loses -10 log10(1 - absorption) dB; 45 bounds memory in hard-walled rooms.
     order = math.ceil(FADED_DB / (-10 * math.log10(1 - absorption)))
     room = pra.ShoeBox(
         size, SAMPLING_RATE, materials=pra.Material(absorption), max_order=min(order, 45)
@@ -124,8 +125,9 @@ def compute_room(
     room.add_microphone_array(microphones.T)
     room.compute_rir()
     offset = pra.constants.get("frac_delay_length") // 2  # delay of all its responses
-    length = int(0.75 * t60 * SAMPLING_RATE)
+    length = int(0.75 * t60 * SAMPLING_RATE)  # a decay of 45 dB
     speed = pra.constants.get("c")
+    # Talkers' responses start at their direct sound; those of noise and loudspeaker at time 0.
     delays = [np.linalg.norm(talker - microphones[0]) / speed for talker in talkers] + [0.0, 0.0]
     starts = [offset + int(delay * SAMPLING_RATE) for delay in delays]
     responses = [
@@ -139,6 +141,7 @@ def compute_room(
 
 def wall_absorption(size: np.ndarray, t60: float) -> float:
     """Return the absorption coefficient of the walls, by Sabine's formula, from 0.02 to 0.95."""
+    # T60 = 0.161 V / (S a), with V in m^3, S in m^2: a = 0.161 V / (S T60).
     length, width, height = size
     surface = 2 * (length * width + length * height + width * height)
     return float(np.clip(0.161 * length * width * height / (surface * t60), 0.02, 0.95))
@@ -166,7 +169,7 @@ def device_position(spot: str, size: np.ndarray, rng: np.random.Generator) -> np
 def circle(geometry: str, radius: float) -> np.ndarray:
     """Return the positions of microphones around a device's middle: metres, float64[M, 3]."""
     count = int(geometry.rpartition("-")[2])
-    around = count - (geometry == "circle-7")
+    around = count - (geometry == "circle-7")  # its seventh microphone is in the middle
     angles = 2 * np.pi * np.arange(around) / around
     ring = radius * np.stack([np.cos(angles), np.sin(angles), np.zeros(around)], axis=1)
     return np.concatenate([ring, np.zeros((count - around, 3))])
@@ -184,6 +187,7 @@ def _at_distance(
     while True:
         for _ in range(50):
             height = rng.uniform(*heights)
+            # Horizontal distance, by Pythagoras.
             level = math.sqrt(max(distance**2 - (height - device[2]) ** 2, 0.01))
             angle = rng.uniform(0, 2 * np.pi)
             floor = device[:2] + level * np.array([np.cos(angle), np.sin(angle)])
@@ -196,8 +200,9 @@ def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
     """Cut the same part from every microphone's response, fade its end: float32[M, length]."""
     part = np.zeros((len(responses), length), dtype=np.float32)
     for row, response in zip(part, responses, strict=True):
-        found = response[max(start, 0) : start + length]
-        row[max(-start, 0) :][: len(found)] = found
+        excerpt = response[max(start, 0) : start + length]
+        row[max(-start, 0) :][: len(excerpt)] = excerpt
+    # Linear over the last tenth, since a sudden end would be heard as a click.
     fade = length // 10
     part[:, -fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
     return part / np.abs(part).max()
@@ -223,17 +228,17 @@ def audio_files(folder: Path) -> list[Path]:
     Raises:
       FarfieldError: fewer than the pools need.
     """
-    found = sorted(
+    paths = sorted(
         path
         for path in Path(folder).rglob("*")
         if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
     )
-    if len(found) < len(POOL_CYCLE):
+    if len(paths) < len(POOL_CYCLE):
         raise FarfieldError(
-            f"{folder} holds {len(found)} audio files; training and test must not share any, so"
+            f"{folder} holds {len(paths)} audio files; training and test must not share any, so"
             f" at least {len(POOL_CYCLE)} are needed"
         )
-    return found
+    return paths
 
 
 def noise_files_by_pool(folder: Path) -> dict[str, list[Path]]:
@@ -259,16 +264,27 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             f"{config.responses} holds {len(files)} impulse responses; {len(names)} placements need"
             f" at least {len(names) * len(POOL_CYCLE)}"
         )
+    # `files` are sorted by clarity, so that each pool's are, and even parts go to placements.
     pools = _assign_folders(files)
-    if min(len({path.parent for path in own}) for own in pools.values()) >= len(names):
-        parts = {pool: _split_evenly(own, len(names)) for pool, own in pools.items()}
-        return {(p, name): own[n] for p, own in parts.items() for n, name in enumerate(names)}
+    if min(len({path.parent for path in pool_files}) for pool_files in pools.values()) >= len(
+        names
+    ):
+        parts = {pool: _split_evenly(pool_files, len(names)) for pool, pool_files in pools.items()}
+        return {
+            (p, name): pool_files[n]
+            for p, pool_files in parts.items()
+            for n, name in enumerate(names)
+        }
     logger.warning(
         "%s: too few folders to assign whole ones to train, val and test, which may share rooms",
         config.responses,
     )
     placed = zip(names, _split_evenly(files, len(names)), strict=True)
-    return {(pool, name): own for name, part in placed for pool, own in _assign(part).items()}
+    return {
+        (pool, name): pool_files
+        for name, part in placed
+        for pool, pool_files in _assign(part).items()
+    }
 
 
 def clarity(response: np.ndarray) -> float:
@@ -287,6 +303,7 @@ def room_from_file(path: Path) -> Room:
     """
     response = _response(path)
     first = int(np.abs(response[0]).argmax())
+    # Shift the direct sound, the largest sample of the first microphone, to sample LEAD.
     talker = np.zeros((len(response), LEAD + int(MAX_SECONDS * SAMPLING_RATE)), dtype=np.float32)
     part = response[:, max(first - LEAD, 0) : first - LEAD + talker.shape[1]]
     start = max(LEAD - first, 0)
@@ -294,6 +311,8 @@ def room_from_file(path: Path) -> Room:
     talker /= np.abs(talker).max()
     late = talker.copy()
     late[:, : LEAD + int(DIRECT_SECONDS * SAMPLING_RATE)] = 0.0
+    # A file has one source. Noise comes from everywhere: its response lacks the direct sound. The
+    # loudspeaker is close: direct sound of 1, reverberation 20 dB lower than the talker's.
     echo = 0.1 * late
     echo[:, LEAD] += 1.0
     noise = late if np.any(late) else talker
@@ -330,10 +349,12 @@ def _assign_folders(files: Sequence[Path]) -> dict[str, list[Path]]:
     for path in files:
         folders.setdefault(path.parent, []).append(path)
     pools: dict[str, set[Path]] = {pool: set() for pool in POOL_CYCLE}
-    for own in sorted(folders.values(), key=len, reverse=True):
+    for room_files in sorted(folders.values(), key=len, reverse=True):
         pool = min(pools, key=lambda name: len(pools[name]) / POOL_CYCLE.count(name))
-        pools[pool].update(own)
-    return {pool: [path for path in files if path in own] for pool, own in pools.items()}
+        pools[pool].update(room_files)
+    return {
+        pool: [path for path in files if path in room_files] for pool, room_files in pools.items()
+    }
 
 
 def _assign(files: Sequence[Path]) -> dict[str, list[Path]]:
@@ -362,8 +383,9 @@ def isotropic(sounds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """
     samples = sounds.shape[1]
     frequencies, _, spectra = signal.stft(sounds, SAMPLING_RATE, nperseg=WINDOW)  # [M, F, T]
-    coherence = isotropic_coherence(positions, frequencies)
+    coherence = isotropic_coherence(positions, frequencies)  # [F, M, M]
+    # At 0 Hz all coherences are 1 and the matrix is singular: 1e-6 on the diagonal.
     factors = np.linalg.cholesky(coherence + 1e-6 * np.eye(len(positions)))
     mixed = factors.astype(spectra.dtype) @ spectra.transpose(1, 0, 2)  # [F, M, T]
-    found = signal.istft(mixed.transpose(1, 0, 2), SAMPLING_RATE, nperseg=WINDOW)[1]
-    return found[:, :samples].astype(np.float32)
+    noise = signal.istft(mixed.transpose(1, 0, 2), SAMPLING_RATE, nperseg=WINDOW)[1]
+    return noise[:, :samples].astype(np.float32)

@@ -76,9 +76,9 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
         "val": cap_hours(sources["val"], config.val_hours),
     }
     if config.shared_speakers:
-        kept = {cut.id for cut in chosen["train"]}
-        others = [cut for cut in sources["train"] if cut.id not in kept]
-        chosen[UNLABELLED] = cap_hours(others, config.unlabelled_hours)
+        labelled_ids = {cut.id for cut in chosen["train"]}
+        unlabelled = [cut for cut in sources["train"] if cut.id not in labelled_ids]
+        chosen[UNLABELLED] = cap_hours(unlabelled, config.unlabelled_hours)
     times = creation_times(chosen[UNLABELLED], DAYS, config.seed)
     utterances = [
         FarfieldUtterance(
@@ -96,6 +96,7 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
             " lets labelled and unlabelled speech be of the same ones)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
+    # Babble and playback never have the voices of the set that they disturb, but for train's.
     background = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
     return Selection(utterances, background, left_out)
 
@@ -108,6 +109,7 @@ def creation_times(cuts: list[MonoCut], days: int, seed: int) -> dict[str, float
     times = {}
     for ids in speakers.values():
         for number, id in enumerate(sorted(ids)):
+            # Uniform in [0, 1), from the id alone: independent of the other utterances.
             part = int.from_bytes(_digest(f"{seed} {id}")[:4], "big") / 2**32
             times[id] = round(FIRST_DAY + (number + part) / len(ids) * days * DAY, 3)
     return times
@@ -117,7 +119,7 @@ def _sort_by_purpose(
     parts: Mapping[str, list[MonoCut]], config: FarfieldConfig, sources: dict[str, list[MonoCut]]
 ) -> list[tuple[str, str]]:
     """Sort the cuts by purpose into `sources`; return what cannot be used."""
-    left_out, seen = [], set()
+    left_out, used_ids = [], set()
     for part in sorted(parts):
         purpose = _purpose(part, config)
         for cut in parts[part]:
@@ -128,10 +130,10 @@ def _sort_by_purpose(
                 )
             elif cut.duration <= 0 or "fault" in custom:
                 left_out.append((cut.id, custom.get("fault_detail") or "no audio"))
-            elif cut.id in seen:
+            elif cut.id in used_ids:
                 left_out.append((cut.id, "another utterance has this id"))
             else:
-                seen.add(cut.id)
+                used_ids.add(cut.id)
                 sources[purpose].append(cut)
     return left_out
 
@@ -157,17 +159,17 @@ def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None
             f"the training part has {len(speakers)} speakers: too few to hold out {keys} of them;"
             f" lower these, or name other parts of the corpus with {parts}"
         )
-    sources["train"], held = hold_out(sources["train"], missing)
-    sources |= held
+    sources["train"], held_out = hold_out(sources["train"], missing)
+    sources |= held_out
 
 
 def _check_disjoint(sources: Mapping[str, list[MonoCut]]) -> None:
     speakers = {name: {speaker_of(cut) for cut in cuts} for name, cuts in sources.items()}
-    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
-        common = sorted(speakers[one] & speakers[other])
+    for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+        common = sorted(speakers[first] & speakers[second])
         if common:
             raise FarfieldError(
-                f"speaker {common[0]} would be in {one} and in {other}: name other parts with"
+                f"speaker {common[0]} would be in {first} and in {second}: name other parts with"
                 " rooms.val and rooms.test, or hold out speakers with corpus.hold_out=speakers"
             )
 
@@ -176,13 +178,14 @@ def _split_labelled(
     cuts: list[MonoCut], config: FarfieldConfig
 ) -> tuple[list[MonoCut], list[MonoCut]]:
     """Divide training speech by speaker into labelled and unlabelled."""
+    # In the order of their digests: a random draw that other speakers do not change.
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
     count = max(1, round(config.labelled_speakers * len(speakers)))
     if not config.shared_speakers:
         count = min(count, len(speakers) - 1)
     labelled = set(speakers[:count])
-    own = [cut for cut in cuts if speaker_of(cut) in labelled]
-    return own, [cut for cut in cuts if speaker_of(cut) not in labelled]
+    labelled_cuts = [cut for cut in cuts if speaker_of(cut) in labelled]
+    return labelled_cuts, [cut for cut in cuts if speaker_of(cut) not in labelled]
 
 
 def _test_utterances(cuts: list[MonoCut], config: FarfieldConfig) -> list[FarfieldUtterance]:

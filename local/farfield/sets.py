@@ -85,16 +85,16 @@ def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
     for group in groups:
         by_id = {item.id: item for item in group.utterances}
         folder = group.folder.relative_to(out)
-        for made in json.loads(group.done.read_text(encoding="utf-8"))["made"]:
-            item = by_id[made["id"]]
-            cut = _cut(item, made, "", folder)
+        for entry in json.loads(group.done.read_text(encoding="utf-8"))["made"]:
+            item = by_id[entry["id"]]
+            cut = _cut(item, entry, "", folder)
             sets[item.split].append(cut)
             if item.split in CLEAN_SETS:
                 sets[CLEAN_SETS[item.split]].append(item.source)
             if item.array:
-                raw = _cut(item, made, "raw", folder)
+                raw = _cut(item, entry, "raw", folder)
                 sets[f"{item.split}-raw"].append(raw)
-                array = _array_cut(cut, made, folder)
+                array = _array_cut(cut, entry, folder)
                 sets[f"{item.split}-array"].append(array)
     return sets
 
@@ -246,8 +246,8 @@ def make_farfield(
     missing = [replace(group, pool=pools[group.utterances[0].pool]) for group in missing]
     done = total - sum(len(group.utterances) for group in missing)
     with Bar(total=total, initial=done, unit="utt", desc="far field") as bar:
-        made = map_in_processes(make_group, missing, jobs)
-        for group, _ in zip(missing, made, strict=True):
+        finished_groups = map_in_processes(make_group, missing, jobs)
+        for group, _ in zip(missing, finished_groups, strict=True):
             done += len(group.utterances)
             bar.update(len(group.utterances))
             if progress is not None:
@@ -278,11 +278,11 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
     """Write config and sources to `out`, or check that the sets there have the same."""
     places = places_of(out)
     sources = [[u.split, u.id, u.array, _source_of(u, places)] for u in utterances]
-    plain = {
+    settings = {
         "config": to_plain(config),
         "utterances": digest_bytes(json.dumps(sources, sort_keys=True).encode()),
     }
-    content = json.dumps(plain, indent=1) + "\n"
+    content = json.dumps(settings, indent=1) + "\n"
     path = out / "settings.json"
     if path.exists() and path.read_text(encoding="utf-8") != content:
         raise FarfieldError(
@@ -294,8 +294,8 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
 
 def _source_of(utterance: FarfieldUtterance, places: PathAliases | None) -> dict[str, Any]:
     """Return a source as plain data; of unlabelled speech without the transcript."""
-    plain = portable(utterance.source.to_dict(), places)
-    return {**plain, "supervisions": []} if utterance.split == UNLABELLED else plain
+    cut = portable(utterance.source.to_dict(), places)
+    return {**cut, "supervisions": []} if utterance.split == UNLABELLED else cut
 
 
 def _groups(utterances: list[FarfieldUtterance], config: FarfieldConfig, out: Path) -> list[Group]:
@@ -306,8 +306,8 @@ def _groups(utterances: list[FarfieldUtterance], config: FarfieldConfig, out: Pa
     for split, items in splits.items():
         audio = out / ("lake/audio" if split == UNLABELLED else f"audio/{split}")
         for number, start in enumerate(range(0, len(items), GROUP_UTTERANCES)):
-            own = tuple(items[start : start + GROUP_UTTERANCES])
-            groups.append(Group(audio / f"{number:04d}", own, config))
+            group_utterances = tuple(items[start : start + GROUP_UTTERANCES])
+            groups.append(Group(audio / f"{number:04d}", group_utterances, config))
     return groups
 
 

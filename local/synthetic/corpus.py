@@ -148,6 +148,7 @@ def generate(
     tasks = []
     for split, speakers in SPEAKERS.items():
         chosen = speakers[: settings.train_speakers] if split == "train" else speakers
+        # Speakers share the hours of a split equally.
         seconds = 3600.0 * getattr(settings, f"{split}_hours") / len(chosen)
         tasks += [_Task(settings, out, split, speaker, seconds) for speaker in chosen]
     missing = [task for task in tasks if not (task.folder / WORD_TIMES).exists()]
@@ -170,8 +171,10 @@ def _check_settings(out: Path, settings: SyntheticConfig) -> None:
     """Write the settings to `out`, or check that a corpus there has the same."""
     path = out / "settings.json"
     inherited = {field.name for field in dataclasses.fields(CorpusConfig)}
-    made = {k: v for k, v in dataclasses.asdict(settings).items() if k not in inherited}
-    content = json.dumps(made, indent=1) + "\n"
+    synthesis_settings = {
+        k: v for k, v in dataclasses.asdict(settings).items() if k not in inherited
+    }
+    content = json.dumps(synthesis_settings, indent=1) + "\n"
     if path.exists() and path.read_text() != content:
         raise ToolkitError(
             f"{out} holds a demo corpus of other settings: delete it or choose another folder"
@@ -223,6 +226,7 @@ def _make_speaker(task: _Task) -> None:
         number += 1
     (partial / NOISE).write_text(noise, encoding="utf-8")
     write_ctm(word_times, partial / WORD_TIMES)
+    # The folder appears complete or not at all.
     shutil.rmtree(task.folder, ignore_errors=True)
     partial.rename(task.folder)
 
@@ -236,6 +240,7 @@ def _utterance(
       int16[S], (start, end) of each word in seconds, and the signal-to-noise ratio in dB.
     """
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    # Resampling by the tract length slows speech down; espeak-ng speaks faster by that factor.
     rate = round(speaker.voice.rate * speaker.tract * rng.uniform(0.93, 1.07))
     pitch = round(speaker.voice.pitch + rng.uniform(-4, 4))
     speech = espeak.speak(
@@ -244,6 +249,7 @@ def _utterance(
     dry = sound.to_corpus_rate(speech.samples, speaker.tract)
     lead, trail = (int(SAMPLING_RATE * rng.uniform(0.15, 0.4)) for _ in range(2))
     length = lead + len(dry) + trail
+    # White (exponent 0) to brown (2) noise, with a random share of babble.
     noise = sound.coloured_noise(rng, length, rng.uniform(0.0, 2.0))
     start = int(rng.integers(len(babble) - length))
     noise += rng.uniform(0.0, 1.0) * babble[start : start + length]
@@ -260,6 +266,7 @@ def _utterance(
         lead=lead,
         trail=trail,
     )
+    # Word times in espeak-ng's samples -> seconds of the corpus.
     up, down = sound.resampling(speaker.tract)
     times = [
         tuple((lead + sample * up / down) / SAMPLING_RATE for sample in (word.start, word.end))
@@ -272,13 +279,13 @@ def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) 
     """Make babble of three training voices: float64 of unit power, different per speaker."""
     length = int(seconds * SAMPLING_RATE)
     total = np.zeros(length)
-    others = [other for other in SPEAKERS["train"] if other.id != speaker.id]
+    other_speakers = [candidate for candidate in SPEAKERS["train"] if candidate.id != speaker.id]
     rng = np.random.default_rng([settings.seed, zlib.crc32(speaker.id.encode())])
-    for index in rng.choice(len(others), 3, replace=False):
+    for index in rng.choice(len(other_speakers), 3, replace=False):
         texts = sentences("train", f"{settings.seed}/babble/{speaker.id}/{index}")
         spoken, parts = 0, []
         while spoken < length:
-            speech = espeak.speak(next(texts).lower(), others[index].voice)
+            speech = espeak.speak(next(texts).lower(), other_speakers[index].voice)
             parts.append(sound.to_corpus_rate(speech.samples))
             spoken += len(parts[-1])
         track = np.concatenate(parts)[:length]

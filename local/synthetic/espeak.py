@@ -81,8 +81,8 @@ class Event:
     @property
     def kind(self) -> str:
         """The consonant, or "V" for any vowel: vowels change where a word is not stressed."""
-        plain = self.phoneme.lstrip(_STRESS)
-        return "V" if plain[0] in _VOWELS else plain.rstrip("#2-")
+        unstressed = self.phoneme.lstrip(_STRESS)
+        return "V" if unstressed[0] in _VOWELS else unstressed.rstrip("#2-")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _groups(text: str, events: list[Event]) -> list[_Group]:
         if event.position == 0 or (event.position > 0 and text[event.position - 1].isspace())
     ]
     groups: list[_Group] = []
-    before = None  # the sound that the word follows without a pause
+    preceding = None  # the sound that the word follows without a pause
     for head, stop in zip(heads, [*heads[1:], len(events)], strict=True):
         phonemes = [event for event in events[head:stop] if event.phoneme]
         sounds = [event for event in phonemes if event.is_sound]
@@ -147,22 +147,24 @@ def _groups(text: str, events: list[Event]) -> list[_Group]:
         if not sounds:
             raise WordTimesError(f"{' '.join(words)!r} in {text!r} is not spoken")
         pauses = phonemes[phonemes.index(sounds[-1]) + 1 :]
-        start, silence = _onset(events[head], sounds[0], before)
-        if before is not None:
+        start, silence = _onset(events[head], sounds[0], preceding)
+        if preceding is not None:
             groups[-1].end = silence
         groups.append(_Group(words, sounds, start, pauses[0].sample if pauses else start))
-        before = None if pauses else sounds[-1]
+        preceding = None if pauses else sounds[-1]
     return groups
 
 
-def _onset(word: Event, first: Event, before: Event | None) -> tuple[int, int]:
+def _onset(word: Event, first: Event, preceding: Event | None) -> tuple[int, int]:
     """Return the samples where a word begins and where the sound before it ends."""
-    if before is None:
+    if preceding is None:
         return first.sample, first.sample
+    # A consonant begins with its closure, which espeak-ng's word event marks.
     if first.kind != "V":
         return word.sample, word.sample
-    if before.kind in _SONORANTS:
-        shared = before.sample + round(SONORANT_SHARE * (first.sample - before.sample))
+    # From a sonorant into a vowel there is no silence: the boundary lies within the glide.
+    if preceding.kind in _SONORANTS:
+        shared = preceding.sample + round(SONORANT_SHARE * (first.sample - preceding.sample))
         return shared, shared
     return first.sample, word.sample
 
@@ -171,6 +173,7 @@ def _inner_starts(group: _Group, phonemes_of: Callable[[str], list[str]]) -> lis
     """Find the starts of the later words of a group, by aligning it to the words spoken alone."""
     if len(group.words) == 1:
         return []
+    # Phoneme kinds of each word spoken alone, and for each such phoneme the index of its word.
     alone = [[Event(0, phoneme=p).kind for p in phonemes_of(word)] for word in group.words]
     owners = iter([number for number, kinds in enumerate(alone) for _ in kinds])
     sounds = iter(zip(group.sounds, [None, *group.sounds], strict=False))
@@ -179,9 +182,10 @@ def _inner_starts(group: _Group, phonemes_of: Callable[[str], list[str]]) -> lis
         [kind for kinds in alone for kind in kinds], [sound.kind for sound in group.sounds]
     ):
         number = next(owners) if expected is not None else None
-        sound, before = next(sounds) if spoken is not None else (None, None)
+        sound, preceding = next(sounds) if spoken is not None else (None, None)
+        # The first aligned sound of a word is its start.
         if number is not None and sound is not None:
-            starts.setdefault(number, _onset(sound, sound, before)[0])
+            starts.setdefault(number, _onset(sound, sound, preceding)[0])
     for number, word in enumerate(group.words[1:], start=1):
         if number not in starts:
             raise WordTimesError(f"{word!r} has no sound of its own in {' '.join(group.words)!r}")
@@ -288,11 +292,11 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
     chunks: list[np.ndarray] = []
     events: list[Event] = []
 
-    def collect(samples: "ctypes._Pointer", count: int, found: "ctypes._Pointer") -> int:
+    def collect(samples: "ctypes._Pointer", count: int, event_list: "ctypes._Pointer") -> int:
         if samples and count > 0:
             chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
         index = 0
-        while (event := found[index]).type != EVENT_LIST_TERMINATED:
+        while (event := event_list[index]).type != EVENT_LIST_TERMINATED:
             if event.type == EVENT_WORD:
                 events.append(Event(event.sample, position=event.text_position - 1))
             elif event.type == EVENT_PHONEME:

@@ -161,15 +161,15 @@ def split_of(text: str) -> str:
 def sentences(split: str, seed: str) -> Iterator[str]:
     """Draw different sentences of a split endlessly; the same for the same seed."""
     rng = random.Random(seed)
-    seen = set()
+    drawn = set()
     while True:
         text = sentence(rng)
-        if split_of(text) == split and text not in seen:
-            seen.add(text)
+        if split_of(text) == split and text not in drawn:
+            drawn.add(text)
             yield text
 
 
 def vocabulary() -> set[str]:
     """Return every word of the grammar, in upper case."""
-    plain = re.sub(r"\{\w+\}|\|", " ", " ".join(GRAMMAR.values()))
-    return {word.upper() for word in plain.split()}
+    text = re.sub(r"\{\w+\}|\|", " ", " ".join(GRAMMAR.values()))
+    return {word.upper() for word in text.split()}

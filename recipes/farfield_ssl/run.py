@@ -26,9 +26,9 @@ recipe = Recipe(
 )
 CE, LFMMI = "objective=ce", "objective=lfmmi"  # what teacher and student are trained with
 STUDENT = "self_training"
-"""With self-training the stages of the student run in the background, where there are cores."""
+"""Setting with which the student's stages run in the background, if there are enough cores."""
 STUDENT_NORMALISER = "unlabelled/normaliser.json"
-"""What normalises the student's input: statistics of the unlabelled speech (C19)."""
+"""The normaliser of the student's input: statistics of the unlabelled speech (C19)."""
 CHAIN_SENONES = "chain_teacher/graphs"
 """The folder of the senones of lattice-free MMI, which have a tree of their own."""
 
@@ -214,7 +214,7 @@ def decode_student(run: Run) -> Headline:
 
 @recipe.stage(28, "Recognise the unlabelled speech and keep the most confident utterances", when=CE)
 def recognise(run: Run) -> Headline:
-    """For self-training: the teacher's words and alignments instead of its posteriors (C13)."""
+    """Self-training takes the teacher's words and alignments instead of its posteriors (C13)."""
     return steps.learning.recognise_unlabelled(run, "teacher")
 
 
@@ -238,7 +238,7 @@ def chain_teacher(run: Run) -> Headline:
 
 @recipe.stage(32, "Compile the decoding graph of lattice-free MMI", when=LFMMI)
 def compile_chain_graph(run: Run) -> Headline:
-    """Of the teacher's senones, which are the student's too."""
+    """Compile the graph of the teacher's senones, which the student shares."""
     return steps.decoding.compile_network_graph(run, CHAIN_SENONES)
 
 
@@ -250,19 +250,19 @@ def decode_chain_teacher(run: Run) -> Headline:
 
 @recipe.stage(34, "Recognise the unlabelled speech: the phones of its lattices", when=LFMMI)
 def recognise_phones(run: Run) -> Headline:
-    """What may have been said, with posteriors, in place of one transcript (C13)."""
+    """Store phone sequences with posteriors instead of a single transcript (C13)."""
     return steps.learning.recognise_for_chain(run, "chain_teacher")
 
 
 @recipe.stage(35, "Train a student with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_student(run: Run) -> Headline:
-    """On the recognised and the labelled speech together."""
+    """Train on the recognised and the labelled speech together."""
     return steps.learning.train_on_recognised_phones(run, "chain_student", "chain_teacher", ALIGNER)
 
 
 @recipe.stage(36, "Decode with the student of lattice-free MMI", when=LFMMI)
 def decode_chain_student(run: Run) -> Headline:
-    """In the teacher's graph, with scale and penalty chosen again on val."""
+    """Decode in the teacher's graph, with scale and penalty tuned again on val."""
     return steps.decoding.decode_network(
         run, "chain_student", None, STUDENT_NORMALISER, graphs=CHAIN_SENONES
     )

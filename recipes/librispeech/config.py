@@ -292,8 +292,9 @@ def an4() -> Config:
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
     # Graphs of all words of a large lexicon take minutes and GB (`lang.words=lexicon`).
-    own = {"corpus": CorpusConfig("kaldi"), "lang": LangConfig(), "lstm_lm": NeuralLmConfig()}
-    return replace(mini(), **own)
+    return replace(
+        mini(), corpus=CorpusConfig("kaldi"), lang=LangConfig(), lstm_lm=NeuralLmConfig()
+    )
 
 
 def full() -> Config:

@@ -281,17 +281,17 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
       readers: reader processes of the machine.
       buffer: whole batches that are being read or ready.
     """
-    own = full()
+    base = full()
     return replace(
-        own,
+        base,
         devices=devices,
         readers=replace(
-            own.readers,
+            base.readers,
             utterances_per_batch=batch // devices,
             readers=readers // devices,
             buffer=buffer,
         ),
-        train=replace(own.train, amp="fp32", parallel=ParallelConfig("ssgd")),
+        train=replace(base.train, amp="fp32", parallel=ParallelConfig("ssgd")),
     )
 
 

@@ -17,7 +17,7 @@ from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
 IN_BACKGROUND = "chain or adapted or bidirectional"
-"""With these the LSTM's stages run while another network is trained, where there are cores."""
+"""Settings with which the LSTM's stages run in the background, while another network is trained."""
 CHAIN_SENONES = "chain/graphs"
 """The folder of the TDNN-Fs' senones, which have a tree of their own, and of the denominator."""
 
@@ -33,7 +33,7 @@ recipe = Recipe(
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """With corpus.root nothing is copied."""
+    """A corpus at corpus.root is read in place; nothing is copied."""
     return steps.data.get_corpus(run)
 
 
@@ -202,7 +202,7 @@ def train_on_adapted(run: Run) -> Headline | None:
     24, "Write the decoded splits' adapted features; decode with the LSTM", when="adapted or chain"
 )
 def decode_adapted_lstm(run: Run) -> Headline | None:
-    """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
+    """Apply the transforms of stage 14, which are estimated on the GMMs' first pass."""
     if not run.config.needs_adapted:
         return None
     features = steps.gmm.write_adapted_decoded(run, "sat")
@@ -214,14 +214,14 @@ def decode_adapted_lstm(run: Run) -> Headline | None:
 
 @recipe.stage(25, "Train a BLSTM on LDA + MLLT features", distributed=True, when="bidirectional")
 def train_bidirectional(run: Run) -> Headline:
-    """On the features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
+    """Train on features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
     features = steps.gmm.write_independent(run, "lda_mllt")
     return steps.networks.train_network(run, "blstm", features, run.config.blstm)
 
 
 @recipe.stage(26, "Decode with the BLSTM", when="bidirectional")
 def decode_bidirectional(run: Run) -> Headline:
-    """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
+    """Decode without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
     features = steps.gmm.write_independent_decoded(run, "lda_mllt")
     normaliser = "lda_mllt_features/normaliser.json"
     return steps.decoding.decode_network(run, "blstm", features, normaliser, nbest=True)
@@ -229,13 +229,13 @@ def decode_bidirectional(run: Run) -> Headline:
 
 @recipe.stage(27, "Train a TDNN-F with lattice-free MMI", distributed=True, when="chain")
 def train_lattice_free(run: Run) -> Headline:
-    """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
+    """Train on the phones of the alignments, with a separate tree; skipped without `chain`."""
     return steps.networks.train_chain(run, "chain", "sat", run.config.first_chain_features)
 
 
 @recipe.stage(28, "Compile the decoding graph of the TDNN-F", when="chain")
 def compile_chain_graph(run: Run) -> Headline:
-    """Of the senones of its own tree."""
+    """Compile the graph of the senones of the TDNN-F's tree."""
     return steps.decoding.compile_network_graph(run, CHAIN_SENONES)
 
 
@@ -247,7 +247,7 @@ def compile_chain_graph(run: Run) -> Headline:
     background_when="chain_fbank",
 )
 def train_second_lattice_free(run: Run) -> Headline:
-    """For unknown speakers, with the same tree and denominator; with chain_features=both."""
+    """Train for unknown speakers, with the same tree and denominator; with chain_features=both."""
     return steps.networks.train_chain(run, "chain_fbank", "sat", senones=CHAIN_SENONES)
 
 
@@ -255,7 +255,7 @@ def train_second_lattice_free(run: Run) -> Headline:
     30, "Decode with the second TDNN-F", when="chain_fbank", background_when="chain_fbank"
 )
 def decode_second_lattice_free(run: Run) -> Headline:
-    """In the same graph."""
+    """Decode in the graph of the first TDNN-F."""
     return steps.decoding.decode_network(run, "chain_fbank", nbest=True, graphs=CHAIN_SENONES)
 
 

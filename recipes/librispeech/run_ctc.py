@@ -29,7 +29,7 @@ recipe = Recipe(
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """With corpus.root nothing is copied."""
+    """A corpus at corpus.root is read in place; nothing is copied."""
     return steps.data.get_corpus(run)
 
 

@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 class _Candidate:
     system: DecodedSystem
     rows: tuple[Result, ...]
-    """Of all splits, with one language model."""
+    """Results of all splits with one language model."""
     rescored: bool
     decode: str
     """The folder of its decode, below the run directory."""
@@ -84,7 +84,7 @@ class _Candidate:
     last: bool
     """Whether it is the last pass in that folder."""
     errors: int
-    """On the splits of tuning, with speakers known."""
+    """Errors on the splits of tuning, with known speakers."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Measured:
 
     candidate: _Candidate
     scores: dict[str, Score]
-    """By split."""
+    """Scores by split."""
     tuned_on: tuple[str, ...]
 
     @cached_property
@@ -138,6 +138,8 @@ def write_bundles(
     candidates += [c for system in neural for c in _candidates(run, system, True)]
     best = _best(run, candidates)
     streaming = {system.name for system in systems if _streams(run, system)}
+    # The best system of the opposite kind: by utterance if the best adapts to speakers, else by
+    # speaker.
     rivals = [c for c in candidates if c.system.by_utterance != best.system.by_utterance]
     if run.config.bundle is not None:
         rivals = [c for c in rivals if c.system.name in streaming]
@@ -145,6 +147,7 @@ def write_bundles(
     if rivals:
         chosen.append(min(rivals, key=lambda candidate: candidate.errors))
 
+    # The error rate with unknown speakers is that of the bundle itself, utterance by utterance.
     measured = []
     for candidate in chosen:
         _write(run, candidate, out / candidate.system.name)
@@ -159,6 +162,7 @@ def write_bundles(
         name = result.candidate.system.name
         holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
         roles = tuple(role for role, holder in holders.items() if holder is result)
+        # Measured, but worse in every role.
         if not roles:
             shutil.rmtree(out / name)
             continue

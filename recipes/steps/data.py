@@ -1,4 +1,4 @@
-"""What all recipes share before acoustic training, and their results.
+"""Stages that all recipes share: those before acoustic training, and the results.
 
 Corpus, manifests, data check, lexicon, language models, features; the table of results and the
 run's page.
@@ -139,10 +139,10 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
                 "%s: %d recordings without a named speaker are of %d speakers",
                 *(split, *name_speakers(utterances, run.jobs, read_features)),
             )
-    for split, found in parts.items():
-        write_cuts(found, path_below(data, f"{split}.jsonl"))
+    for split, split_cuts in parts.items():
+        write_cuts(split_cuts, path_below(data, f"{split}.jsonl"))
     Splits.of(parts, corpus).save(data / "splits.json")
-    return {split: len(found) for split, found in parts.items()}
+    return {split: len(split_cuts) for split, split_cuts in parts.items()}
 
 
 def splits(run: Run) -> Splits:
@@ -467,7 +467,7 @@ def decoded_features(run: Run, name: str) -> Path:
 def transcripts(utterances: Iterable[MonoCut], features: Path) -> dict[str, list[str]]:
     """Return the words of the utterances that have features, in the given order.
 
-    Those that failed are told of when the features are extracted, and are left out here.
+    Utterances whose features could not be extracted are left out; the extraction has logged them.
     """
     store = FeatureStore(features)
     return {cut.id: split_words(text_of(cut)) for cut in utterances if cut.id in store}

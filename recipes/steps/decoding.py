@@ -202,9 +202,9 @@ class DecodedSystem:
     """A system that the recipe has decoded."""
 
     name: str
-    """Its name."""
+    """Name of the system."""
     features: Literal["cepstra", "fbank", "lda_mllt_features", "fmllr_features"] = "cepstra"
-    """Of a network its features; "cepstra" stands for GMMs."""
+    """Features of a network; "cepstra" for GMMs."""
     gmm: str | None = None
     """The GMM system on whose features the network computes, if it does."""
     first_pass: str | None = None

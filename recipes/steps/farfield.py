@@ -264,11 +264,11 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     record_results(run.make("results.json"), rows)
     write_atomically(run.make("results.md"), markdown_table(rows))
     gains_by_system = {system: gains(run, baseline, system) for system in systems}
-    plain = {
+    gain_records = {
         system: [asdict(gain) for gain in system_gains]
         for system, system_gains in gains_by_system.items()
     }
-    write_atomically(run.make("werr.json"), json.dumps(plain, indent=1) + "\n")
+    write_atomically(run.make("werr.json"), json.dumps(gain_records, indent=1) + "\n")
     write_atomically(run.make("werr.md"), gains_table(gains_by_system))
     pooled = {f"wer {row.system}": row.wer for row in rows if row.split == POOLED}
     reductions = {
@@ -290,6 +290,7 @@ def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
     rows = [row for row in read_results(folder / "rows.json") if row.lm == lm]
     parts = [row for row in rows if row.split in PLACEMENTS]
     seconds = [sum(cut.duration for cut in cuts(run, row.split)) for row in parts]
+    # Real-time factor of all placements: each one's weighted by its seconds of audio.
     rtf = sum(row.rtf * duration for row, duration in zip(parts, seconds, strict=True)) / sum(
         seconds
     )
@@ -317,7 +318,7 @@ def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") ->
 
 def gains(run: Run, baseline: str, system: str) -> list[Gain]:
     """Compare two decoded systems on every set."""
-    sides = [scores(run, one, PLACEMENTS) for one in (baseline, system)]
+    sides = [scores(run, name, PLACEMENTS) for name in (baseline, system)]
     return [
         gain(name, *(pool({split: side[split] for split in parts}) for side in sides))
         for name, parts in SETS.items()
@@ -338,9 +339,11 @@ def gain(split: str, first: Score, second: Score) -> Gain:
         [utterance.errors for utterance in first.utterances],
         [utterance.errors for utterance in second.utterances],
     )
+    # Both systems on the same resamples [R]: their errors are correlated.
     baseline_errors, system_errors = significance.resample(blocks).T
     reductions = significance.percent(baseline_errors - system_errors, baseline_errors)
     interval = significance.interval_of(reductions, first.resampled, len(blocks))
+    # WERR = (WER of the baseline - WER of the system) / WER of the baseline, in percent.
     werr = 100.0 * (first.errors - second.errors) / first.errors
     gain, low, high = (round(number, 2) for number in (werr, interval.low, interval.high))
     return Gain(split, *rates, gain, low, high, p_value)
@@ -420,21 +423,23 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
         that the settings do not ask for, whose markers may be of earlier settings. Parts that the
         paper reports have the names of `SUBSYSTEMS`.
     """
-    spent = {part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()}
+    seconds_by_part = {
+        part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()
+    }
     published = {part: t.seconds for s in SUBSYSTEMS for part, t in s.parts.items()}
-    record = {"seconds": spent, "published_seconds": published}
+    record = {"seconds": seconds_by_part, "published_seconds": published}
     write_atomically(run.make("breakdown.json"), json.dumps(record, indent=1) + "\n")
-    colours = {part: number for number, part in enumerate(spent)}
-    texts = {part: duration(seconds) for part, seconds in spent.items()}
+    colours = {part: number for number, part in enumerate(seconds_by_part)}
+    texts = {part: duration(seconds) for part, seconds in seconds_by_part.items()}
     of_paper = {part: time.seconds for part, time in STUDENT.parts.items()}
     paper_texts = {part: time.text for part, time in STUDENT.parts.items()}
-    total = duration(sum(spent.values()))
-    run_bar = _bar(f"This run, all parts: {total}", spent, texts, colours)
+    total = duration(sum(seconds_by_part.values()))
+    run_bar = _bar(f"This run, all parts: {total}", seconds_by_part, texts, colours)
     title = f"The paper, a million hours, the student: {STUDENT.total}"
     paper_bar = _bar(title, of_paper, paper_texts, colours)
     page = Page("Processing time", "Wall time of the parts of the processing.")
     box = macros("parts.html").boxed([run_bar, paper_bar])
-    page.add(Section("parts", "Parts", parts=[box, _table(spent).html()]))
+    page.add(Section("parts", "Parts", parts=[box, _table(seconds_by_part).html()]))
     write_atomically(run.make("breakdown.html"), page.html())
 
 
@@ -463,18 +468,20 @@ def _bar(
     return macros("parts.html").stacked_bar(title, pieces, key)
 
 
-def _table(spent: Mapping[str, float]) -> Table:
+def _table(seconds_by_part: Mapping[str, float]) -> Table:
     """Return the run's times beside those of the paper, and the parts that the paper lacks."""
     rows = []
     for subsystem in SUBSYSTEMS:
-        total = sum(spent.get(part, 0.0) for part in subsystem.parts)
+        total = sum(seconds_by_part.get(part, 0.0) for part in subsystem.parts)
         heading = subsystem.title, duration(total), subsystem.total
         rows.append(TableRow([Cell(text, best=True) for text in heading]))
         for part, time in subsystem.parts.items():
-            seconds = duration(spent[part]) if part in spent else ""
+            seconds = duration(seconds_by_part[part]) if part in seconds_by_part else ""
             rows.append(TableRow([Cell(part), Cell(seconds), Cell(time.text)]))
     reported = {part for subsystem in SUBSYSTEMS for part in subsystem.parts}
-    unreported = {part: seconds for part, seconds in spent.items() if part not in reported}
+    unreported = {
+        part: seconds for part, seconds in seconds_by_part.items() if part not in reported
+    }
     heading = "other parts", duration(sum(unreported.values())), ""
     rows.append(TableRow([Cell(text, best=True) for text in heading]))
     rows += [TableRow([Cell(part), Cell(duration(s)), Cell("")]) for part, s in unreported.items()]

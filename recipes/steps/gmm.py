@@ -110,11 +110,13 @@ def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
     compose_graph(run, Senones.load(run.need(adapted)), graph)
     search = LatticeSearch(graph, config.acoustic_scale, config.beams())
     for split in splits(run).decoded:
+        # First estimate: on the words of the speaker-independent pass.
         hypotheses = read_transcripts(run.need(f"decode/{first_pass}/{split}/text"), "text").texts
         store = FeatureStore(run.need(f"plp/{split}"))
         words = {u: text.split() for u, text in hypotheses.items() if u in store}
         transforms[split] = run.make(f"fmllr/{split}.safetensors")
         estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
+        # Second estimate: on the posteriors of lattices decoded with the first transforms.
         system = GmmSystem.load(run.need(adapted), run.need(f"plp/{split}"))
         system = system.adapted(load_transforms(transforms[split]))
         refine_on_lattices(system, search, transforms[split], run.jobs)

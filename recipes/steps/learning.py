@@ -60,7 +60,7 @@ from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.lfmmi import train_lfmmi
 
 ADDRESS = "address.json"
-"""In place of shards: where they are, and the digest of their list."""
+"""File in place of shards in a remote store: their address, and the digest of their list."""
 
 
 def check_executor(config: Any) -> None:
@@ -89,6 +89,7 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
         frontend=run.setting("fbank.frontend"),
         stats=StatsConfig(run.config.prior_frames),
     )
+    # Select and shuffle utterances, extract their features, and estimate running statistics.
     with open_executor(run.config.executor, run.jobs) as executor:
         features, _ = make_features(lake, config, executor, store, folder)
     if is_local(features.url):
@@ -109,6 +110,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
     """
     out, store, folder = run.make("teacher_targets"), _store(run), _place(run, "targets")
     config, unlabelled = run.config.targets, run.need("unlabelled")
+    # Features lie in the run directory, or in the remote storage that the address names.
     url = _address(unlabelled) if (unlabelled / ADDRESS).exists() else str(unlabelled)
     features = ShardSet(url, read_shards(store, url), ())
     place = _place(run, "teacher") if run.config.storage else None
@@ -116,6 +118,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
     steps = config, run.config.repartition, run.setting("fbank.frontend")
     with open_executor(run.config.executor, run.jobs, run.device) as executor:
         shards = make_training_shards(features, model, *steps, executor, store, folder)
+        # A set of shards for each offset of the subsampling: the teacher scores one frame in three.
         for done, (offset, shard_set) in enumerate(shards, 1):
             if is_local(shard_set.url):
                 _link(shard_set, store, out / f"{offset}")
@@ -160,6 +163,7 @@ def _link(shards: ShardSet, store: ObjectStore, out: Path) -> None:
     Stages that read the folder thus depend on neither the executor nor on interruptions.
     """
     root = Path(shards.url)
+    # Files that begin with "_" are the executor's bookkeeping.
     manifests = [path for path in root.iterdir() if path.is_file() and path.name[0] != "_"]
     listed = [ref for shard in read_shards(store, shards.url) for ref in shard.inputs]
     for path in [*manifests, *(Path(ref.path) for ref in listed)]:

@@ -84,6 +84,7 @@ def train_network(
     copies = [FeatureStore(features / "copies")] if has_copies(run) else []
     alignments: Alignments = targets(run, aligner)
     headline: dict[str, float] = {}
+    # Rounds 0 ... R - 1 make networks that realign the data; round R makes the result.
     for number in range(align.rounds + 1):
         folder = out if number == align.rounds else out / f"rounds/{number}"
         headline = train_cross_entropy(
@@ -98,6 +99,7 @@ def train_network(
             valid,
         )
         if folder != out:
+            # One frame in three is scored; each offset of the subsampling gets its alignments.
             scorers = [
                 NeuralScorer(folder, normaliser, train.path, offset, device=run.device)
                 for offset in range(LOW_RATE_FACTOR)
@@ -137,6 +139,7 @@ def make_denominators(
     words = Lang.load(lang)
     lm = lattice_lm_config(run)
     texts = {"train": transcripts_of(run, "train")}
+    # A weak LM (few n-grams) leaves competing words in the lattices for sMBR to learn from.
     prepare_lm(lm, texts, words.vocabulary, out, policy=words.policy)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser_file = run.need(normaliser) if normaliser else features / "normaliser.json"
@@ -145,6 +148,7 @@ def make_denominators(
         scorer = NeuralScorer(run.need(system), normaliser_file, features / part, device=run.device)
         for folder in ("ali", "lattices"):
             (out / part / folder).mkdir(parents=True, exist_ok=True)
+        # The reference path of sMBR: the transcript, aligned by the network itself.
         align_corpus(scorer, senones, lang, align_config(run), out / part / "ali", run.jobs)
         counts = make_lattices(
             scorer,

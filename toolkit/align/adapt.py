@@ -36,9 +36,10 @@ class SpeakerStatistics:
     def __init__(self, by_speaker: dict[str, FmllrStatistics]) -> None:
         self.by_speaker = by_speaker
 
-    def add(self, other: "SpeakerStatistics") -> None:
+    def add(self, part: "SpeakerStatistics") -> None:
         """Add the statistics of other frames."""
-        for speaker, statistics in other.by_speaker.items():
+        for speaker, statistics in part.by_speaker.items():
+            # Statistics are sums over frames, so parts of a speaker add up.
             if speaker in self.by_speaker:
                 self.by_speaker[speaker].add(statistics)
             else:
@@ -78,10 +79,11 @@ def refined(
     utterances: Sequence[Sequence[str]],
     features: GmmFeatures,
 ) -> dict[str, Tensor]:
-    """The transform [D, D+1] of every speaker with statistics or an earlier transform, which stays.
+    """Return the transform [D, D+1] of every speaker that has statistics or an earlier transform.
 
-    A speaker's statistics, which take half a megabyte, are let go after his last part: where parts
-    follow the speakers' order, there are few at a time.
+    A speaker without statistics keeps the earlier transform. A speaker's statistics, which take
+    half a megabyte, are released after the speaker's last part: where parts follow the speakers'
+    order, there are few at a time.
 
     Args:
       parts: statistics of frames that the speakers' earlier transforms have been applied to.
@@ -89,9 +91,9 @@ def refined(
       features: with these transforms, which the new ones are composed with.
     """
     # The last part with frames of each speaker, and the speakers that end with each part.
-    last = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
+    last_part = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
     last_speakers: dict[int, list[str]] = {}
-    for speaker, number in last.items():
+    for speaker, number in last_part.items():
         last_speakers.setdefault(number, []).append(speaker)
     sums, estimates = SpeakerStatistics({}), {}
     for number, part in enumerate(parts):
@@ -203,11 +205,13 @@ def accumulate_on_lattices(
     sums = SpeakerStatistics({})
     for utterance in shard[1]:
         x = system.features.load(utterance)
+        # [T, P] scaled as in decoding, so that the posteriors are those of the decoder's lattice.
         scores = system.gmm.log_likelihoods(x) * search.acoustic_scale
         lattice, _ = search_with_retries(scores, graph, search.beams)
         if lattice is None:
             continue
         # Every frame counts for each pdf by its posterior, and little in silence.
+        # [N] each: the (frame, pdf) pairs of the lattice and their posteriors.
         frames, pdfs, posteriors = pdf_posteriors(lattice)
         statistics = FmllrStatistics.zeros(x.shape[1])
         weights = posteriors * weight[pdfs] * system.features.counted(utterance)[frames]
@@ -219,6 +223,7 @@ def accumulate_on_lattices(
 def _pdf_weights(system: GmmSystem) -> Tensor:
     """[P] the weight of each pdf."""
     phones, topology = system.senones.phone_of_pdf, system.senones.topology
+    # [P] whether the pdf belongs to silence or noise.
     silent = torch.tensor([topology.is_silence(phone) for phone in phones.tolist()])
     return torch.where(silent, SILENCE_WEIGHT, 1.0).double()
 

@@ -109,6 +109,7 @@ def _copy_system(source: Path, target: Path) -> None:
 
 def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
     """The words of a lexicon that `lang` lacks, with pronunciations in its phones."""
+    # Position-dependent phones (_B, _I, _E, _S) where the system has them.
     marked = lexicon.with_positions() if lang.position_dependent else lexicon
     phones = set(lang.real_phones)
     usable = Lexicon()
@@ -179,6 +180,7 @@ class GmmAlignerFiles:
         missing = sorted(set(words) - lang.lexicon.keys())
         if not missing or not (self.bundle / G2P).exists():
             return replace(self, pronunciations=(), unpronounced=frozenset(missing))
+        # One pronunciation by word, guessed from its spelling; words without letters have none.
         guesses = G2p.load(self.bundle / G2P).guess(missing)
         lexicon = Lexicon({word: [guess.phones] for word, guess in guesses.items()})
         pronounced = _usable(lang, lexicon)
@@ -286,6 +288,7 @@ class GmmAligner:
             if system is None:
                 continue
             check_phones(bundle / LANG, lang, system.senones)
+            # A bundle of files from different runs has systems of another dimension.
             if system.cepstra != frontend.dimension:
                 raise AlignerError(
                     f"{bundle / SETTINGS}: a front end of {frontend.dimension} cepstra, {folder}"
@@ -308,6 +311,7 @@ class GmmAligner:
 
     def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
         """The sum [F] float64 of the frames without digital silence, and their number."""
+        # Float64: sums of hours of frames are exact enough for any order of recordings.
         counted = features[counted_frames(features, self.frontend.config.kind)]
         return counted.sum(dim=0, dtype=torch.float64), len(counted)
 
@@ -353,6 +357,7 @@ class GmmAligner:
         Raises:
           NoPathError: no path leads through audio and words.
         """
+        # [D, D + 1] fMLLR and [F] mean of the speaker.
         transform = None if speaker.transform is None else torch.tensor(speaker.transform)
         mean = torch.tensor(speaker.mean)
         alignment = self._system.align(features, mean, words, transform)
@@ -367,6 +372,7 @@ class GmmAligner:
 
     def _confidence(self, alignment: RecordingAlignment) -> float:
         """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
+        # The samples are frames 3 n + 1.
         sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
         speech = speech_mask(sampled, self._system.senones.topology)
         log_posteriors = alignment.log_posteriors[speech].double()

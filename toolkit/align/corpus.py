@@ -138,6 +138,7 @@ def _align_shard(
         return table
     compiler = TranscriptGraphs(Lang.load(lang), senones)
     words = {u: tuple(split_words(text_of(scorer.store.cut(u)))) for u in ids}
+    # Frames scored by utterance, for the reasons of failures.
     frames: dict[str, int] = {}
 
     def score(utterance: str, pdfs: Tensor) -> FrameScores:
@@ -151,6 +152,7 @@ def _align_shard(
         columns = lambda _, pdfs: scored.log_likelihoods[:, pdfs]  # noqa: E731
         return next(align_batched(alone, columns, compiler, search))
 
+    # On a GPU utterances are scored in batches ahead; on the CPU a search may read a few pdfs only.
     aligned = (
         map_utterances(align, scorer, ids, threads)
         if on_gpu(scorer)
@@ -161,6 +163,7 @@ def _align_shard(
     for utterance, alignment in aligned:
         if alignment is None:
             needed = compiler.min_frames(words[utterance])
+            # Too few frames for one per HMM state of the words, or a path outside the beam.
             reason = (
                 f"{frames[utterance]} frames, the transcript needs {needed}"
                 if frames[utterance] < needed
@@ -168,6 +171,7 @@ def _align_shard(
             )
             outcomes.append(Outcome(utterance, "failed", float("nan"), 0.0, reason))
             continue
+        # A beam wider than the first means that the search was repeated.
         status = "ok" if alignment.beam == search.beam else "retried"
         outcomes.append(Outcome(utterance, status, round(alignment.score, 4), alignment.beam, ""))
         alignments[utterance] = alignment.states

@@ -123,6 +123,7 @@ def partition_utterances(
     # -(-a // b) is a / b rounded up.
     names = list(transcripts)
     count = min(len(names), max(8, -(-len(names) // per_partition)))
+    # Bounds that differ by at most one utterance between partitions.
     bounds = [len(names) * i // count for i in range(count + 1)]
     return [
         Partition(
@@ -225,6 +226,7 @@ def accumulate_tree(
 
 def speech_mask(states: Tensor, topology: Topology) -> Tensor:
     """Which frames are speech: state ids [T] -> bool [T]."""
+    # [states] whether each HMM state belongs to a silence phone.
     silence = torch.tensor([topology.is_silence(p) for p in topology.phone_of_state_id])
     return ~silence[states]
 
@@ -273,8 +275,9 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
 
 def single_gaussians(statistics: TreeStatistics, table: Tensor) -> tuple[Gmm, Tensor]:
     """One Gaussian for every pdf of a tree, and the variance floor [D]."""
-    # The floor is a share of the variance of all frames.
+    # [P], [P, D], [P, D]: frames, sums and sums of squares by pdf.
     count, first, second = statistics.sum_by_pdf(table)
+    # The floor is a share of the variance of all frames: E[x^2] - E[x]^2.
     mean = first.sum(0) / count.sum()
     floor = (VARIANCE_FLOOR * (second.sum(0) / count.sum() - mean**2)).float()
     return Gmm.from_moments(count, first, second, floor), floor
@@ -322,13 +325,15 @@ def train_em(
             require_aligned(data, failed, config.max_failed)
             logger.info("%s, iteration %d: %d utterances unaligned", name, iteration, len(failed))
         system = update(iteration, system)
-        # E step over all partitions, M step.
+        # E step over all partitions: Gaussian posteriors at the aligned pdf of each frame.
         statistics = data.accumulate(accumulate_gmm, system=system)
+        # M step; Gaussians with too little occupancy are removed, variances floored.
         gmm = system.gmm.maximise(statistics, config.min_occupancy, floor)
         removed = system.gmm.num_gaussians - gmm.num_gaussians
         # Mix up: the number of Gaussians grows linearly from one per pdf (Kaldi's numgauss).
         if iteration <= config.grow_until and gmm.num_gaussians < config.gaussians:
             target = initial + (config.gaussians - initial) * iteration // config.grow_until
+            # [P] frames of each pdf: pdfs with more frames get more Gaussians.
             occupancy = torch.zeros(gmm.num_pdfs, dtype=torch.float64)
             occupancy.index_add_(0, system.gmm.owner, statistics.occupancy)
             gmm = gmm.split(target, occupancy, min_count=2 * config.min_occupancy)

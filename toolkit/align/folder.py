@@ -281,6 +281,7 @@ def extract(job: AlignJob, task: AlignTask) -> RecordingFeatures:
     except ToolkitError as error:
         return RecordingFeatures(task, fault=str(error))
     task.file(job, ".safetensors").write_bytes(save({"features": features}))
+    # Sums without digital silence: the mean of all recordings of a speaker is a sum of these.
     total, frames = aligner.feature_sum(features)
     return RecordingFeatures(task, frames, tuple(total.tolist()))
 
@@ -304,6 +305,7 @@ def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> Al
     task, speaker = item
     aligner = _open(job.aligner)
     try:
+        # Features are stored only where an earlier pass has computed them.
         if speaker is None:
             features = aligner.features(task.audio, job.channel)
         else:
@@ -443,6 +445,7 @@ def _means(extracted: Iterable[RecordingFeatures]) -> dict[str, tuple[float, ...
     for recording in extracted:
         total, frames = sums.get(recording.task.speaker, (0, 0))
         recording_sum = torch.tensor(recording.sum, dtype=torch.float64)
+        # Weighted by frames: the mean is over all frames of the speaker, not over recordings.
         sums[recording.task.speaker] = (total + recording_sum, frames + recording.frames)
     return {n: tuple((total / max(1, frames)).tolist()) for n, (total, frames) in sums.items()}
 
@@ -466,6 +469,7 @@ def estimate_speaker_transforms(
     for speaker, of_recording in zip(speakers, statistics, strict=True):
         if of_recording is not None:
             sums.add(SpeakerStatistics({speaker: of_recording}))
+        # The last recording of a speaker completes the statistics.
         recordings_left[speaker] -= 1
         if not recordings_left[speaker] and speaker in sums.by_speaker:
             transforms[speaker] = estimate_fmllr(sums.by_speaker.pop(speaker))[0]

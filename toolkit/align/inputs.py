@@ -55,6 +55,7 @@ class Recording:
         """
         counts = TextCounts()
         tokens = policy.tokens(self.text, counts)
+        # Numbers in digits may be read aloud in several ways; their words are not aligned.
         words = [
             word
             for word in tokens
@@ -76,6 +77,7 @@ def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
     other_files: list[Path] = []
     for path in files:
         suffix = path.suffix.lower()
+        # A video whose audio track lies beside it as a file is not aligned twice.
         media = suffix in MEDIA_SUFFIXES and path.with_suffix("") not in named
         (audio if suffix in AUDIO_SUFFIXES or media else other_files).append(path)
     return audio, other_files
@@ -139,6 +141,7 @@ def read_inputs(
             fault = f"{paths[0]} has no text in {text}"
             recordings.append(_recording(name, paths[0], "", audio, speaker_of, fault))
     _mark_clashes(recordings)
+    # Means over many speakers normalise each of them badly, so warn.
     one_speaker = speakers is None and len({r.speaker for r in recordings}) == 1
     if by_speaker and one_speaker and len(recordings) >= MANY:
         logger.warning(
@@ -159,6 +162,7 @@ def _mark_clashes(recordings: list[Recording]) -> None:
             fault = f"the results of {len(positions)} recordings would be called {name}: rename one"
             for position in positions:
                 recordings[position] = replace(recordings[position], fault=fault)
+    # Names that differ in case or in replaced characters clash as files.
     clear = [position for position, recording in enumerate(recordings) if not recording.fault]
     while clash := first_clash(
         f"{safe_name(recordings[position].utterance)}.TextGrid" for position in clear
@@ -176,6 +180,7 @@ def _recording(
 ) -> Recording:
     utterance = _id(name)
     folder = path.parent.relative_to(root).as_posix() if path else "."
+    # By utterance, by file name, else by folder.
     speaker = speakers.get(utterance) or (speakers.get(_id(path.stem)) if path else None)
     speaker = speaker or (utterance if folder == "." else folder)
     return Recording(utterance, path, text, speaker, fault)

@@ -67,6 +67,7 @@ class GmmScorer:
             return system
         transforms, dimension = load_transforms(self.transforms), system.gmm.means.shape[1]
         for speaker, transform in transforms.items():
+            # W = [A b], applied as A x + b.
             if transform.shape != (dimension, dimension + 1):
                 raise GmmFeaturesError(
                     f"{self.transforms}: the transform of {speaker} is {list(transform.shape)},"
@@ -152,6 +153,7 @@ def map_scored_shards(
       title: title of the progress bar.
       progress: called with (shards done, shards).
     """
+    # A GPU is used by one process; its searches run in threads.
     threads, processes = (jobs, 1) if on_gpu(scorer) else (1, jobs)
     on_shard = _OnShard(function, scorer, threads)
     return map_shards(on_shard, scorer.store, processes, title, progress)
@@ -207,6 +209,7 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
             for utterance, scores, frames in zip(ids[rows], batch, lengths[rows], strict=True)
         ]
 
+    # One thread scores at most BATCHES_AHEAD batches before the searches take them.
     batches = map_in_threads(score, batches_in_order(lengths), 1, BATCHES_AHEAD)
     return chain.from_iterable(batches)
 

@@ -99,6 +99,7 @@ class LowRateAlignments:
     def load(self, utterance: str) -> Tensor:
         """The low-rate pdf of every 10 ms frame, [T] int64."""
         states = self._store.load(utterance)
+        # [T] each: the neighbouring phones of every frame's phone.
         left_phones, right_phones = phone_contexts(self._topology, states)
         return self._senones.table[
             self._topology.low_rate_targets(states), left_phones, right_phones
@@ -165,7 +166,10 @@ class OffsetAlignments:
         rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
         frames = sum(map(len, rows))  # of the stacks at all offsets: exactly T
         targets = torch.empty(frames, dtype=torch.int64)
+        # Frame 0 is the middle of no stack; it gets the first target.
         targets[0] = rows[0][0]
+        # Stack n at an offset has its middle at frame 3 n + offset + 1; the last one is clamped to
+        # T - 1, where the lower offset, written later, takes precedence.
         for offset, row in reversed(list(enumerate(rows))):
             targets[centre(frames, offset)] = row
         return targets
@@ -255,6 +259,7 @@ class AugmentedAlignments:
 def phone_times(states: Tensor, topology: Topology) -> list[TimedToken]:
     """Return the phones of states [T] with their times; frames are 10 ms, 30 ms at low rate."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
+    # [N] the frame in which each phone begins.
     first = torch.nonzero(topology.phone_starts(states))[:, 0].tolist()
     symbols = [topology.phones[topology.phone_of_state_id[states[i]] - 1] for i in first]
     return [

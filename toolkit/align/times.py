@@ -75,12 +75,14 @@ def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Ite
     """
     for token in tokens:
         fields = (utterance, channel, token.token)
+        # A field of a CTM line ends at white space.
         if any(not field or len(field.split()) != 1 or field != field.strip() for field in fields):
             raise CtmError(f"{fields}: empty or with white space, which a CTM line cannot hold")
         if utterance.startswith(";;"):
             raise CtmError(f"{utterance}: the line would be a comment: rename the utterance")
         if not 0 <= token.start_s <= token.end_s < math.inf:
             raise CtmError(f"{utterance}: {token}: times must be finite, in order, not negative")
+        # Round both ends, not the duration: neighbours that touch keep touching.
         start, end = round(1000 * token.start_s), round(1000 * token.end_s)
         confidence = "" if token.confidence is None else f" {token.confidence:.4f}"
         line = f"{utterance} {channel} {_format_ms(start)} {_format_ms(end - start)} "
@@ -169,6 +171,7 @@ def write_textgrid(
         "item []:",
     ]
     for number, (name, tokens) in enumerate(tiers.items(), start=1):
+        # Praat numbers tiers and intervals from 1.
         filled = _fill_gaps(name, tokens, duration_s)
         lines += [
             f"    item [{number}]:",
@@ -196,7 +199,9 @@ def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list
     now = 0.0
     for token, begin, until, _ in tokens:
         place = f"tier {tier}: {token!r} at {begin:.3f} s"
+        # Snap to the interval before: gaps of rounding errors would become intervals.
         start = now if abs(begin - now) < SLIVER else begin
+        # The last frame's window may reach beyond the audio; such a token ends with it.
         end = duration if -SLIVER < until - duration <= TOLERANCE else until
         if start < now:
             raise TextGridError(f"{place} begins before the end of the one before")
@@ -204,6 +209,7 @@ def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list
             raise TextGridError(f"{place} ends after the audio, which lasts {duration:.3f} s")
         if end - start < SLIVER:
             raise TextGridError(f"{place} has no length within the audio")
+        # A pause becomes an interval without text.
         if start > now:
             filled.append((now, start, ""))
         filled.append((start, end, token))

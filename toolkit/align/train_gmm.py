@@ -144,6 +144,8 @@ def initial_system(
     Returns:
       The system and its variance floor [D].
     """
+    # Statistics by (left phone, state, right phone), on which the tree is grown; its pdfs start
+    # with one Gaussian each.
     statistics = data.accumulate(accumulate_tree, features=features, topology=old.topology)
     senones = Senones(old.topology, grow_tree(statistics, old.topology, config.tree))
     gmm, floor = single_gaussians(statistics, senones.table)
@@ -184,6 +186,7 @@ def train_lda_mllt(
 
 def _lda(data: TrainingData, senones: Senones, cepstra: Path, config: LdaMlltConfig) -> GmmFeatures:
     """Features projected by LDA, whose classes are the pdfs of the aligning system."""
+    # LDA reduces the spliced frames to the `dimension` directions that separate the pdfs best.
     spliced = GmmFeatures(cepstra, GmmFrontend(config.splice))
     statistics = data.accumulate(accumulate_lda, features=spliced, senones=senones)
     return spliced.projected(estimate_lda(statistics, config.dimension).float())
@@ -282,6 +285,7 @@ def build_low_rate_senones(
     if transforms.exists():
         features = features.adapted(load_transforms(transforms))
     topology = Topology.load(system / "topology.json")
+    # The low-rate topology: onset and rest of each phone instead of three states.
     low = topology.at_low_rate()
     shards = [_Shard(alignments, ids) for ids in features.store.shards]
     accumulate = partial(accumulate_tree, features=features, topology=topology, low_rate=low)

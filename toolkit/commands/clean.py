@@ -13,7 +13,9 @@ from toolkit.config.click_types import AS_JSON, FILE
 @click.command()
 @AS_JSON
 @click.option("--all", "everything", is_flag=True, help="Remove all that can be made again.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="List the outputs that would be removed; remove nothing."
+)
 @click.argument("run", metavar="RUN_DIR", type=FILE)
 @click.argument("outputs", nargs=-1)
 def clean(
@@ -37,20 +39,20 @@ def clean(
     if everything and outputs:
         raise click.UsageError("give --all or the names of outputs")
     directory = RunFolder.open(run).directory
-    known = everything or not outputs
-    found = removable(directory) if known else choose(directory, outputs)
+    include_all = everything or not outputs
+    outputs_to_remove = removable(directory) if include_all else choose(directory, outputs)
     removes = (everything or outputs) and not dry_run
     if removes:
         words = ["toolkit", "clean", str(run), *(["--all"] if everything else outputs)]
-        remove(directory, found, shlex.join(words))
+        remove(directory, outputs_to_remove, shlex.join(words))
     if as_json:
-        rows = [asdict(output) for output in found]
+        rows = [asdict(output) for output in outputs_to_remove]
         click.echo(json.dumps({"removed": bool(removes), "outputs": rows}, indent=1))
         return
-    for output in found:
+    for output in outputs_to_remove:
         click.echo(
             f"{output.size / 1e6:10.1f} MB  {duration(output.seconds):>11}  {output.name}"
             f"  (stage {output.stage}: {output.title})"
         )
-    what = "removed" if removes else "can be removed"
-    click.echo(f"{sum(output.size for output in found) / 1e6:10.1f} MB {what}")
+    verb = "removed" if removes else "can be removed"
+    click.echo(f"{sum(output.size for output in outputs_to_remove) / 1e6:10.1f} MB {verb}")

@@ -74,21 +74,28 @@ def combine(
 
     if tune and (ref is None or weights):
         raise click.UsageError("--tune needs --ref, and no --weight")
-    how = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
+    # Without weights all systems have the same.
+    combination = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     words = WordTable()
-    read = [read_system(system, words) for system in systems]
-    if not any(system.ids for system in read):
+    loaded_systems = [read_system(system, words) for system in systems]
+    if not any(system.ids for system in loaded_systems):
         raise click.ClickException(f"no utterance in {', '.join(map(str, systems))}")
     references = read_transcripts(ref).plain_texts() if ref else {}
     if tune:
         rules = RULES if rule is None else (rule,)
-        how = tune_combination([(read, references)], words, jobs, rules).best
+        combination = tune_combination([(loaded_systems, references)], words, jobs, rules).best
     if tune and not as_json:
-        click.echo(" ".join([f"--rule {how.rule}", *(f"--weight {w:g}" for w in how.weights)]))
-    texts = write_combined(read, how, words, out, jobs)
+        click.echo(
+            " ".join(
+                [f"--rule {combination.rule}", *(f"--weight {w:g}" for w in combination.weights)]
+            )
+        )
+    texts = write_combined(loaded_systems, combination, words, out, jobs)
     result = score(references, texts) if ref else None
     if as_json:
-        found = None if result is None else numbers(result)
-        print_json({"rule": how.rule, "weights": how.weights, "score": found})
+        score_numbers = None if result is None else numbers(result)
+        print_json(
+            {"rule": combination.rule, "weights": combination.weights, "score": score_numbers}
+        )
     elif result is not None:
         click.echo(result.summary(interval=True))

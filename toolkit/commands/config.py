@@ -12,8 +12,14 @@ from toolkit.config.click_types import AS_JSON, FILE
 
 @click.command()
 @AS_JSON
-@click.option("--profile", metavar="NAME", help="Default: the recipe's first.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As for the recipe.")
+@click.option("--profile", metavar="NAME", help="Profile of the recipe; default: the first.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting, as for the recipe.",
+)
 @click.argument("recipe", type=FILE)
 @click.argument("key", required=False)
 def config(

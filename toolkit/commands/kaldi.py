@@ -169,8 +169,8 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
     if (folder / "words.txt").is_file():
         lang, notes = read_lang(folder, policy)
     else:
-        found = read_dict(folder, policy)
-        lang, notes = found.lang(position_dependent), found.notes
+        dictionary = read_dict(folder, policy)
+        lang, notes = dictionary.lang(position_dependent), dictionary.notes
     lang.save(out)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {len(lang.real_phones)} phones")
     for note in notes:
@@ -207,14 +207,14 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
     type=Number(1, 1000),
     default=10.0,
     show_default=True,
-    help="In milliseconds.",
+    help="Frame shift in milliseconds.",
 )
 @click.option(
     "--sampling-rate",
     type=click.IntRange(1000, 384_000),
     default=16000,
     show_default=True,
-    help="Of the audio, in Hz.",
+    help="Sampling rate of the audio in Hz.",
 )
 @MAP_PATH
 @PIPES
@@ -243,19 +243,23 @@ def import_features(
     from toolkit.kaldi.features import import_features as read
 
     if cuts is not None and data is None:
-        known = [cut.to_dict() for cut in iter_cuts(cuts)]
+        utterances = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         if not data.is_dir():
-            raise click.UsageError(f"--data {data}: no such folder")
+            raise click.UsageError(f"--data {data}: no such folder; give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
         frames = count_frames(table, allow_pipes, map_paths)
-        known = cuts_without_audio(frames, speakers, texts, frame_shift)
-        for name, found in (("text", texts), ("utt2spk", speakers)):
-            _note_others(data / name, found, frames)
+        utterances = cuts_without_audio(frames, speakers, texts, frame_shift)
+        for name, column in (("text", texts), ("utt2spk", speakers)):
+            _note_unmatched_ids(data / name, column, frames)
     else:
         raise click.UsageError("give either --data or --cuts")
     done = read(
-        *(table, known, out, frame_shift, sampling_rate),
+        table,
+        utterances,
+        out,
+        frame_shift,
+        sampling_rate,
         allow_pipes=allow_pipes,
         path_map=map_paths,
     )
@@ -270,8 +274,8 @@ def import_features(
         )
 
 
-def _note_others(path: Path, named: Mapping[str, str], frames: Mapping[str, int]) -> None:
-    """Tell of lines of utterances without features, and of features without a line."""
+def _note_unmatched_ids(path: Path, named: Mapping[str, str], frames: Mapping[str, int]) -> None:
+    """Print how many lines have no features, and how many features have no line."""
     if lost := [id for id in named if id not in frames]:
         click.echo(f"Note: {len(lost)} ids of {path} have no features, first {lost[0]}.", err=True)
     if bare := [id for id in frames if id not in named]:
@@ -339,7 +343,7 @@ def import_alignments(
     from toolkit.features.shards import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM does not give the number of frames: add --features")
+        raise click.UsageError("a CTM has no numbers of frames: add --features")
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)

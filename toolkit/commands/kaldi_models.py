@@ -67,8 +67,12 @@ def export_graph(
 @click.option(
     "--model", type=FILE, required=True, help="A GMM system or a network in its run directory."
 )
-@click.option("--features", type=FILE, required=True, help="Of a split: plp/dev, fbank/dev.")
-@click.option("--transforms", type=FILE, help="Of adapted GMMs: fmllr/<split>.safetensors.")
+@click.option(
+    "--features", type=FILE, required=True, help="Features of a split: plp/dev, fbank/dev."
+)
+@click.option(
+    "--transforms", type=FILE, help="Transforms for adapted GMMs: fmllr/<split>.safetensors."
+)
 @OUT
 def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
     """Write the log-likelihoods of a split for Kaldi's decoders.
@@ -127,21 +131,21 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Of the log-likelihoods.",
+    help="Factor of the log-likelihoods.",
 )
 @click.option(
     "--beam",
     type=Number(0, min_open=True),
     default=15.0,
     show_default=True,
-    help="Of the search.",
+    help="Beam of the search.",
 )
 @click.option(
     "--max-active",
     type=click.IntRange(2, (1 << 31) - 1),
     default=7000,
     show_default=True,
-    help="States kept per frame.",
+    help="Maximum number of active states per frame.",
 )
 @PIPES
 @click.option("--out", type=TEXT_OUT, default="-", show_default=True, help="Kaldi's text.")
@@ -171,15 +175,16 @@ def decode(
     from toolkit.kaldi.graph import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 
+    # A limit below the default minimum of active states lowers that minimum.
     least = min(Beam.min_active, max_active - 1)
     search = Beam(search=beam, min_active=least, max_active=max_active)
-    found = decode_table(
+    transcripts = decode_table(
         table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
     )
     survived = False
     try:
         with open_atomically(out) as file:
-            for utterance, text in found:
+            for utterance, text in transcripts:
                 survived |= text is not None
                 if text is None:
                     click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)

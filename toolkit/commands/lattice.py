@@ -84,17 +84,21 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Of the best path.",
+    help="Acoustic scale of the best path.",
 )
 @click.option(
-    "--word-penalty", type=Number(), default=0.0, show_default=True, help="Of the best path."
+    "--word-penalty",
+    type=Number(),
+    default=0.0,
+    show_default=True,
+    help="Word penalty of the best path.",
 )
 @click.option(
     "--frame-shift",
     type=Number(0, min_open=True),
     default=10.0,
     show_default=True,
-    help="In milliseconds.",
+    help="Frame shift in milliseconds.",
 )
 @click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 def import_(

@@ -85,14 +85,15 @@ def new_corpus(
     from toolkit.new_corpus.make import check_name, find_checkout, make_empty, make_from_data
 
     data = {"table": from_csv, "kaldi": from_kaldi, "cuts": from_cuts}
-    given = {reader: path for reader, path in data.items() if path is not None}
-    if len(given) > 1:
+    # At most one reader and its source.
+    sources = {reader: path for reader, path in data.items() if path is not None}
+    if len(sources) > 1:
         raise click.UsageError("give one of --from-csv, --from-kaldi and --from-cuts")
     if pipes is not None and from_kaldi is None:
         raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
-    if map_paths and not given:
+    if map_paths and not sources:
         raise click.UsageError("--map-path needs --from-csv, --from-kaldi or --from-cuts")
-    if speakers == "auto" and not given:
+    if speakers == "auto" and not sources:
         raise click.UsageError("--speakers auto needs --from-csv, --from-kaldi or --from-cuts")
     if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).exists():
         raise click.BadParameter(
@@ -101,21 +102,22 @@ def new_corpus(
         )
     root = find_checkout(Path.cwd())
     check_name(name, root)
-    if given:
-        ((reader, source),) = given.items()
-        made = make_from_data(
+    if sources:
+        ((reader, source),) = sources.items()
+        recipe = make_from_data(
             root, name, source, reader, lexicon, lm_text, pipes, map_paths, speakers
         )
     else:
-        made = make_empty(root, name, lexicon, lm_text)
-    for line in made.remarks:
+        recipe = make_empty(root, name, lexicon, lm_text)
+    for line in recipe.remarks:
         click.echo(line)
-    *own, config, run, readme = map(os.path.relpath, made.written)
-    for path in (*own, config, run, readme):
+    # Without data the first file is local/NAME.py, the reader to fill in.
+    *readers, config, run, readme = map(os.path.relpath, recipe.written)
+    for path in (*readers, config, run, readme):
         click.echo(f"wrote {path}")
     click.echo("\nNext:")
-    if own:
-        click.echo(f"  adapt {own[0]} to the layout of the corpus,")
+    if readers:
+        click.echo(f"  adapt {readers[0]} to the layout of the corpus,")
         click.echo(f"  set its folder (root) in {config}; then")
     click.echo(f"  {run} --stop-stage 3     # check the data")
     click.echo(f"  {run}                    # run all stages, up to word error rates")

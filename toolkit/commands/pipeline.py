@@ -165,11 +165,14 @@ def plan(
         latency=latency,
         bandwidth=bandwidth * 1e6,
     )
-    how: tuple[float, Cluster, Rates, float] = (hours, cluster, rates, hours_per_file)
-    chosen = make_plan(*how, fuse=fuse, aggregated=aggregated)
-    both = all(name in rates.steps for name in FUSIBLE)
-    other = make_plan(*how, fuse=not fuse, aggregated=aggregated) if both else None
-    report = PlanReport(chosen, other, rates)
+    chosen = make_plan(hours, cluster, rates, hours_per_file, fuse=fuse, aggregated=aggregated)
+    # The same plan with and without fused steps, to compare.
+    alternative = None
+    if all(name in rates.steps for name in FUSIBLE):
+        alternative = make_plan(
+            hours, cluster, rates, hours_per_file, fuse=not fuse, aggregated=aggregated
+        )
+    report = PlanReport(chosen, alternative, rates)
     print_plan(report)
     if page is not None:
         write_atomically(page, plan_page(report))
@@ -259,18 +262,19 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
         run_plan(plan, outs, _progress_line)
     finally:
         store = ObjectStore(plan.executor.settings.store)
+        # The steps' summaries are printed after a failure too.
         failed = sys.exc_info()[0] is not None
-        found = {}
+        summary_by_output = {}
         for out in outs:
             try:
-                found[out] = read_summary(store, out)
+                summary_by_output[out] = read_summary(store, out)
             except ToolkitError:
                 if not failed:
                     raise  # else what has failed before is what counts
-        summaries = [content for content in found.values() if content is not None]
+        summaries = [content for content in summary_by_output.values() if content is not None]
         totals = run_totals(summaries)
         if as_json:
-            _print_summaries(found, totals)
+            _print_summaries(summary_by_output, totals)
         else:
             for content in summaries:
                 click.echo(summary_text(content))
@@ -279,9 +283,9 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
             write_atomically(page, summary_page(summaries))
 
 
-def _print_summaries(found: Mapping[str, Any], totals: Mapping[str, float]) -> None:
+def _print_summaries(summary_by_output: Mapping[str, Any], totals: Mapping[str, float]) -> None:
     """Print the summaries of steps, by what they wrote to, and their totals as JSON."""
-    steps = [{"out": out, **content} for out, content in found.items() if content]
+    steps = [{"out": out, **content} for out, content in summary_by_output.items() if content]
     print_json({"steps": steps, "total": totals})
 
 
@@ -320,19 +324,21 @@ def summary(
     from toolkit.storage.files import write_atomically
 
     store = _store(endpoint)
-    found = {out: read_summary(store, out) for out in outputs}
-    for out, content in found.items():
+    summary_by_output = {out: read_summary(store, out) for out in outputs}
+    for out, content in summary_by_output.items():
         if content is None:
             click.echo(f"Error: {out}: no step has finished or failed here", err=True)
-    summaries = [content for content in found.values() if content is not None]
+    summaries = [content for content in summary_by_output.values() if content is not None]
     if as_json:
-        _print_summaries(found, run_totals(summaries))
+        _print_summaries(summary_by_output, run_totals(summaries))
     else:
         for content in summaries:
             click.echo(summary_text(content))
     if page is not None:
         write_atomically(page, summary_page(summaries))
-    complete = len(summaries) == len(found) and all(s["done"] == s["partitions"] for s in summaries)
+    complete = len(summaries) == len(summary_by_output) and all(
+        s["done"] == s["partitions"] for s in summaries
+    )
     ctx.exit(0 if complete else 1)
 
 

@@ -9,7 +9,7 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
 
 @click.command()
 @click.argument("run", metavar="RUN_DIR", type=FILE)
-@click.argument("other", metavar="[RUN_DIR]", type=FILE, required=False)
+@click.argument("second", metavar="[RUN_DIR]", type=FILE, required=False)
 @click.option(
     "--out",
     type=TEXT_OUT,
@@ -30,7 +30,9 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
     show_default=True,
     help="Maximum size of the page in MB; utterances that do not fit get no audio player.",
 )
-def report(run: Path, other: Path | None, out: Path | None, utterances: int, max_mb: float) -> None:
+def report(
+    run: Path, second: Path | None, out: Path | None, utterances: int, max_mb: float
+) -> None:
     """Write an HTML report of a run, or of what differs between two.
 
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
@@ -49,12 +51,12 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
     from toolkit.report.config import ReportConfig
     from toolkit.report.run_page import write_comparison, write_report
 
-    if other is None:
+    if second is None:
         out = out or _page_of(run)
         problems = write_report(run, out, ReportConfig(utterances, max_mb))
     else:
-        out = out or other / "comparison.html"
-        problems = write_comparison(run, other, out)
+        out = out or second / "comparison.html"
+        problems = write_comparison(run, second, out)
     for problem in problems:
         click.echo(f"Note: {problem}", err=True)
     if not is_printed(out):

@@ -24,9 +24,9 @@ def runs(as_json: bool, folder: Path) -> None:
     """
     from toolkit.report.run_folder import find_runs, table_lines
 
-    found = find_runs(folder)
+    summaries = find_runs(folder)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found], indent=1))
+        click.echo(json.dumps([asdict(run) for run in summaries], indent=1))
         return
-    for line in table_lines(found):
+    for line in table_lines(summaries):
         click.echo(line)

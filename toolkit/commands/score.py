@@ -183,6 +183,7 @@ def score(
       toolkit score --ref test.stm --hyp test.ctm --normalise case --weights sclite --per-speaker
       toolkit score --ref data/test.jsonl --hyp decode/text --drop '<UNK>' --out scores
     """
+    # A group that is also a command: its options must not stand before a subcommand.
     typed = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
         if typed:
@@ -355,10 +356,12 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     inputs = InputReader(method.form, method.speakers, method.glm)
     normaliser = ScoringFilter(method.normalise, method.drop, method.mapping)
     sides = [inputs.read(ref, hyp) for ref, hyp in pairs]
+    # The same note of several pairs is printed once.
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(named(note), err=True)
     scores = []
     for (ref, hyp), side in zip(pairs, sides, strict=True):
+        # Alternatives and other marks need the slower aligner of graphs.
         marked = side.marked or marks != Grammar()
         try:
             scores.append(

@@ -32,7 +32,7 @@ from toolkit.config.click_types import FILE, Number
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Clients at once; further ones are refused.",
+    help="Maximum number of clients at the same time; further ones are refused.",
 )
 @click.argument("model", type=FILE)
 def serve(
@@ -79,6 +79,7 @@ def serve(
     if card:
         report(str(card))
     config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
+    # Threads recognise in parallel; torch must not start more of its own in each.
     with one_thread():
         recogniser, endpoint_config = load_recogniser(bundle, fast=fast), EndpointConfig(endpoint)
         recogniser.warm_up(endpoint_config)

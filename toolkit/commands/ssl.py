@@ -163,9 +163,11 @@ def calibration(
         AlignmentStore(alignments), Topology.load(topology), Senones.load(senones)
     )
     config = CalibrationConfig(utterances)
-    found = measure_calibration(TrainedModel(teacher, normaliser), features, targets, config, out)
+    measures = measure_calibration(
+        TrainedModel(teacher, normaliser), features, targets, config, out
+    )
     if as_json:
-        print_json(found)
+        print_json(measures)
         return
-    for name, value in found.items():
+    for name, value in measures.items():
         click.echo(f"{name.replace('_', ' '):<20} {value:.6g}")

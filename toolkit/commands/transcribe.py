@@ -196,9 +196,9 @@ def transcribe(
     check_device(device)
     # One thread, as worker processes have: on busy cores several wait for each other, four times as
     # long as one computes, on idle ones two gain nothing.
-    with tempfile.TemporaryDirectory() as work, one_thread():
+    with tempfile.TemporaryDirectory() as scratch_folder, one_thread():
         stdin = None if sys.stdin is None else sys.stdin.buffer
-        sources = inputs.sources(audio, stdin, Path(work))
+        sources = inputs.sources(audio, stdin, Path(scratch_folder))
         _check_number(len(sources), form, one_file)
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)

@@ -164,6 +164,7 @@ def page(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    # Under torchrun all ranks train, then rank 0 writes the page.
     if repeats > 1:
         runs = tuple(_with_repeats(runs, repeats, device))
         equal_batch = tuple(_with_repeats(equal_batch, repeats, device))

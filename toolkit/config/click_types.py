@@ -18,10 +18,10 @@ FILE = click.Path(path_type=Path)
 
 _TIME = r"(\*|(?:&&)?-?\d*\.?\d+)"
 _CTM = re.compile(rf"\S+\s+\S+\s+{_TIME}\s+{_TIME}\s+\S.*")
-_LOOKED_AT = 20
-"""Lines by which a CTM is known."""
+_CTM_LINES = 20
+"""Number of lines that are examined to detect a CTM."""
 _PRINTED = f"{__name__}.printed"
-"""Of each path that is printed when the command ends the name of its option."""
+"""Key of the context: option names by the path of each output that goes to standard output."""
 _READ = f"{__name__}.read"
 """The path of the file that stands for standard input."""
 _AS_JSON = f"{__name__}.json"
@@ -120,19 +120,19 @@ class _JsonOut(_TextOut):
 
 
 TEXT_IN = _TextIn(path_type=Path)
-"""As `FILE`, of a text to read; `-` is standard input."""
+"""A text file to read; `-` is standard input."""
 TEXT_OUT = _TextOut(path_type=Path)
-"""As `FILE`, of a text to write; `-` is standard output."""
+"""A text file to write; `-` is standard output."""
 JSON_OUT = _JsonOut(path_type=Path)
-"""As `TEXT_OUT`, of the JSON of a table; where it is printed, the table goes to standard error."""
+"""A JSON file to write; with `-` it goes to standard output, and tables to standard error."""
 TEXT_IN_OR_ID = _TextInOr("id")
 """The word `id`, or a path as of `TEXT_IN`."""
 FOLDER = _NoText("a folder cannot be standard output")
-"""As `FILE`, of a folder to write."""
+"""A folder to write."""
 EXISTING_PATH = _NoText(
     "it is read again later: give a file or folder, not standard input", exists=True
 )
-"""As `FILE`, of data that must exist and stay where it is."""
+"""An existing file or folder that is read again later, so not standard input."""
 
 
 def _one_object(ctx: click.Context, _: click.Parameter, is_set: bool) -> bool:
@@ -221,7 +221,7 @@ def _suffix(content: bytes) -> str:
         return ".jsonl" if isinstance(first, dict) else ""
     spoken = (line.strip() for line in lines if not line.startswith(b";;"))
     matches = [
-        _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _LOOKED_AT)
+        _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _CTM_LINES)
     ]
     # Kaldi's text may have two whole numbers in this place, on each of a few lines.
     decimal = any("." in time for match in matches if match for time in match.groups())

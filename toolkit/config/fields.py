@@ -144,12 +144,14 @@ def _problem(value: Any, annotation: Any) -> str | None:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *constraints = arguments
+        # bool is a subclass of int, but has no range.
         if isinstance(value, int | float) and not isinstance(value, bool):
             for limits in constraints:
                 if isinstance(limits, Range) and value not in limits:
                     return f"is {_short(value)}, must be {limits}"
         return _problem(value, kind)
     if origin is Literal:
+        # By type as well, since 1 == True == 1.0.
         if any(value == option and type(value) is type(option) for option in arguments):
             return None
         options = [f"{option!r}" for option in arguments]
@@ -417,6 +419,7 @@ def _convert_items(value: Any, annotation: Any, base: Path) -> list:
         items = value
     if not isinstance(items, list | tuple):
         raise WrongTypeError
+    # tuple[int, ...] and list[int]: one type for all items; tuple[int, str]: one for each.
     inner = get_args(annotation) or (Any, Ellipsis)
     if _is_variadic(annotation) or inner[-1] is Ellipsis:
         inner = (inner[0],) * len(items)

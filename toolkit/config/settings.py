@@ -170,12 +170,14 @@ def _to_json(value: Any, every_field: bool) -> Any:
         return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [inner(item) for item in value]
+    # Sets have no order of their own; the digest of the parameters must not depend on it.
     if isinstance(value, set | frozenset):
         return sorted(inner(item) for item in value)
     if isinstance(value, Enum):
         return inner(value.value)
     if isinstance(value, Path):
         return str(value)
+    # JSON has no infinity.
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
@@ -255,6 +257,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             check_size(leaf, converted)
         except ValueError as error:
             raise ConfigError(f"`{key}`: {error}") from error
+        # All values are collected first: a section's check sees them together.
         node = tree
         for name in sections:
             node = node.setdefault(name, {})
@@ -286,6 +289,7 @@ def _unknown(config: Any, key: str, prefix: str, name: str, fields: list[str]) -
     dot = f"{prefix}." if prefix else ""
     if len(key) > LONGEST_KEY:
         key, name = f"{key[:LONGEST_KEY]}...", name[:LONGEST_KEY]
+    # Hints: a similar name in the section, the same name elsewhere, else a similar dotted key.
     near = [f"{dot}{match}" for match in difflib.get_close_matches(name, fields, n=1)]
     leaves = list(all_keys(config))
     same_leaf = [leaf for leaf in leaves if leaf.split(".")[-1] == key.split(".")[-1]]
@@ -392,8 +396,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(regular(path).read_text(encoding="utf-8-sig"), _plain_loader())
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, ArithmeticError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"not plain YAML: {what}") from error
+        problem = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"not plain YAML: {problem}") from error
 
 
 _CODES = re.compile(r" \((?:[ABC]\d{1,2}(?:, |-)?)+\)")
@@ -407,13 +411,13 @@ class Setting:
     key: str
     """Dotted, as `--set` takes it."""
     value: Any
-    """As plain data, like `default`."""
+    """The value as plain data, like `default`."""
     default: Any
     """The value that its class gives it."""
     expects: str
     """The type in words."""
     text: str
-    """What it is; empty where the class does not say."""
+    """Description; empty if the field has no docstring."""
 
 
 def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:
@@ -453,11 +457,13 @@ def field_texts(kind: type) -> dict[str, str]:
     Items of the papers are left out.
     """
     texts: dict[str, str] = {}
+    # Base classes first: a class may replace the text of an inherited field.
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(body, ast.ClassDef)
+        # A field's docstring is the string expression after its annotated assignment.
         for field, text in zip(body.body, body.body[1:], strict=False):
             if (
                 isinstance(field, ast.AnnAssign)

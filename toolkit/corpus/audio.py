@@ -157,7 +157,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
             yield file
         return
     try:
-        found: AbstractContextManager[AudioFile] = opened(source)
+        file_context: AbstractContextManager[AudioFile] = opened(source)
     except TypeError as error:  # what soundfile makes of files called .raw
         raise soundfile.SoundFileRuntimeError(_HEADLESS) from error
     except soundfile.LibsndfileError as error:
@@ -165,8 +165,8 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
         container = compressed_container(_head(source)) if is_file else ""
         if not container:
             raise
-        found = _open_compressed(source, container, version, error)
-    with found as file:
+        file_context = _open_compressed(source, container, version, error)
+    with file_context as file:
         if file.format == "RAW":  # libsndfile takes any file called .au, .snd, .gsm or .vox for it
             raise soundfile.SoundFileRuntimeError(_HEADLESS)
         if (
@@ -223,9 +223,9 @@ def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Itera
             _skip(file, start)
             yield file
             return
-        pieces, before = position
+        pieces, skipped_samples = position
         with _Unseekable(splice(content, pieces)) as part:
-            _skip(part, before)
+            _skip(part, skipped_samples)
             yield part
 
 

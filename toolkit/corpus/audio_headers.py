@@ -151,8 +151,8 @@ def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
                 return None
             place, samples = begin + 2, struct.unpack(">I", layout[2:6])[0]
         elif name == b"SSND":
-            known = 8 < size <= total - begin
-            packets = ((size if known else total - begin) - 8) // 33
+            is_plausible = 8 < size <= total - begin
+            packets = ((size if is_plausible else total - begin) - 8) // 33
     if not place or packets <= 0 or -(-samples // 160) == packets:
         return None
     return ((0, place), struct.pack(">I", 160 * packets), (place + 4, total))
@@ -465,20 +465,20 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
     W64's sizes include the header, of 24 bytes, and its chunks begin at multiples of 8 bytes, those
     of CAF anywhere, and those of the others at even ones.
     """
-    own = struct.calcsize(header)
-    included, unit = {8: (0, 2), 12: (0, 1), 24: (own, 8)}[own]
+    header_size = struct.calcsize(header)
+    included, unit = {8: (0, 2), 12: (0, 1), 24: (header_size, 8)}[header_size]
     total = file.seek(0, os.SEEK_END)
     file.seek(start)
-    while start <= total and len(head := file.read(own)) == own:
+    while start <= total and len(head := file.read(header_size)) == header_size:
         name, size = struct.unpack(header, head)
         size -= included
         if size < 0 or not all(32 <= byte < 127 for byte in name):
             return  # samples, where a program has not written their size
         if name == b"RIFF" and file.read(4) == b"WAVE":  # another file follows
-            start += own + 4
+            start += header_size + 4
             file.seek(start)
             continue
-        file.seek(start + own)
+        file.seek(start + header_size)
         yield name, size
-        start += own + -(-size // unit) * unit
+        start += header_size + -(-size // unit) * unit
         file.seek(min(start, total))

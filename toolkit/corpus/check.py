@@ -208,24 +208,24 @@ class SplitChecker:
         """Return the findings about the next utterance of the split."""
         self._copies[cut.id] += 1
         copy = self._copies[cut.id]
-        found = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
+        faults = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
         custom = cut.custom or {}
         if _at_fault(cut):
-            found.append((custom["fault"], custom["fault_detail"]))
+            faults.append((custom["fault"], custom["fault_detail"]))
         else:
             if has_audio(cut):
-                found += self._audio_faults(cut, self._info[audio_of(cut)])
+                faults += self._audio_faults(cut, self._info[audio_of(cut)])
             else:
-                found += self._feature_faults.get((self.split, cut.id, copy), ())
-            found += self._length_faults(cut)
-            found += self._text_faults(cut)
+                faults += self._feature_faults.get((self.split, cut.id, copy), ())
+            faults += self._length_faults(cut)
+            faults += self._text_faults(cut)
         if NO_SPEAKER in custom and not _at_fault(cut):
-            found.append(("no-speaker", custom[NO_SPEAKER]))
+            faults.append(("no-speaker", custom[NO_SPEAKER]))
         if OTHER_SPEAKER in custom and not _at_fault(cut):
-            found.append(("two-speakers", custom[OTHER_SPEAKER]))
+            faults.append(("two-speakers", custom[OTHER_SPEAKER]))
         if "note" in custom:
-            found.append((custom["note"], custom["note_detail"]))
-        return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in found]
+            faults.append((custom["note"], custom["note_detail"]))
+        return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in faults]
 
     def _audio_faults(self, cut: MonoCut, info: AudioInfo) -> list[tuple[str, str]]:
         path, config = info.path, self._config
@@ -239,26 +239,28 @@ class SplitChecker:
             return [("unreadable-audio", f"{path}: {info.bad_rate}")]
         if info.not_numbers is not None:
             first, last = (sample / info.sampling_rate for sample in info.not_numbers)
+            # Only cuts that overlap the bad samples are at fault.
             if cut.start <= last and first <= cut.end:
                 detail = f"{path}: values that are not numbers from {first:.3f} to {last:.3f} s"
                 return [("unreadable-audio", detail)]
         if info.bad_scale:
             return [("scaled-samples", f"{path}: {info.bad_scale}")]
-        found = [("open-end", path)] if info.open_end else []
+        faults = [("open-end", path)] if info.open_end else []
         channel = channel_of(cut)
         if channel is not None and not channel < info.channels:
             count = f"{info.channels} channel{'s' if info.channels > 1 else ''}"
             return [("no-channel", f"no channel {channel + 1}, but {count} in {path}")]
+        # Without a channel the mean of all is used, so that is what may be silent.
         if channel is None and info.silent:
-            found.append(("silent-audio", path))
+            faults.append(("silent-audio", path))
         elif channel is not None and info.silent_channels[channel]:
-            which = f"channel {channel + 1} of " if info.channels > 1 else ""
-            found.append(("silent-audio", f"{which}{path}"))
+            channel_text = f"channel {channel + 1} of " if info.channels > 1 else ""
+            faults.append(("silent-audio", f"{channel_text}{path}"))
         if info.sampling_rate != config.sampling_rate:
-            found.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
+            faults.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
         if info.channels > 1 and channel is None:
-            found.append(("many-channels", f"{path}: {info.channels} channels"))
-        return found
+            faults.append(("many-channels", f"{path}: {info.channels} channels"))
+        return faults
 
     def _length_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
         longest = self._config.max_seconds
@@ -278,32 +280,33 @@ class SplitChecker:
             missing = [word for word in missing if not is_tag(word)]
         for word in missing:
             self.oov[word].append(cut.id)
-        found = []
+        faults = []
         alphabet = set(self._config.alphabet)
-        kept = [word for word in missing if is_tag(word)]
-        if tags or kept:
-            found.append(("tag", tags or " ".join(dict.fromkeys(kept))))
+        unknown_tags = [word for word in missing if is_tag(word)]
+        if tags or unknown_tags:
+            faults.append(("tag", tags or " ".join(dict.fromkeys(unknown_tags))))
         spoken = [word for word in words if word in self._lexicon or not is_tag(word)]
         foreign = {word: self._outside(word, alphabet) for word in dict.fromkeys(spoken)}
         if outside := sorted(set().union(*foreign.values())):
             where = ", ".join(repr(word) for word, letters in foreign.items() if letters)
-            found.append(("bad-characters", f"{' '.join(outside)} in {where}"))
+            faults.append(("bad-characters", f"{' '.join(outside)} in {where}"))
         if mixed := word_of_two_alphabets(text_of(cut)):
-            found.append(("mixed-alphabets", repr(mixed)))
+            faults.append(("mixed-alphabets", repr(mixed)))
         if all(not self._spellable(word) for word in words):
-            found.append(("unspellable", " ".join(words)))
+            faults.append(("unspellable", " ".join(words)))
         if missing:
             kind = "all-oov" if len(missing) == len(words) else "oov"
             share = f"{len(missing)} of {len(words)} words"
-            found.append((kind, f"{share}: {' '.join(dict.fromkeys(missing))}"))
-        need, have = self._min_frames(words), math.floor(cut.duration * 100 + 1e-6)
-        if cut.duration > 0 and have < need:
+            faults.append((kind, f"{share}: {' '.join(dict.fromkeys(missing))}"))
+        # Frames of 10 ms; the small term absorbs rounding of the duration.
+        min_frames, num_frames = self._min_frames(words), math.floor(cut.duration * 100 + 1e-6)
+        if cut.duration > 0 and num_frames < min_frames:
             detail = (
                 f"{audio_of(cut)}: {cut.duration:.2f} s for {len(words)} words, which take at "
-                f"least {need / 100:.2f} s"
+                f"least {min_frames / 100:.2f} s"
             )
-            found.append(("too-short" if is_train(self.split) else "short-test", detail))
-        return found
+            faults.append(("too-short" if is_train(self.split) else "short-test", detail))
+        return faults
 
     def _outside(self, word: str, alphabet: set[str]) -> set[str]:
         """Characters outside the alphabet; words of the lexicon may have digits and symbols."""
@@ -337,51 +340,56 @@ def between_splits(
     A split that was held out of the training data has the speakers that it was given, see
     `toolkit.corpus.split`: one speaker is no finding, shared ones are a note for the split.
     """
-    found, chosen = [], set()
+    findings, held_out = [], set()
     owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
     for split, cuts in splits.items():
         speakers = {speaker_of(cut) for cut in cuts}
         if all(HELD_OUT in (cut.custom or {}) for cut in cuts):
-            chosen.add(split)
+            held_out.add(split)
         elif len(speakers) == 1:
             detail = f"all {len(cuts)} utterances have the speaker {next(iter(speakers))!r}"
-            found.append(Finding("one-speaker", split, split, detail))
+            findings.append(Finding("one-speaker", split, split, detail))
         for speaker in speakers:
             owners["speaker-overlap"].setdefault(speaker, []).append(split)
         for id in {cut.id for cut in cuts}:
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
         for name, where in sorted(names.items()):
-            own = [s for s in where if s not in chosen] if kind == "speaker-overlap" else where
-            chosen_alone = len(own) < 2 and all(map(is_train, own))
-            if len(where) > 1 and not chosen_alone:
-                found.append(Finding(kind, own[-1], name, f"in {', '.join(where)}"))
-    for split in filter(chosen.__contains__, splits):
+            owning_splits = (
+                [s for s in where if s not in held_out] if kind == "speaker-overlap" else where
+            )
+            only_training = len(owning_splits) < 2 and all(map(is_train, owning_splits))
+            if len(where) > 1 and not only_training:
+                findings.append(Finding(kind, owning_splits[-1], name, f"in {', '.join(where)}"))
+    for split in filter(held_out.__contains__, splits):
         shared = [where for where in owners["speaker-overlap"].values() if len(where) > 1]
-        if known := sum(split in where for where in shared):
-            detail = f"{known} of its speakers are in other splits too"
-            found.append(Finding("known-speakers", split, split, detail))
-    return found + _same_audio_and_text(splits, info)
+        if num_shared := sum(split in where for where in shared):
+            detail = f"{num_shared} of its speakers are in other splits too"
+            findings.append(Finding("known-speakers", split, split, detail))
+    return findings + _same_audio_and_text(splits, info)
 
 
 def _same_audio_and_text(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
-    found = []
+    findings = []
     first: dict[tuple[str, int | None, float, float, str], tuple[str, str]] = {}
     for split, cuts in splits.items():
         copies: Counter[str] = Counter()
         for cut in cuts:
             copies[cut.id] += 1
-            known = info.get(audio_of(cut))
-            if known is None or not known.digest or not text_of(cut) or _at_fault(cut):
+            audio_info = info.get(audio_of(cut))
+            if audio_info is None or not audio_info.digest or not text_of(cut) or _at_fault(cut):
                 continue
-            key = (known.digest, channel_of(cut), cut.start, cut.duration, text_of(cut))
-            other = first.setdefault(key, (split, cut.id))
-            if other != (split, cut.id):
-                detail = f"{audio_of(cut)} is the same as that of {other[1]} in {other[0]}"
-                found.append(Finding("same-audio-and-text", split, cut.id, detail, copies[cut.id]))
-    return found
+            key = (audio_info.digest, channel_of(cut), cut.start, cut.duration, text_of(cut))
+            # The first cut with this audio and text is the original of later ones.
+            original = first.setdefault(key, (split, cut.id))
+            if original != (split, cut.id):
+                detail = f"{audio_of(cut)} is the same as that of {original[1]} in {original[0]}"
+                findings.append(
+                    Finding("same-audio-and-text", split, cut.id, detail, copies[cut.id])
+                )
+    return findings
 
 
 logger = logging.getLogger(__name__)
@@ -440,10 +448,10 @@ def check(
     oov: dict[str, dict[str, list[str]]] = {}
     for split, part in cuts.items():
         checker = SplitChecker(split, info, lexicon, config, feature_faults)
-        own = [finding for cut in part for finding in checker.check(cut)]
-        findings += own
+        split_findings = [finding for cut in part for finding in checker.check(cut)]
+        findings += split_findings
         oov[split] = checker.oov
-        summaries.append(_summary(split, part, info, own, checker))
+        summaries.append(_summary(split, part, info, split_findings, checker))
     findings += between_splits(cuts, info)
     exclusions = _exclusions(findings)
     write_exclusions(exclusions, out / "excluded.tsv")
@@ -469,10 +477,12 @@ def _warn(findings: list[Finding]) -> None:
     """Say how many faults there are of which kinds."""
     counts = Counter(f.kind for f in findings if KINDS[f.kind].severity in (ERROR, WARNING))
     if counts:
-        shown = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
-        more = len(counts) - len(shown)
-        shown += [f"{more} kinds more"] if more > 0 else []
-        logger.warning("%s: remedies in check/report.txt, all in findings.tsv", ", ".join(shown))
+        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
+        num_other_kinds = len(counts) - len(descriptions)
+        descriptions += [f"{num_other_kinds} kinds more"] if num_other_kinds > 0 else []
+        logger.warning(
+            "%s: remedies in check/report.txt, all in findings.tsv", ", ".join(descriptions)
+        )
 
 
 def _exclusions(findings: list[Finding]) -> list[Exclusion]:
@@ -492,7 +502,7 @@ def _summary(
     findings: list[Finding],
     checker: SplitChecker,
 ) -> SplitSummary:
-    known = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
+    audio_infos = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
     return SplitSummary(
         split=split,
         utterances=len(part),
@@ -503,7 +513,9 @@ def _summary(
         types=len({word for cut in part for word in split_words(text_of(cut))}),
         oov_tokens=sum(map(len, checker.oov.values())),
         oov_types=len(checker.oov),
-        formats=Counter((item.sampling_rate, item.channels) for item in known if item.decoded),
+        formats=Counter(
+            (item.sampling_rate, item.channels) for item in audio_infos if item.decoded
+        ),
     )
 
 
@@ -511,15 +523,17 @@ def _check_excluded(
     summary: SplitSummary, exclusions: list[Exclusion], config: CheckConfig, out: Path
 ) -> None:
     """Raise CorpusError for a split with too many excluded utterances."""
-    lost, total = summary.excluded, summary.utterances
-    if lost < total and (lost <= config.min_excluded or lost <= config.max_excluded * total):
+    num_excluded, total = summary.excluded, summary.utterances
+    if num_excluded < total and (
+        num_excluded <= config.min_excluded or num_excluded <= config.max_excluded * total
+    ):
         return
     kinds = Counter(
         item.reason.partition(":")[0] for item in exclusions if item.split == summary.split
     )
-    why = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
+    reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
     raise CorpusError(
-        f"{lost} of {total} utterances of {summary.split!r} cannot be used"
-        f" ({why or 'it is empty'}): read {out / 'report.txt'}, correct them, or raise"
+        f"{num_excluded} of {total} utterances of {summary.split!r} cannot be used"
+        f" ({reasons or 'it is empty'}): read {out / 'report.txt'}, correct them, or raise"
         f" check.max_excluded ({config.max_excluded:g})"
     )

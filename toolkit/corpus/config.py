@@ -5,8 +5,17 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from toolkit.config.fields import (
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
+    SamplingRate,
+    Settings,
+    Share,
+)
 from toolkit.storage.lines import MAX_FAULTY, MIN_FAULTY
 from toolkit.storage.paths import parse_mapping
 
@@ -47,7 +56,7 @@ def _is_reader(folder: Path, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class CorpusConfig:
+class CorpusConfig(Settings):
     """A corpus and its splits."""
 
     name: str = "synthetic"
@@ -63,18 +72,18 @@ class CorpusConfig:
     is held out of train by speaker."""
     test: str = "test*"
     """Pattern of the parts to report on; each is a split of its own name."""
-    dev_speakers: int = 3
+    dev_speakers: PositiveInt = 3
     """Speakers held out as "dev" of a corpus that has no such part."""
-    test_speakers: int = 3
+    test_speakers: PositiveInt = 3
     """Speakers held out as "test" of a corpus that has no such part."""
-    rotation: int = 0
+    rotation: NonNegativeInt = 0
     """Which speakers are held out: each step moves on by one held-out group."""
     hold_out: Literal["speakers", "utterances"] = "speakers"
     """What is held out where there is no dev or test part: whole speakers or, in a corpus with too
     few of them, utterances; error rates are then those of speakers seen in training."""
-    held_out_share: float = 0.1
+    held_out_share: Annotated[float, Range(above=0, most=0.4)] = 0.1
     """With hold_out="utterances", the share of utterances that dev gets, and test gets."""
-    hours: float | None = None
+    hours: Positive | None = None
     """At most this many hours of training speech, by whole utterances drawn evenly; None: all."""
     allow_pipes: bool = False
     """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything: allow them only
@@ -93,27 +102,14 @@ class CorpusConfig:
     """Mappings `OLD=NEW`: audio and archives of features that the corpus names below the folder
     OLD are read from NEW, of several that fit by the longest OLD."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise a ValueError for a reader, path mapping or source of features that cannot be."""
         if not reader_exists(self.name):
             raise ValueError(_no_reader(self.name))
-        if self.hold_out not in ("speakers", "utterances"):
-            raise ValueError(f"hold_out is {self.hold_out!r}, must be 'speakers' or 'utterances'")
-        if not 0 < self.held_out_share <= 0.4:
-            raise ValueError("held_out_share must be above 0 and at most 0.4")
-        if self.dev_speakers < 1 or self.test_speakers < 1:
-            raise ValueError("dev_speakers and test_speakers must be at least 1")
-        if self.features not in ("audio", "kaldi"):
-            raise ValueError(f"features is {self.features!r}, must be 'audio' or 'kaldi'")
-        if self.speakers not in ("recording", "auto"):
-            raise ValueError(f"speakers is {self.speakers!r}, must be 'recording' or 'auto'")
         if self.features == "kaldi" and self.name != "kaldi":
             raise ValueError(f"features='kaldi' needs name='kaldi', not {self.name!r}")
         for mapping in self.map_paths:
             parse_mapping(mapping)
-        if self.rotation < 0:
-            raise ValueError("rotation must not be negative")
-        if self.hours is not None and self.hours <= 0:
-            raise ValueError("hours must be positive (or None for all)")
 
 
 def _no_reader(name: str) -> str:
@@ -124,31 +120,26 @@ def _no_reader(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class CheckConfig:
+class CheckConfig(Settings):
     """What counts as a fault, and how many utterances of a split may be excluded."""
 
     alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
     """Characters that words may have."""
-    sampling_rate: int = 16000
+    sampling_rate: SamplingRate = 16000
     """Rate in Hz that audio is resampled to; files of other rates are noted."""
-    frames_per_phone: int = 3
+    frames_per_phone: PositiveInt = 3
     """Frames of 10 ms that a phone takes at least: the emitting states of its HMM."""
-    max_seconds: float | None = None
+    max_seconds: Positive | None = None
     """Longer training utterances are excluded; None: no limit."""
-    max_excluded: float = MAX_FAULTY
+    max_excluded: Share = MAX_FAULTY
     """Largest share of a split's utterances that may be excluded ..."""
-    min_excluded: int = MIN_FAULTY
+    min_excluded: NonNegativeInt = MIN_FAULTY
     """... unless no more than this many are: a tiny corpus may lose more than the share."""
-    listed: int = 5
+    listed: PositiveInt = 5
     """Utterances that report.txt names per kind of error or warning and split, at most; of notes it
     names three. findings.tsv names all."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise a ValueError for an empty alphabet."""
         if not self.alphabet:
             raise ValueError("alphabet must not be empty")
-        if self.sampling_rate <= 0 or self.frames_per_phone < 1 or self.listed < 1:
-            raise ValueError("sampling_rate, frames_per_phone and listed must be positive")
-        if self.max_seconds is not None and self.max_seconds <= 0:
-            raise ValueError("max_seconds must be positive (or None for no limit)")
-        if not 0.0 <= self.max_excluded <= 1.0 or self.min_excluded < 0:
-            raise ValueError("max_excluded must be 0 to 1 and min_excluded not negative")

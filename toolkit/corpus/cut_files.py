@@ -105,12 +105,12 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
                 texts.append((name, _faulty(text, place) if is_faulty(text) else text))
     if copies:
         logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
-    found = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
-    for one in found:
-        speaker, place = speakers[one.id]
+    utterances = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
+    for utterance in utterances:
+        speaker, place = speakers[utterance.id]
         if not speaker:
-            mark_no_speaker(one, f"{place} names none")
-    return found
+            mark_no_speaker(utterance, f"{place} names none")
+    return utterances
 
 
 def _faulty(text: str, place: str) -> FaultyText:
@@ -224,15 +224,15 @@ def _plain(cut: Cut, place: str) -> MonoCut:
     names = [source.source for source in cut.recording.sources]
     if not names or not all(isinstance(name, str) for name in names):
         raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
-    others = {
+    unsupported = {
         name
         for name in map(_name, cut.recording.transforms or [])
         if name not in ("Speed", "Resample")
     }
-    if others:
+    if unsupported:
         raise ManifestError(
-            f"{place}: {cut.id} is changed by {', '.join(sorted(others))}: give the cuts as they"
-            " are before, or write the changed audio to files"
+            f"{place}: {cut.id} is changed by {', '.join(sorted(unsupported))}: give the cuts"
+            " before that change, or write the changed audio to files"
         )
     return cut
 
@@ -245,10 +245,10 @@ def _audio(
     cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
 ) -> Audio:
     recording = cut.recording
-    mine = [source for source in recording.sources if cut.channel in source.channels]
-    source = (mine or recording.sources)[0]
+    matching_sources = [source for source in recording.sources if cut.channel in source.channels]
+    source = (matching_sources or recording.sources)[0]
     # The channel's place in its file; `pair` compares it with the channels of the file.
-    index = source.channels.index(cut.channel) if mine else cut.channel
+    index = source.channels.index(cut.channel) if matching_sources else cut.channel
     name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
     fault = None
     begin, end = 0.0, cut.duration

@@ -418,7 +418,7 @@ def write_report(
         _oov(oov),
     ]
     write_atomically(out / "report.txt", "\n\n".join(part for part in sections if part) + "\n")
-    plain = {
+    report = {
         "splits": [_plain(summary) for summary in summaries],
         "kinds": {kind: dataclasses.asdict(KINDS[kind]) for kind in KINDS},
         "findings": [
@@ -426,7 +426,7 @@ def write_report(
         ],
     }
     write_findings(findings, out / "findings.tsv")
-    write_atomically(out / "report.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(out / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_findings(findings: list[Finding], path: Path) -> None:
@@ -485,6 +485,7 @@ def _splits(summaries: list[SplitSummary]) -> str:
     rows = [head.split()]
     for s in summaries:
         numbers = (s.utterances, s.excluded, s.speakers)
+        # Percent of the word tokens that the lexicon lacks.
         rate = 100 * s.oov_tokens / max(s.tokens, 1)
         rows.append(
             [
@@ -518,6 +519,7 @@ def _durations(summaries: list[SplitSummary]) -> str:
             f"{summary.split}: shortest {seconds[0]:.2f}, median {median(seconds):.2f}, "
             f"longest {seconds[-1]:.2f}"
         )
+        # A histogram: the longest bar has BAR_WIDTH characters.
         ends = [*DURATION_EDGES[1:], float("inf")]
         counts = [
             sum(begin <= value < end for value in seconds)
@@ -544,27 +546,30 @@ def _kinds(findings: list[Finding]) -> str:
         for kind in (kind for kind in KINDS if KINDS[kind].severity == severity and counts[kind]):
             examples = ", ".join(list(dict.fromkeys(first[kind]))[:EXAMPLES])
             rows.append([kind, severity, str(counts[kind]), str(excluded[kind]), examples])
+    # Examples are not aligned: their widths differ too much.
     lines = _table([row[:-1] for row in rows]).splitlines()
-    shown = [f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True)]
-    return "\n".join(["Findings (all in findings.tsv)", *shown])
+    table_lines = [f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True)]
+    return "\n".join(["Findings (all in findings.tsv)", *table_lines])
 
 
 def _details(kind: str, findings: list[Finding], listed: int) -> str:
     """List the findings of one kind, with the fix."""
-    found = [finding for finding in findings if finding.kind == kind]
-    if not found:
+    kind_findings = [finding for finding in findings if finding.kind == kind]
+    if not kind_findings:
         return ""
-    what = KINDS[kind]
-    listed = min(listed, EXAMPLES) if what.severity == NOTE else listed
-    lines = [f"{what.severity.upper()} {kind}: {what.title}", f"  Fix: {what.fix}."]
-    for split in dict.fromkeys(item.split for item in found):
-        here = [item for item in found if item.split == split]
+    kind_info = KINDS[kind]
+    listed = min(listed, EXAMPLES) if kind_info.severity == NOTE else listed
+    lines = [f"{kind_info.severity.upper()} {kind}: {kind_info.title}", f"  Fix: {kind_info.fix}."]
+    for split in dict.fromkeys(item.split for item in kind_findings):
+        split_findings = [item for item in kind_findings if item.split == split]
         lines += [
             f"  {split}  {item.detail if item.id == split else f'{item.id}  {item.detail}'}"
-            for item in here[:listed]
+            for item in split_findings[:listed]
         ]
-        if len(here) > listed:
-            lines.append(f"  {split}  ... and {len(here) - listed} more, all in findings.tsv")
+        if len(split_findings) > listed:
+            lines.append(
+                f"  {split}  ... and {len(split_findings) - listed} more, all in findings.tsv"
+            )
     return "\n".join(lines)
 
 
@@ -572,6 +577,6 @@ def _oov(oov: dict[str, dict[str, list[str]]]) -> str:
     parts = ["Most frequent words that the lexicon lacks (all in oov.tsv)"]
     for split, words in oov.items():
         if words:
-            shown = (f"{word} {len(ids)}" for word, ids in _by_count(words)[:OOV_SHOWN])
-            parts.append(f"  {split}: {', '.join(shown)}")
+            frequent_words = (f"{word} {len(ids)}" for word, ids in _by_count(words)[:OOV_SHOWN])
+            parts.append(f"  {split}: {', '.join(frequent_words)}")
     return "\n".join(parts) if len(parts) > 1 else ""

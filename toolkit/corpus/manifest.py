@@ -36,44 +36,44 @@ from toolkit.storage.words import single_spaced
 _DETAILS = ("fault_detail", "note_detail")
 
 
-def portable(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+def portable(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with names instead of paths, as far as they lie in `places`.
 
     Args:
-      plain: `Cut.to_dict()`; it is not changed.
+      cut_data: `Cut.to_dict()`; it is not changed.
       places: of the file that the cut is written to; None: paths stay.
     """
-    return _replaced(plain, places.name, places.names_in) if places else plain
+    return _replaced(cut_data, places.name, places.names_in) if places else cut_data
 
 
-def resolved(plain: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+def resolved(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with paths instead of the names that `portable` wrote.
 
     Args:
-      plain: of a cut; it is not changed.
+      cut_data: of a cut; it is not changed.
       places: of the file that the cut is read from; None: what is there stays.
     """
-    return _replaced(plain, places.path, places.paths_in) if places else plain
+    return _replaced(cut_data, places.path, places.paths_in) if places else cut_data
 
 
 def _replaced(
-    plain: Mapping[str, Any], path: Callable[[str], str], text: Callable[[str], str]
+    cut_data: Mapping[str, Any], path: Callable[[str], str], text: Callable[[str], str]
 ) -> dict[str, Any]:
-    new = dict(plain)
-    if isinstance(recording := new.get("recording"), Mapping):
+    replaced = dict(cut_data)
+    if isinstance(recording := replaced.get("recording"), Mapping):
         sources = [_with_path(source, path) for source in recording.get("sources", ())]
-        new["recording"] = {**recording, "sources": sources}
-    if isinstance(custom := new.get("custom"), Mapping):
+        replaced["recording"] = {**recording, "sources": sources}
+    if isinstance(custom := replaced.get("custom"), Mapping):
         changes: dict[str, Any] = {key: text(custom[key]) for key in _DETAILS if key in custom}
         if isinstance(parts := custom.get("components"), Mapping):
             changes["components"] = {key: path(value) for key, value in parts.items()}
-        new["custom"] = {**custom, **changes}
-    return new
+        replaced["custom"] = {**custom, **changes}
+    return replaced
 
 
 def _with_path(source: Any, path: Callable[[str], str]) -> Any:
-    known = isinstance(source, Mapping) and isinstance(source.get("source"), str)
-    return {**source, "source": path(source["source"])} if known else source
+    has_source = isinstance(source, Mapping) and isinstance(source.get("source"), str)
+    return {**source, "source": path(source["source"])} if has_source else source
 
 
 SOURCES = frozenset({"file", "memory"})
@@ -101,11 +101,11 @@ class UnsafeCutError(ToolkitError):
     """A cut that names something other than local files, or would take gigabytes to compute."""
 
 
-def parse_cut(plain: Any, place: str, places: PathAliases | None = None) -> Cut:
+def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> Cut:
     """Make a cut from the plain data of a manifest.
 
     Args:
-      plain: as `json.loads` gives it; lhotse changes it.
+      cut_data: as `json.loads` gives it; lhotse changes it.
       place: file and line, for messages.
       places: of the manifest, `places_of(path)`: what names of audio in it stand for.
 
@@ -114,12 +114,12 @@ def parse_cut(plain: Any, place: str, places: PathAliases | None = None) -> Cut:
         transform that is not known; the message says which, and the way out.
       ValueError, KeyError, TypeError, ...: it is no cut; to be caught by `reading`.
     """
-    id = validated(plain, {"id": str, "type": str}, "the line")["id"]
-    plain = resolved(plain, places)
-    for fault in _faults(plain):
+    id = validated(cut_data, {"id": str, "type": str}, "the line")["id"]
+    cut_data = resolved(cut_data, places)
+    for fault in _faults(cut_data):
         raise UnsafeCutError(f"{place}: {id}: {fault}")
     try:
-        cut = deserialize_item(plain)
+        cut = deserialize_item(cut_data)
     except ImportError as error:  # of a transform's library
         raise ValueError(f"{error.name} is not installed, which a transform needs") from error
     if not isinstance(cut, Cut):
@@ -133,51 +133,51 @@ def check_audio(cut: Cut) -> None:
     Raises:
       UnsafeCutError: as `parse_cut`.
     """
-    waiting: list[Any] = [cut]
-    while waiting:
-        item = waiting.pop()
+    pending: list[Any] = [cut]
+    while pending:
+        item = pending.pop()
         if isinstance(item, MixedCut):
-            waiting += [track.cut for track in item.tracks]
-            waiting.append(item.transforms)
+            pending += [track.cut for track in item.tracks]
+            pending.append(item.transforms)
         elif isinstance(item, Cut):
-            waiting.append(None if isinstance(item, PaddingCut) else item.recording)
+            pending.append(None if isinstance(item, PaddingCut) else item.recording)
         elif isinstance(item, Recording):
             for source in item.sources:
                 if fault := _source_fault(source.type, source.source):
                     raise UnsafeCutError(f"{cut.id}: {fault}")
-            waiting.append(item.transforms)
+            pending.append(item.transforms)
         elif isinstance(item, AudioTransform):
-            waiting += vars(item).values()
+            pending += vars(item).values()
         elif isinstance(item, list | tuple):
-            waiting += item
+            pending += item
         elif isinstance(item, Mapping):
             for fault in _faults(item):
                 raise UnsafeCutError(f"{cut.id}: {fault}")
 
 
-def _faults(plain: Any) -> Iterator[str]:
+def _faults(cut_data: Any) -> Iterator[str]:
     """Yield what plain data name at any depth that must not be read."""
-    waiting = [plain]
-    while waiting:  # no recursion: the depth is the writer's choice
-        value = waiting.pop()
+    pending = [cut_data]
+    while pending:  # no recursion: the depth is the writer's choice
+        value = pending.pop()
         if isinstance(value, Mapping):
             yield from _mapping_faults(value)
             value = value.values()
-        waiting += [item for item in value if isinstance(item, Mapping | list | tuple)]
+        pending += [item for item in value if isinstance(item, Mapping | list | tuple)]
 
 
-def _mapping_faults(plain: Mapping[str, Any]) -> Iterator[str]:
-    source = plain.keys() >= {"type", "channels", "source"}
-    if source and (fault := _source_fault(plain["type"], plain["source"])):
+def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
+    source = mapping.keys() >= {"type", "channels", "source"}
+    if source and (fault := _source_fault(mapping["type"], mapping["source"])):
         yield fault
-    if "storage_type" in plain and plain["storage_type"] not in STORAGES:
+    if "storage_type" in mapping and mapping["storage_type"] not in STORAGES:
         yield (
-            f"an array or image is stored as {quoted(str(plain['storage_type']))}, which may be "
+            f"an array or image is stored as {quoted(str(mapping['storage_type']))}, which may be "
             "fetched or run code; leave it out of the cut, or store it in local files"
         )
-    if plain.keys() >= {"name", "kwargs"} and plain["name"] not in TRANSFORMS:  # a transform
+    if mapping.keys() >= {"name", "kwargs"} and mapping["name"] not in TRANSFORMS:  # a transform
         yield (
-            f"the transform {quoted(str(plain['name']))} is not known to read local files only; "
+            f"the transform {quoted(str(mapping['name']))} is not known to read local files only; "
             "write its output to a file and name that"
         )
 
@@ -185,16 +185,16 @@ def _mapping_faults(plain: Mapping[str, Any]) -> Iterator[str]:
 def _source_fault(kind: Any, source: Any) -> str:
     if kind in SOURCES:
         return ""
-    shown = quoted(source) if isinstance(source, str) else "its data"
+    source_text = quoted(source) if isinstance(source, str) else "its data"
     if kind == "command":
         return (
-            f"the recording is the shell command {shown}, which is not run; write its output to a "
-            "file and name that"
+            f"the recording is the shell command {source_text}, which is not run; write its output "
+            "to a file and name that"
         )
     if kind == "url":
         return (
-            f"the recording is at the address {shown}, which is not fetched; fetch it to a file and"
-            " name that"
+            f"the recording is at the address {source_text}, which is not fetched; fetch it to a "
+            "file and name that"
         )
     return (
         f"the recording is of the type {quoted(str(kind))}, which is not read here; write it to a "
@@ -447,21 +447,22 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
       ManifestError: a line that is no cut.
       UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.manifest`.
     """
-    out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
+    excluded_copies = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
     places = places_of(path)
     with _naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             with _naming(f"{path}:{number}", "is no cut"):
-                plain = validated(json.loads(line), _CUT, "the line")
-                cut = parse_cut(plain, f"{path}:{number}", places)
+                cut_data = validated(json.loads(line), _CUT, "the line")
+                cut = parse_cut(cut_data, f"{path}:{number}", places)
             copies[cut.id] = copies.get(cut.id, 0) + 1
-            if (cut.id, copies[cut.id]) not in out:
+            # Exclusions name the copy of the id, counted in the order of the file.
+            if (cut.id, copies[cut.id]) not in excluded_copies:
                 yield cut
 
 
-def _naming(place: Path | str, what: str = "cannot be read") -> AbstractContextManager:
-    return reading(place, ManifestError, "prepare the data again", what)
+def _naming(place: Path | str, problem: str = "cannot be read") -> AbstractContextManager:
+    return reading(place, ManifestError, "prepare the data again", problem)
 
 
 def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:
@@ -483,6 +484,7 @@ def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS)
     folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
     folders = {folder for folder in folders if folder.is_absolute() and folder.is_dir()}
     folders = _topmost({f for f in folders if ".." in f.parts or not f.is_relative_to(root)})
+    # Replace the deepest folders by their parents until few enough are left.
     while len(folders) > most:
         depth = max(len(folder.parts) for folder in folders)
         folders = _topmost({f.parent if len(f.parts) == depth else f for f in folders})

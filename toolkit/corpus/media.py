@@ -389,9 +389,9 @@ class _IdleDecoders:
             self._decoders[key] = decoder
             while len(self._decoders) > _IDLE:
                 closed.append(self._decoders.popitem(last=False)[1])
-        for other in closed:
-            if other is not None:
-                other.close()
+        for evicted in closed:
+            if evicted is not None:
+                evicted.close()
 
 
 _idle = _IdleDecoders()

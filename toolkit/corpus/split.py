@@ -35,9 +35,11 @@ class Splits:
     @classmethod
     def of(cls, names: Iterable[str], corpus: CorpusConfig) -> "Splits":
         """Sort split names by purpose: `train`, those that match `corpus.dev`, all others."""
-        others = [name for name in names if name != "train"]
-        tune = tuple(name for name in others if name == "dev" or matches(name, corpus.dev))
-        return cls("train", tune, tuple(name for name in others if name not in tune))
+        evaluation_splits = [name for name in names if name != "train"]
+        tune = tuple(
+            name for name in evaluation_splits if name == "dev" or matches(name, corpus.dev)
+        )
+        return cls("train", tune, tuple(name for name in evaluation_splits if name not in tune))
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -61,8 +63,8 @@ class Splits:
           SplitsError: naming the file.
         """
         with reading(path, SplitsError, "prepare the data again"):
-            plain = read_json(path, {"train": str, "tune": [str], "test": [str]})
-        return cls(plain["train"], tuple(plain["tune"]), tuple(plain["test"]))
+            names = read_json(path, {"train": str, "tune": [str], "test": [str]})
+        return cls(names["train"], tuple(names["tune"]), tuple(names["test"]))
 
 
 def matches(name: str, patterns: str) -> bool:
@@ -96,9 +98,9 @@ def assemble(
         elif matches(name, corpus.test):
             test[name] = parts[name]
     if not train:
-        found = ", ".join(sorted(parts)) or "none"
+        part_names = ", ".join(sorted(parts)) or "none"
         raise ManifestError(
-            f"no part of {corpus.root} matches corpus.train={corpus.train!r} (found: {found})"
+            f"no part of {corpus.root} matches corpus.train={corpus.train!r} (found: {part_names})"
         )
     missing = {"dev": corpus.dev_speakers} if not dev else {}
     if hold_out_test and not test:
@@ -174,6 +176,7 @@ def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str
     Returns:
       The split by name; names that stay in training are not in it.
     """
+    # Each rotation shifts the held-out groups by their total size, wrapping around.
     first = rotation * sum(counts.values())
     split_of = {}
     for split, count in counts.items():
@@ -187,11 +190,11 @@ def _partition(
     cuts: list[MonoCut], names: Iterable[str], split_of: Callable[[MonoCut], str | None]
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
     held_out: dict[str, list[MonoCut]] = {name: [] for name in names}
-    rest: list[MonoCut] = []
+    train: list[MonoCut] = []
     for cut in cuts:
         split = split_of(cut)
-        (rest if split is None else held_out[split]).append(cut)
-    return rest, held_out
+        (train if split is None else held_out[split]).append(cut)
+    return train, held_out
 
 
 def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
@@ -199,13 +202,14 @@ def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
 
     A smaller cap keeps a subset of what a larger one keeps.
     """
-    kept, total = [], 0.0
+    selected, total = [], 0.0
+    # The order depends on ids alone, so a smaller cap is a prefix of a larger one.
     for cut in sorted(cuts, key=lambda cut: (_digest(cut.id), cut.id)):
         total += cut.duration
         if total > hours * 3600:
             break
-        kept.append(cut)
-    return kept
+        selected.append(cut)
+    return selected
 
 
 def _digest(name: str) -> bytes:

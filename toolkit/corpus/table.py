@@ -104,7 +104,7 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
         if row.fault is None or row.fault[0] != BAD_LINE:  # others go where the line before went
             part = _part(row, path)
         by_part.setdefault(part, []).append((id, row))
-    return {part: _cuts(found, recordings, path) for part, found in by_part.items()}
+    return {part: _cuts(rows, recordings, path) for part, rows in by_part.items()}
 
 
 def tables_in(folder: Path) -> dict[str, Path]:
@@ -158,9 +158,9 @@ def _as_on_disk(row: Row, folder: Path) -> Row:
         return row
     slashes = name.replace("\\", "/")
     forms = (unicodedata.normalize(form, slashes) for form in ("NFC", "NFD"))
-    names = [below + one for below in ("", CLIPS) for one in (slashes, *forms)]
-    found = next((one for one in names if os.path.exists(folder / one)), name)
-    return replace(row, values={**row.values, "audio": found})
+    candidates = [prefix + form for prefix in ("", CLIPS) for form in (slashes, *forms)]
+    existing = next((path for path in candidates if os.path.exists(folder / path)), name)
+    return replace(row, values={**row.values, "audio": existing})
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -179,6 +179,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     first = io.StringIO(text, newline="").readline()
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
+    # The commonest mark of the first line separates; of equals the earlier in DELIMITERS.
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
     # In tables with tabs quotation marks are part of the text, in CSV files they are doubled.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
@@ -235,8 +236,8 @@ def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Rec
     lines = list(io.StringIO(text, newline=""))
     begin = num_columns = 0
     while begin < len(lines):
-        rest = (lines[number] for number in range(begin, len(lines)))
-        reader = csv.reader(rest, delimiter=delimiter, quoting=quoting, strict=True)
+        remaining_lines = (lines[number] for number in range(begin, len(lines)))
+        reader = csv.reader(remaining_lines, delimiter=delimiter, quoting=quoting, strict=True)
         first = begin
         try:
             for fields in reader:
@@ -285,20 +286,20 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
     roles = [spelled.get(re.sub(r"[\s-]+", "_", name.lower()), "") for name in names]
     for role, count in Counter(filter(None, roles)).items():
         if count > 1:
-            twice = [name for name, found in zip(names, roles, strict=True) if found == role]
-            both = " and ".join(map(quoted, twice[:2]))
+            columns = [name for name, r in zip(names, roles, strict=True) if r == role]
+            pair = " and ".join(map(quoted, columns[:2]))
             raise ManifestError(
-                f"{path}: the columns {both} both stand for {role!r}: rename one of them"
+                f"{path}: the columns {pair} both stand for {role!r}: rename one of them"
             )
     for role in ("audio", "text"):
         if role not in roles:
-            found, form = ", ".join(map(quoted, names[:20])), ""
+            first_columns, hint = ", ".join(map(quoted, names[:20])), ""
             if names[0].startswith("{"):
-                form = "it holds JSON, as NeMo's manifests do: write its fields as columns; "
+                hint = "it holds JSON, as NeMo's manifests do: write its fields as columns; "
             elif "|" in names[0]:
-                form = "| does not separate columns, but tabs, commas and semicolons do; "
+                hint = "| does not separate columns, but tabs, commas and semicolons do; "
             raise ManifestError(
-                f"{path}: no column {role!r} in the first line ({found}); {form}"
+                f"{path}: no column {role!r} in the first line ({first_columns}); {hint}"
                 f"name the columns there, such as {_EXAMPLE}. Other names for {role!r}: "
                 + ", ".join(COLUMNS[role][1:])
             )

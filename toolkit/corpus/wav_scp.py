@@ -43,7 +43,7 @@ def read_scp(
             line.id,
             faulty_audio(line)
             if line.fault
-            else _recording(path, line.id, line.rest, run_pipe, path_map),
+            else _recording(path, line.id, line.value, run_pipe, path_map),
         )
         for line in read_lines(path)
     ]
@@ -54,7 +54,7 @@ def _sides(path: Path) -> dict[str, str | None]:
     """Read reco2file_and_channel: the channel of each recording."""
     if not path.is_file():
         return {}
-    rows = [(id, rest.split()) for id, rest in read_pairs(path)]
+    rows = [(id, value.split()) for id, value in read_pairs(path)]
     names = count_from_one(fields[1] if len(fields) > 1 else None for _, fields in rows)
     return {id: name for (id, _), name in zip(rows, names, strict=True)}
 
@@ -65,8 +65,8 @@ class TableLine:
 
     id: str
     """Its first word."""
-    rest: str
-    """What follows."""
+    value: str
+    """Text after the first white space."""
     fault: str = ""
     """File, line and bytes of a line that is not UTF-8."""
 
@@ -80,18 +80,18 @@ def read_lines(path: Path) -> list[TableLine]:
     numbered = list(decoded_lines(path, ManifestError, counts))
     lines = []
     for number, line in numbered:
-        id, rest = key_and_rest(line)
+        id, value = key_and_rest(line)
         if is_faulty(line):
             fault = f"{path}:{number}: {counts.describe(line)}"
-            lines.append(TableLine(printable(id).replace("\0", "\\x00"), printable(rest), fault))
+            lines.append(TableLine(printable(id).replace("\0", "\\x00"), printable(value), fault))
         elif id:
-            lines.append(TableLine(id, rest))
+            lines.append(TableLine(id, value))
     return lines
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Read the lines as `read_lines` does, without those that are not UTF-8."""
-    return [(line.id, line.rest) for line in read_lines(path) if not line.fault]
+    return [(line.id, line.value) for line in read_lines(path) if not line.fault]
 
 
 def faulty_audio(line: TableLine) -> Audio:
@@ -121,6 +121,7 @@ def _recording(
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
     """Return FILE and channel of a command that only decodes it with flac, sph2pipe or sox."""
+    # A command with shell syntax may do more than decode.
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
@@ -146,10 +147,11 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
             del arguments[:2]
         else:
             break
+    # Only options that leave the samples unchanged are accepted.
     options = {argument for argument in arguments if argument.startswith("-")}
     files = [argument for argument in arguments if not argument.startswith("-")]
-    plain = program in DECODERS and options <= DECODERS[program]
-    return (files[0], channel) if plain and len(files) == 1 else None
+    only_decodes = program in DECODERS and options <= DECODERS[program]
+    return (files[0], channel) if only_decodes and len(files) == 1 else None
 
 
 class PipeRunner:
@@ -167,17 +169,19 @@ class PipeRunner:
 
     def __call__(self, id: str, command: str) -> Audio:
         """Return the audio that `command` writes to its standard output."""
+        # One file per command: recordings that share it share the output.
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
         path = self._folder.absolute() / f"{name}.wav"
         if not path.exists() or not path.stat().st_size:
+            # pipefail: a failed program in the middle of a pipeline is noticed.
             bash = shutil.which("bash")
             shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
             process = subprocess.run([*shell, command], capture_output=True, check=False)
             if process.returncode not in (0, PIPE_CLOSED) or not process.stdout:
-                last = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
-                how = f"ended with status {process.returncode}"
-                how = how if process.returncode else "wrote nothing"
-                detail = f"`{command}` {how}: {' '.join(last)}".removesuffix(": ")
+                last_line = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
+                problem = f"ended with status {process.returncode}"
+                problem = problem if process.returncode else "wrote nothing"
+                detail = f"`{command}` {problem}: {' '.join(last_line)}".removesuffix(": ")
                 return Audio(command, recording_id=id, fault=("unreadable-audio", detail))
             with open_atomically(path, "wb") as file:
                 file.write(process.stdout)

@@ -32,6 +32,7 @@ class GmmFeaturesError(ToolkitError):
 def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
     """Transform frames by [D', D + 1], its last column the offset: x[T, D] to [T, D']."""
     transform = transform.to(x.dtype)
+    # y = A x + b for every row x, W = [A b].
     return x @ transform[:, :-1].T + transform[:, -1]
 
 
@@ -59,6 +60,7 @@ class GmmFrontend:
         Returns:
           [T, 3 F], or [T, D] with a projection.
         """
+        # [T, 3 F] after deltas, [T, 3 F (2 splice + 1)] after splicing, [T, D] after projection.
         x = add_deltas((cepstra - mean).float())
         if self.splice:
             x = splice(x, self.splice, self.splice)
@@ -239,11 +241,13 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
     num_frames = features.shape[0]
     if num_frames == 0:
         return features.new_empty(0, features.shape[1] * (order + 1))
+    # Filters of order n reach n * window frames; pad for the longest by repeating end frames.
     context = order * window
     times = torch.arange(-context, num_frames + context).clamp(0, num_frames - 1)
     padded = features[times]
     blocks = [features]
     for filter_ in _delta_filters(order, window)[1:]:
+        # A shorter filter starts later in the padded frames.
         reach = len(filter_) // 2
         block = torch.zeros_like(features)
         for shift, weight in enumerate(filter_, start=context - reach):
@@ -258,9 +262,9 @@ def _delta_filters(order: int, window: int) -> list[list[float]]:
     filters = [[1.0]]
     # d_t = sum_j j x_{t+j} / sum_j j^2, and each order is this filter on the one before.
     for _ in range(order):
-        last = filters[-1]
-        convolved = [0.0] * (len(last) + 2 * window)
-        for i, weight in enumerate(last):
+        previous_filter = filters[-1]
+        convolved = [0.0] * (len(previous_filter) + 2 * window)
+        for i, weight in enumerate(previous_filter):
             for j in range(-window, window + 1):
                 convolved[i + j + window] += weight * j / norm
         filters.append(convolved)
@@ -279,5 +283,6 @@ def splice(features: Tensor, left: int, right: int) -> Tensor:
     """
     times = torch.arange(len(features), device=features.device)
     offsets = torch.arange(-left, right + 1, device=features.device)
+    # [T, left + 1 + right] frame indices; beyond an end the end frame.
     window = (times[:, None] + offsets).clamp(0, max(len(features) - 1, 0))
     return features[window].flatten(1)

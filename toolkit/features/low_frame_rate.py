@@ -24,6 +24,7 @@ def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
     length = low_rate_length(num_frames, offset, factor)
     if length == 0:
         return features.new_empty(0, factor * dimension)
+    # Frames that the last stack lacks: repeat the utterance's last frame.
     missing = offset + length * factor - num_frames
     if missing:
         features = torch.cat([features, features[-1:].expand(missing, -1)])
@@ -49,4 +50,5 @@ def low_rate_length(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FAC
     """Count the stacks of `stack`: ceil((T - offset) / factor), 0 where T <= offset."""
     if not 0 <= offset < factor:
         raise ValueError(f"offset is {offset}, needs to be 0 to {factor - 1}")
+    # Ceiling division: -(-a // b) with a = T - offset.
     return max(0, -((offset - num_frames) // factor))

@@ -73,6 +73,7 @@ class GlobalStats:
     @property
     def std(self) -> Tensor:
         """[F] float64 standard deviation (of the population), at least 1e-5."""
+        # E[x^2] - E[x]^2; float64, and floored, as it may come out slightly negative.
         variance = self.sumsq / self.count - self.mean.square()
         return variance.clamp(min=MIN_STD**2).sqrt()
 
@@ -214,6 +215,7 @@ def subtract_causal_mean(
         weight += state.frames
     # m_t: the prior counts as `prior_frames` frames, the state as the frames that it has seen.
     counts = counted.numpy()
+    # Cumulative sums over the counted frames up to and including t: [T, F].
     means = (raw if counts.all() else raw * counts[:, None]).cumsum(axis=0)
     means += start
     means /= np.maximum(weight + counts.cumsum(), 1).astype(np.float64)[:, None]
@@ -229,6 +231,7 @@ def subtract_whole_mean(
 ) -> np.ndarray:
     """Compute x_t - m of `Normaliser`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
     raw = features.numpy().astype(np.float64)
+    # m = (n0 m0 + sum of counted frames) / (n0 + their number), with the prior m0 as n0 frames.
     total = prior_frames * prior_mean.numpy() + raw[counted.numpy()].sum(axis=0)
     weight = prior_frames + int(counted.sum())
     if state is not None:
@@ -257,6 +260,7 @@ def estimate_normaliser(
             raise NormaliserError(
                 f"{store.path}: all audio is digital silence; check the recordings"
             )
+        # The mean of all training frames, from sums stored by speaker.
         prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames
         stats = GlobalStats.empty(len(prior_mean))
         estimated = Normaliser(prior_mean, stats, prior_frames, scope, store.kind)

@@ -108,16 +108,18 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
 
 
 def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
-    """[ids + 1] int32, the state of the topology of each of Kaldi's transition ids; -1 of id 0."""
-    known = KaldiTransitions.read(model)
-    sizes = [known.num_states[phone] for phone in sorted(known.num_states)]
+    """Return [ids + 1] int32: the topology's state of each Kaldi transition id; -1 for id 0."""
+    transitions = KaldiTransitions.read(model)
+    sizes = [transitions.num_states[phone] for phone in sorted(transitions.num_states)]
     if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
         raise KaldiAlignmentError(
             f"{model}: its phones are not those of the system, with as many states: make the "
             "system of its tree (toolkit kaldi import-senones)"
         )
-    place = np.searchsorted(sorted(known.num_states), known.phone)
-    states = np.array(topology.first_state_ids)[place] + known.state
+    # Phones of the topology are those of the model in the order of their ids.
+    phone_index = np.searchsorted(sorted(transitions.num_states), transitions.phone)
+    states = np.array(topology.first_state_ids)[phone_index] + transitions.state
+    # Transition ids count from 1.
     return np.append(-1, states).astype(np.int32)
 
 
@@ -164,7 +166,7 @@ def import_phone_times(
 
 
 def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
-    """The HMM states [T] of phones with their times; ValueError where they do not fit."""
+    """Return the HMM states [T] of timed phones; raise a ValueError where they do not fit."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     silence = topology.silence
     spans: list[tuple[int, int]] = []  # (phone, frames)
@@ -203,12 +205,15 @@ def _states(topology: Topology, phone: int, frames: int) -> list[int]:
         )
     number = topology.num_states(phone)
     if topology.onset:
-        found = [min(i, number - 1) for i in range(frames)]
+        # Low frame rate: the onset has one frame, the last state all others.
+        positions = [min(i, number - 1) for i in range(frames)]
     elif frames < number:  # silence, whose middle states may be left out
-        found = [round(i * (number - 1) / (frames - 1)) for i in range(frames)]
+        # Evenly spaced states, with the first and the last.
+        positions = [round(i * (number - 1) / (frames - 1)) for i in range(frames)]
     else:
-        found = [i * number // frames for i in range(frames)]
-    return [topology.state_id(phone, state) for state in found]
+        # Equal shares of the frames for all states.
+        positions = [i * number // frames for i in range(frames)]
+    return [topology.state_id(phone, state) for state in positions]
 
 
 def _check_states(utterance: str, states: Tensor, topology: Topology) -> None:
@@ -230,14 +235,14 @@ def _state_lines(topology: Topology) -> Iterator[str]:
 
 
 def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, str]) -> int:
-    """Write shards and the table in place of all that the folder holds of other alignments."""
+    """Replace the folder's alignments by new shards and a new table."""
     (out / "table.tsv").unlink(missing_ok=True)
     for path in [*out.glob("ali.*.tar"), *out.glob("ali.*.tsv")]:
         path.unlink()
     names = sorted(alignments)
     for number, begin in enumerate(range(0, max(len(names), 1), PER_SHARD)):
-        own = {name: alignments[name] for name in names[begin : begin + PER_SHARD]}
-        write_alignments(out / f"ali.{number:06d}.tar", own)
+        shard_alignments = {name: alignments[name] for name in names[begin : begin + PER_SHARD]}
+        write_alignments(out / f"ali.{number:06d}.tar", shard_alignments)
     outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in names]
     outcomes += [Outcome(u, "failed", math.nan, 0.0, failed[u]) for u in sorted(failed)]
     write_table(out / "table.tsv", outcomes)

@@ -39,27 +39,28 @@ def scan(file: IO[bytes]) -> tuple[str, bytes]:
       ValueError: a bracket is not closed.
     """
     start = file.tell()
-    found = bytearray()
+    content = bytearray()
     while chunk := file.read(_CHUNK):
-        found += chunk
-        opened = found.lstrip(b" \t").startswith(b"[")
-        end = found.find(b"]" if opened else b"\n")
+        content += chunk
+        has_bracket = content.lstrip(b" \t").startswith(b"[")
+        end = content.find(b"]" if has_bracket else b"\n")
         if end >= 0:
             break
     else:
-        opened, end = found.lstrip(b" \t").startswith(b"["), len(found)
-        if opened:
+        has_bracket, end = content.lstrip(b" \t").startswith(b"["), len(content)
+        if has_bracket:
             raise ValueError("a [ without its ]")
-    body = bytes(found[:end])
-    after = end + 1
-    if opened:
+    body = bytes(content[:end])
+    next_offset = end + 1
+    if has_bracket:
         body = body.lstrip(b" \t")[1:]
-        file.seek(start + after)
-        rest = file.readline(_CHUNK)
-        if rest.strip():
-            raise ValueError(f"text after ]: {rest[:20]!r}")
+        # Nothing may follow `]` on its line.
+        file.seek(start + next_offset)
+        line_end = file.readline(_CHUNK)
+        if line_end.strip():
+            raise ValueError(f"text after ]: {line_end[:20]!r}")
         return MATRIX, body
-    file.seek(start + min(after, len(found)))
+    file.seek(start + min(next_offset, len(content)))
     return INTEGERS, body
 
 
@@ -86,17 +87,17 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
         raise ValueError("rows of different lengths")
     matrix = np.array([[float(value) for value in row] for row in rows], np.float32)
     matrix = matrix.reshape(len(rows), len(rows[0]) if rows else 0)
-    sides = part.strip("[]").split(",") if part else []
-    taken = []
-    for text, size in zip(sides, matrix.shape, strict=False):
+    ranges = part.strip("[]").split(",") if part else []
+    slices = []
+    for text, size in zip(ranges, matrix.shape, strict=False):
         match = _RANGE.fullmatch(text)
         if match is None:
             raise ValueError(f"no range: {part}")
         first, last = (0, size - 1) if match[1] is None else (int(match[1]), int(match[2]))
         if not first <= last < size and match[1] is not None:
             raise ValueError(f"{part} goes beyond {' x '.join(map(str, matrix.shape))}")
-        taken.append(slice(first, last + 1))
-    return matrix[tuple(taken)]
+        slices.append(slice(first, last + 1))
+    return matrix[tuple(slices)]
 
 
 def parse_integers(body: bytes) -> np.ndarray:
@@ -106,6 +107,7 @@ def parse_integers(body: bytes) -> np.ndarray:
       ValueError: something else is there, or a number does not fit.
     """
     numbers = np.array([int(field) for field in body.split()], np.int64)
+    # A value outside int32 changes when it is converted.
     if (numbers != numbers.astype(np.int32)).any():
         raise ValueError("a number does not fit into four bytes")
     return numbers.astype(np.int32)
@@ -174,15 +176,15 @@ def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> d
       KaldiIoError: names the file and line; a key that occurs twice; a command that is not allowed.
     """
     table = Path(table)
-    found: dict[str, Entry] = {}
-    each = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
-    for entry in each:
-        if entry.key in found:
+    entry_of_key: dict[str, Entry] = {}
+    table_entries = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
+    for entry in table_entries:
+        if entry.key in entry_of_key:
             raise KaldiIoError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
-        found[entry.key] = entry
-    if not found:
+        entry_of_key[entry.key] = entry
+    if not entry_of_key:
         raise KaldiIoError(f"{table}: holds nothing")
-    return found
+    return entry_of_key
 
 
 def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
@@ -194,8 +196,8 @@ def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
         except UnicodeDecodeError as error:
             raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
         if line:
-            key, *rest = line.split(maxsplit=1)
-            source = rest[0] if rest else ""
+            key, *remainder = line.split(maxsplit=1)
+            source = remainder[0] if remainder else ""
             yield scp_entry(key, source, table.parent, f"{table}:{number}", allow_pipes, path_map)
 
 
@@ -237,6 +239,7 @@ def scp_entry(
             f"{f'; {advice}' if advice and not path_map else ''}"
         )
     digits = (match["offset"] or "0").lstrip("0")
+    # int() of Python refuses very long numbers; none of them is a valid offset.
     if len(digits) > _LONGEST_OFFSET:
         raise KaldiIoError(f"{where}: {key}: no file has a byte {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")
@@ -263,6 +266,7 @@ def _ark(table: Path) -> Iterator[Entry]:
             offset = file.tell()
             header = _header(table, file)
             yield Entry(key, table.absolute(), offset)
+            # Objects follow one another without a separator: the next key begins here.
             file.seek(offset + header.size)
 
 
@@ -276,16 +280,16 @@ def opened(path: Path) -> IO[bytes]:
 
 def _key(table: Path, file: IO[bytes]) -> str:
     """Read up to the next space; empty at the end of the file."""
-    found, letter = bytearray(), b""
-    while len(found) <= _LONGEST_KEY:
+    key_bytes, letter = bytearray(), b""
+    while len(key_bytes) <= _LONGEST_KEY:
         letter = file.read(1)
         if letter in (b"", b" "):
             break
-        found += letter
-    if not found and not letter:
+        key_bytes += letter
+    if not key_bytes and not letter:
         return ""
     try:
-        key = found.decode()
+        key = key_bytes.decode()
     except UnicodeDecodeError:
         key = ""
     if letter != b" " or not key:
@@ -347,6 +351,7 @@ def _header(path: Path, file: IO[bytes]) -> Header:
     start = file.tell()
     begin = file.read(32)
     try:
+        # Kaldi marks binary objects with a zero byte and B; anything else is text.
         if begin[:2] != b"\0B":
             file.seek(start)
             kind, body = scan(file)
@@ -365,24 +370,28 @@ def _header(path: Path, file: IO[bytes]) -> Header:
     return header
 
 
-def _parsed(begin: bytes) -> Header:
-    if begin[2:3] == b"\4":
-        (length,) = struct.unpack("<i", begin[3:7])
+def _parsed(header_bytes: bytes) -> Header:
+    # An integer vector has no type token: the size byte 4 precedes its length.
+    if header_bytes[2:3] == b"\4":
+        (length,) = struct.unpack("<i", header_bytes[3:7])
         _check_sizes(length)
         return Header("int32", (length,), INTEGERS_START + INTEGER.itemsize * length)
-    kind = begin[2:].split(b" ")[0] + b" "
+    kind = header_bytes[2:].split(b" ")[0] + b" "
     if kind not in _VALUE_BYTES:
-        raise ValueError(f"unknown kind {begin[2:8]!r}")
-    body = begin[2 + len(kind) :]
+        raise ValueError(f"unknown kind {header_bytes[2:8]!r}")
+    body = header_bytes[2 + len(kind) :]
     name = kind.decode().strip()
-    if kind[:1] == b"C":  # minimum, range, rows, columns
+    # CM stores four 16-bit percentiles for each column; CM2 and CM3 have one range for all.
+    if kind[:1] == b"C":
+        # Kaldi's GlobalHeader: float minimum and range, int32 rows and columns.
         _, _, rows, columns = struct.unpack("<ffii", body[:16])
         _check_sizes(rows, columns)
         per_column = 8 * columns if kind == b"CM " else 0
         data = 16 + per_column + rows * columns * _VALUE_BYTES[kind]
         return Header(name, (rows, columns), 2 + len(kind) + data)
-    four, rows, other, columns = struct.unpack("<bibi", body[:10])
-    if (four, other) != (4, 4):
+    # Each integer of a binary file is preceded by a byte with its size.
+    row_bytes, rows, column_bytes, columns = struct.unpack("<bibi", body[:10])
+    if (row_bytes, column_bytes) != (4, 4):
         raise ValueError("sizes are not of four bytes")
     _check_sizes(rows, columns)
     return Header(name, (rows, columns), 2 + len(kind) + 10 + rows * columns * _VALUE_BYTES[kind])
@@ -445,10 +454,10 @@ def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
 
 def decode_integers(content: bytes) -> np.ndarray:
     """Decode the elements of a vector, int32 [T]; ValueError for integers of other sizes."""
-    found = np.frombuffer(content, INTEGER)
-    if (found["size"] != 4).any():
+    elements = np.frombuffer(content, INTEGER)
+    if (elements["size"] != 4).any():
         raise ValueError("an integer is not of four bytes")
-    return found["value"].astype(np.int32)
+    return elements["value"].astype(np.int32)
 
 
 def writer_path(path: Path) -> Path:
@@ -552,23 +561,26 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]]:
     """Parse an archive: `key `, then a binary vector, or numbers up to the line's end."""
-    at = 0
-    while at < len(content):
-        space = content.find(b" ", at)
+    offset = 0
+    while offset < len(content):
+        space = content.find(b" ", offset)
         try:
+            # Binary marker, then the size byte of the vector's length.
             if space >= 0 and content[space + 1 : space + 4] == b"\0B\4":
-                key, at, found = content[at:space], *_binary(content, space + 1)
+                key, offset, integers = content[offset:space], *_binary(content, space + 1)
             else:
-                end = content.find(b"\n", at)
-                line, at = (content[at:end], end + 1) if end >= 0 else (content[at:], len(content))
+                end = content.find(b"\n", offset)
+                line, offset = (
+                    (content[offset:end], end + 1) if end >= 0 else (content[offset:], len(content))
+                )
                 key, *numbers = line.split() or [b""]
-                found = _checked(np.array([int(number) for number in numbers], dtype=np.int64))
+                integers = _checked(np.array([int(number) for number in numbers], dtype=np.int64))
             if key:
-                yield key.decode(), found
+                yield key.decode(), integers
         except (ValueError, OverflowError) as error:
             raise KaldiIoError(
-                f"{table}: no archive of integer vectors up to byte {at} ({reason(error)}): write "
-                "it again"
+                f"{table}: no archive of integer vectors up to byte {offset} ({reason(error)}): "
+                "write it again"
             ) from error
 
 
@@ -601,17 +613,17 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
     Raises:
       KaldiIoError: the table cannot be read, or has no such key.
     """
-    found = _entries(table, key)
+    table_entries = _entries(table, key)
     if key is not None:
-        values = _values(found[key])
+        values = _values(table_entries[key])
         yield np.array2string(values, precision=4, suppress_small=True, threshold=200)
         return
-    for entry in islice(found.values(), count):
+    for entry in islice(table_entries.values(), count):
         header = read_header(entry)
         shape = " x ".join(map(str, header.shape))
         yield f"{entry.key}  {header.kind} {shape}  {entry.path}:{entry.offset}{entry.range}"
-    if len(found) > count:
-        yield f"... {len(found)} entries"
+    if len(table_entries) > count:
+        yield f"... {len(table_entries)} entries"
 
 
 def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[str, Any]:
@@ -623,24 +635,26 @@ def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[
     Raises:
       KaldiIoError: the table cannot be read, or has no such key.
     """
-    found = _entries(table, key)
+    table_entries = _entries(table, key)
     listed = []
-    for entry in islice(found.values(), count) if key is None else (found[key],):
+    for entry in islice(table_entries.values(), count) if key is None else (table_entries[key],):
         header = read_header(entry)
-        place = {"file": str(entry.path), "offset": entry.offset, "range": entry.range}
-        plain: dict[str, Any] = {"key": entry.key, "kind": header.kind, "shape": header.shape}
+        location = {"file": str(entry.path), "offset": entry.offset, "range": entry.range}
+        description: dict[str, Any] = {"key": entry.key, "kind": header.kind, "shape": header.shape}
         if key is not None:
             values = _values(entry)
-            plain |= {"shape": values.shape, "values": values.tolist()}
-        listed.append(plain | place)
-    return {"number": len(found), "entries": listed}
+            description |= {"shape": values.shape, "values": values.tolist()}
+        listed.append(description | location)
+    return {"number": len(table_entries), "entries": listed}
 
 
 def _entries(table: Path, key: str | None) -> dict[str, Entry]:
-    found = entries(table, allow_pipes=False)
-    if key is not None and key not in found:
-        raise KaldiIoError(f"{table} has no {key!r}; its first key is {next(iter(found))!r}")
-    return found
+    table_entries = entries(table, allow_pipes=False)
+    if key is not None and key not in table_entries:
+        raise KaldiIoError(
+            f"{table} has no {key!r}; its first key is {next(iter(table_entries))!r}"
+        )
+    return table_entries
 
 
 def _values(entry: Entry) -> np.ndarray:

@@ -82,30 +82,30 @@ def pair_with_text(
       recordings: the recording of utterances whose `audio` does not name it; it counts as their
         speaker where `utt2spk` has none.
     """
-    named = (folder / "utt2spk").is_file()
-    speakers, others = _read_speakers(folder / "utt2spk") if named else ({}, {})
+    has_speakers = (folder / "utt2spk").is_file()
+    speakers, other_speakers = _read_speakers(folder / "utt2spk") if has_speakers else ({}, {})
     texts = [
-        (line.id, FaultyText(line.fault) if line.fault else line.rest)
+        (line.id, FaultyText(line.fault) if line.fault else line.value)
         for line in read_lines(folder / "text")
     ]
     cuts = pair(texts, audio, lambda id, path: speakers.get(id, id), str(folder / "text"))
-    lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
+    detail = f"not in {folder / 'utt2spk'}" if has_speakers else f"{folder} has no utt2spk"
     for cut in cuts:
         if cut.id not in speakers:
-            mark_no_speaker(cut, lacking, (recordings or {}).get(cut.id))
-        if cut.id in others:
-            mark_other_speaker(cut, others[cut.id])
+            mark_no_speaker(cut, detail, (recordings or {}).get(cut.id))
+        if cut.id in other_speakers:
+            mark_other_speaker(cut, other_speakers[cut.id])
     return cuts
 
 
 def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read utt2spk: the first speaker of each utterance; where lines differ, the first other."""
     speakers: dict[str, str] = {}
-    others: dict[str, str] = {}
+    other_speakers: dict[str, str] = {}
     for id, speaker in read_pairs(path):
         if speaker and speakers.setdefault(id, speaker) != speaker:
-            others.setdefault(id, f"{path}: {speakers[id]}, not {speaker}")
-    return speakers, others
+            other_speakers.setdefault(id, f"{path}: {speakers[id]}, not {speaker}")
+    return speakers, other_speakers
 
 
 def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
@@ -122,7 +122,7 @@ def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
 def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
     """Read the lines `utterance recording start end [channel]`."""
     lines = read_lines(path)
-    rows = [line.rest.split() for line in lines]
+    rows = [line.value.split() for line in lines]
     numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
     first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
     return [
@@ -290,43 +290,43 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
       ManifestError: nothing to write, two cuts of the same id, or a directory that Kaldi would
         refuse; the message has the reasons.
     """
-    kept: list[MonoCut] = []
+    usable: list[MonoCut] = []
     left_out = []
     for cut in cuts:
         why = _unusable(cut)
         if why:
             left_out.append((cut.id, why))
         else:
-            kept.append(cut)
-    if not kept:
+            usable.append(cut)
+    if not usable:
         detail = f", first {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
         raise ManifestError(f"there is no utterance to write to {folder}{detail}")
-    renamed = not _in_speakers_order(kept)
-    written = [_with_speaker(cut) for cut in kept] if renamed else kept
-    if not _in_speakers_order(written):
+    renamed = not _in_speakers_order(usable)
+    ordered = [_with_speaker(cut) for cut in usable] if renamed else usable
+    if not _in_speakers_order(ordered):
         raise ManifestError(
             "the speakers' names cannot be put in Kaldi's order: one is the beginning of another "
-            f"({_first_out_of_order(written)}); rename one of them"
+            f"({_first_out_of_order(ordered)}); rename one of them"
         )
-    written = _with_a_file_each(written)
+    ordered = _with_a_file_each(ordered)
     folder = Path(folder)
-    write_kaldi_dir(written, folder)
-    _write_lines(folder / "utt2dur", [f"{c.id} {c.duration:.10g}" for c in written])
-    recordings = {c.recording_id: f"{c.recording_id} {c.recording.duration:.10g}" for c in written}
+    write_kaldi_dir(ordered, folder)
+    _write_lines(folder / "utt2dur", [f"{c.id} {c.duration:.10g}" for c in ordered])
+    recordings = {c.recording_id: f"{c.recording_id} {c.recording.duration:.10g}" for c in ordered}
     _write_lines(folder / "reco2dur", recordings.values())
     (folder / RENAMED).unlink(missing_ok=True)
     if renamed:
-        both = zip(written, kept, strict=True)
-        _write_lines(folder / RENAMED, [f"{new.id} {old.id}" for new, old in both])
+        id_pairs = zip(ordered, usable, strict=True)
+        _write_lines(folder / RENAMED, [f"{new.id} {old.id}" for new, old in id_pairs])
     faults = data_dir_faults(folder)
     if faults:
         raise ManifestError(f"Kaldi would refuse {folder}: {'; '.join(faults)}")
     return Exported(
-        utterances=len(written),
-        speakers=len({speaker_of(cut) for cut in written}),
+        utterances=len(ordered),
+        speakers=len({speaker_of(cut) for cut in ordered}),
         renamed=renamed,
         left_out=tuple(left_out),
-        notes=tuple(_notes(written)),
+        notes=tuple(_notes(ordered)),
     )
 
 
@@ -372,20 +372,22 @@ def _with_speaker(cut: MonoCut) -> MonoCut:
 
 def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
     """Give recordings that share an id, but not the file and channel, ids of their own."""
-    taken = {cut.recording_id for cut in cuts}
+    recording_ids = {cut.recording_id for cut in cuts}
     names: dict[tuple[str, tuple[str, int | None]], str] = {}
     first: dict[str, tuple[str, int | None]] = {}
     for cut in sorted(cuts, key=lambda cut: cut.id.encode()):
         id, file = cut.recording_id, (audio_of(cut), channel_of(cut))
         if first.setdefault(id, file) != file and (id, file) not in names:
             numbered = (f"{id}-{number}" for number in itertools.count(2))
-            names[id, file] = next(name for name in numbered if name not in taken)
-            taken.add(names[id, file])
-    found = []
+            names[id, file] = next(name for name in numbered if name not in recording_ids)
+            recording_ids.add(names[id, file])
+    renamed_cuts = []
     for cut in cuts:
         name = names.get((cut.recording_id, (audio_of(cut), channel_of(cut))))
-        found.append(fastcopy(cut, recording=fastcopy(cut.recording, id=name)) if name else cut)
-    return found
+        renamed_cuts.append(
+            fastcopy(cut, recording=fastcopy(cut.recording, id=name)) if name else cut
+        )
+    return renamed_cuts
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -79,11 +79,15 @@ def write_dict(lang: Lang, folder: Path) -> int:
     pairs = sorted(entries, key=lambda pair: pair[0].encode())
     shares = dict.fromkeys(pairs, 1.0)
     if lang.probabilities is not None:
-        known = {entry: lang.probabilities.of(entry) for entry in lang.lexicon.pairs()}
-        known[SILENCE_WORD, (SILENCE,)] = EntryProbabilities(1.0, lang.probabilities.overall)
-        found = replace(lang.probabilities, entries=known).renamed(unmarked)
-        shares = {entry: found.of(entry).pronunciation for entry in pairs}
-        found.save(folder)
+        probabilities = {entry: lang.probabilities.of(entry) for entry in lang.lexicon.pairs()}
+        probabilities[SILENCE_WORD, (SILENCE,)] = EntryProbabilities(
+            1.0, lang.probabilities.overall
+        )
+        unmarked_probabilities = replace(lang.probabilities, entries=probabilities).renamed(
+            unmarked
+        )
+        shares = {entry: unmarked_probabilities.of(entry).pronunciation for entry in pairs}
+        unmarked_probabilities.save(folder)
     else:
         remove_probabilities(folder)
     speech = sorted({p for _, phones in pairs for p in phones} - {SILENCE, SPOKEN_NOISE})
@@ -159,10 +163,12 @@ class KaldiDict:
         """
         if not position_dependent:
             return replace(self._lang(self.lexicon), probabilities=self.probabilities)
-        known = self.probabilities
-        if known is not None:
-            known = known.renamed(lambda entry: (entry[0], with_positions(entry[1])))
-        return replace(self._lang(self.lexicon.with_positions()), probabilities=known)
+        probabilities = self.probabilities
+        if probabilities is not None:
+            probabilities = probabilities.renamed(
+                lambda entry: (entry[0], with_positions(entry[1]))
+            )
+        return replace(self._lang(self.lexicon.with_positions()), probabilities=probabilities)
 
 
 def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
@@ -194,7 +200,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     if clash:
         raise KaldiDictError(f"{folder}: {clash[0]!r} is both silence and nonsilence")
 
-    def here(entry: Entry) -> Entry | None:
+    def to_toolkit_entry(entry: Entry) -> Entry | None:
         word, phones = entry
         mapped = tuple(renamed.get(p, p) for p in phones)
         if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
@@ -206,7 +212,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         unknown = [p for p in phones if p not in speech and p not in renamed]
         if unknown:
             raise KaldiDictError(f"{where}: the phone {quoted(unknown[0])} is in no list of phones")
-        entry = here((word, phones))
+        entry = to_toolkit_entry((word, phones))
         if entry is not None:
             lexicon.add(*entry)
         elif word not in _RESERVED:
@@ -216,11 +222,19 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     notes = []
     if left_out:
         notes.append(f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}")
-    others = {p: here for p, here in renamed.items() if p != here}
-    if others:
-        notes.append("phones renamed: " + ", ".join(f"{a} to {b}" for a, b in others.items()))
-    found = LexiconProbabilities.load(folder) or _even_silence(folder)
-    return KaldiDict(lexicon, others, tuple(notes), found and found.renamed(here), spelling)
+    renamed_phones = {p: name for p, name in renamed.items() if p != name}
+    if renamed_phones:
+        notes.append(
+            "phones renamed: " + ", ".join(f"{a} to {b}" for a, b in renamed_phones.items())
+        )
+    probabilities = LexiconProbabilities.load(folder) or _even_silence(folder)
+    return KaldiDict(
+        lexicon,
+        renamed_phones,
+        tuple(notes),
+        probabilities and probabilities.renamed(to_toolkit_entry),
+        spelling,
+    )
 
 
 def _even_silence(folder: Path) -> LexiconProbabilities | None:
@@ -238,21 +252,21 @@ def _even_silence(folder: Path) -> LexiconProbabilities | None:
 
 def _pronunciations(folder: Path) -> Iterator[tuple[str, str, Pronunciation]]:
     """Yield (file and line, word, phones) from lexicon.txt, else lexiconp.txt."""
-    plain = folder / "lexicon.txt"
-    if not plain.is_file():
+    path = folder / "lexicon.txt"
+    if not path.is_file():
         yield from (
             (where, word, phones) for where, word, _, phones in _weighted(folder / WEIGHTED)
         )
         return
-    for where, (word, *phones) in _lines(plain):
+    for where, (word, *phones) in _lines(path):
         yield where, word, _some(where, word, phones)
 
 
 def _weighted(path: Path) -> Iterator[tuple[str, str, float, Pronunciation]]:
     """Yield (file and line, word, probability, phones) from lexiconp.txt."""
-    for where, (word, *rest) in _lines(path):
-        share = _probability(where, rest[0] if rest else "")
-        yield where, word, share, _some(where, word, rest[1:])
+    for where, (word, *fields) in _lines(path):
+        share = _probability(where, fields[0] if fields else "")
+        yield where, word, share, _some(where, word, fields[1:])
 
 
 def _some(where: str, word: str, phones: Sequence[str]) -> Pronunciation:
@@ -321,8 +335,8 @@ def write_lang(lang: Lang, folder: Path) -> None:
     marked = lang.position_dependent
     groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(marked)).values()]
     _write_both(lang, folder, "sets", [("", phones, "") for phones in groups])
-    how = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
-    roots = [(how.get(phones[0], "not-shared split "), phones, "") for phones in groups]
+    sharing = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
+    roots = [(sharing.get(phones[0], "not-shared split "), phones, "") for phones in groups]
     _write_both(lang, folder, "roots", roots)
     questions = [_SILENCES, *group_by(speech, _stress(marked)).values()]
     questions += group_by(speech, lambda phone: phone[-2:]).values() if marked else []
@@ -350,7 +364,7 @@ def _check_words(words: SymbolTable) -> None:
 
 
 def _base(marked: bool) -> Callable[[str], str]:
-    """What the variants of a phone have in common."""
+    """Return a function that strips position and stress from a phone."""
     return lambda phone: strip_stress(phone[:-2] if marked else phone)
 
 
@@ -365,18 +379,18 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def _write_both(
     lang: Lang, folder: Path, name: str, rows: Sequence[tuple[str, Sequence[str], str]]
 ) -> None:
-    """Write lines of phones, with what stands before and behind them, as symbols and as ids."""
-    symbols = (f"{before}{' '.join(phones)}{behind}" for before, phones, behind in rows)
+    """Write rows (prefix, phones, suffix) as symbols (.txt) and as ids (.int)."""
+    symbols = (f"{prefix}{' '.join(phones)}{suffix}" for prefix, phones, suffix in rows)
     _write(folder / f"phones/{name}.txt", symbols)
     ids = (
-        f"{before}{' '.join(str(lang.phones[phone]) for phone in phones)}{behind}"
-        for before, phones, behind in rows
+        f"{prefix}{' '.join(str(lang.phones[phone]) for phone in phones)}{suffix}"
+        for prefix, phones, suffix in rows
     )
     _write(folder / f"phones/{name}.int", ids)
 
 
 def _boundary(phone: str) -> str:
-    """The place in its word that a phone stands for; SPN, being <UNK>, is a word by itself."""
+    """Return a phone's kind in word_boundary.txt; SPN, being <UNK>, is a word by itself."""
     kinds = {SILENCE: "nonword", SPOKEN_NOISE: "singleton"}
     return kinds.get(phone) or _BOUNDARIES[phone[-2:]]
 
@@ -419,14 +433,14 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
         if len(fields) < 3 or any(phone not in phones for phone in fields[2:]):
             raise KaldiDictError(f"{path}:{number}: not `word word phone ...`: {quoted(line)}")
         word = fields[0]
-        bare = tuple(fields[2:])
-        kinds = [_kind(phone, silence, optional) for phone in bare]
+        phone_symbols = tuple(fields[2:])
+        kinds = [_kind(phone, silence, optional) for phone in phone_symbols]
         if word in unknown or word == "<eps>" or set(kinds) == {SILENCE}:
             left_out |= {word} - {"<eps>"}
             continue
-        plain = without_positions(bare) if with_marks else bare
+        base_phones = without_positions(phone_symbols) if with_marks else phone_symbols
         spelled = spelling.lexicon_key(word)
-        lexicon.add(spelled, (kind or p for kind, p in zip(kinds, plain, strict=True)))
+        lexicon.add(spelled, (kind or p for kind, p in zip(kinds, base_phones, strict=True)))
     if not lexicon:
         raise KaldiDictError(f"{path}: no word with a pronunciation is left")
     notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}",)

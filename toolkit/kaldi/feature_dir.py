@@ -91,7 +91,7 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
     ]
     num_frames = {id: item.features.num_frames for id, item in features if item.features}
     _check_frame_shift(folder, num_frames)
-    segments = {id: rest.split() for id, rest in _pairs(folder / "segments")}
+    segments = {id: fields.split() for id, fields in _pairs(folder / "segments")}
     expected = _ExpectedFrames(folder, segments)
     features = [(id, expected.noted(id, item)) for id, item in features]
     named = {id for id, _ in features}
@@ -147,7 +147,7 @@ def _features(line: TableLine, folder: Path, path_map: PathMap) -> Audio:
         return Audio(line.id, fault=(NOT_UTF8, line.fault))
     try:
         where = str(folder / "feats.scp")
-        entry = scp_entry(line.id, line.rest, folder, where, path_map=path_map)
+        entry = scp_entry(line.id, line.value, folder, where, path_map=path_map)
         rows, columns = read_shape(entry)
     except KaldiIoError as error:
         return Audio(line.id, fault=("unreadable-features", str(error)))
@@ -320,6 +320,8 @@ def _read(entry: Entry) -> tuple[str, str]:
     usable = np.isfinite(matrix) & (np.abs(matrix) <= HALF_MAX)
     if not usable.all():
         frames = np.flatnonzero(~usable.all(axis=1))
-        what = f"that are no numbers, or larger than {HALF_MAX:g}"
-        return "", f"{entry.path}: values {what}, in {len(frames)} frames, first {frames[0]}"
+        return "", (
+            f"{entry.path}: values that are no numbers, or larger than {HALF_MAX:g}, "
+            f"in {len(frames)} frames, first {frames[0]}"
+        )
     return hashlib.blake2b(matrix.tobytes(), digest_size=16).hexdigest(), ""

@@ -72,16 +72,16 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
     with Bar(total=len(store), unit="utt", desc="features") as bar:
         for number, ids in enumerate(store.shards):
             name = f"feats.{number:06d}"
-            part = out / f".{name}.scp"
-            make = kaldi.CompressedMatrixWriter if compress else kaldi.FloatMatrixWriter
-            how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
-            with ArchiveWriter(make, out / f"{name}.ark", part, text) as writer:
+            scp_part = out / f".{name}.scp"
+            writer_type = kaldi.CompressedMatrixWriter if compress else kaldi.FloatMatrixWriter
+            compression = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
+            with ArchiveWriter(writer_type, out / f"{name}.ark", scp_part, text) as writer:
                 for id in ids:
                     check_key(keys[id])
-                    writer.write(keys[id], store.load(id).numpy(), *how)
+                    writer.write(keys[id], store.load(id).numpy(), *compression)
                     bar.update()
-            lines |= dict(line.split(" ", 1) for line in part.read_text("utf-8").splitlines())
-            part.unlink()
+            lines |= dict(line.split(" ", 1) for line in scp_part.read_text("utf-8").splitlines())
+            scp_part.unlink()
     frames = {keys[id]: str(store.num_frames(id)) for id in store.ids}
     write_table(out / "utt2num_frames", frames)
     speaker_of = {keys[id]: store.speaker(id) for id in store.ids}
@@ -163,19 +163,20 @@ def import_features(
       KaldiFeaturesError: no utterance in common, features of different dimensions, of no frame or
         not finite, or too large for 16 bits; names the utterance.
     """
-    found = entries(table, allow_pipes, path_map)
-    plain = list(cuts)
-    own = {cut["id"]: cut for cut in plain if cut["id"] in found}
-    if not own:
+    entry_of_id = entries(table, allow_pipes, path_map)
+    all_cuts = list(cuts)
+    cut_of_id = {cut["id"]: cut for cut in all_cuts if cut["id"] in entry_of_id}
+    if not cut_of_id:
         raise KaldiFeaturesError(
-            f"{table} has none of the {len(plain)} utterances; its first is {next(iter(found))!r}"
+            f"{table} has none of the {len(all_cuts)} utterances; "
+            f"its first is {next(iter(entry_of_id))!r}"
         )
     speakers: dict[str, list[str]] = {}
-    for id in sorted(own):
-        speakers.setdefault(own[id]["supervisions"][0]["speaker"], []).append(id)
-    seconds = {s: sum(own[id]["duration"] for id in ids) for s, ids in speakers.items()}
-    form = KaldiFormat(
-        _matrix(found[next(iter(own))]).shape[1],
+    for id in sorted(cut_of_id):
+        speakers.setdefault(cut_of_id[id]["supervisions"][0]["speaker"], []).append(id)
+    seconds = {s: sum(cut_of_id[id]["duration"] for id in ids) for s, ids in speakers.items()}
+    feature_format = KaldiFormat(
+        _matrix(entry_of_id[next(iter(cut_of_id))]).shape[1],
         frame_shift_ms=frame_shift_ms,
         sampling_rate=sampling_rate,
     )
@@ -183,26 +184,32 @@ def import_features(
     (Path(out) / MANIFEST).unlink(missing_ok=True)
     remove_strays(Path(out), set())
     rounding, shards = _Rounding(), []
-    with Bar(total=len(own), unit="utt", desc="features") as bar:
+    with Bar(total=len(cut_of_id), unit="utt", desc="features") as bar:
         for number, names in enumerate(plan_shards(seconds, hours_per_shard)):
             utterances = (
-                (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
+                (
+                    cut_of_id[id],
+                    speaker,
+                    rounding(id, _matrix(entry_of_id[id], feature_format.dimension, bar)),
+                )
                 for speaker in names
                 for id in speakers[speaker]
             )
-            written = write_shard(Path(out) / SHARDS, number, utterances, form)
+            written = write_shard(Path(out) / SHARDS, number, utterances, feature_format)
             shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
-    without = tuple(sorted(cut["id"] for cut in plain if cut["id"] not in found))
-    write_manifest(Path(out), form, shards, len(without))
-    return Imported(len(own), sum(s["frames"] for s in shards), without, rounding.largest)
+    without = tuple(sorted(cut["id"] for cut in all_cuts if cut["id"] not in entry_of_id))
+    write_manifest(Path(out), feature_format, shards, len(without))
+    return Imported(len(cut_of_id), sum(s["frames"] for s in shards), without, rounding.largest)
 
 
 def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
     matrix = read_matrix(entry)
     if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
         shape = " x ".join(map(str, matrix.shape))
-        known = f", where the first utterance has {dimension} a frame" if dimension else ""
-        raise KaldiFeaturesError(f"{entry.key}: {shape} values{known}: leave it out of the table")
+        expectation = f", where the first utterance has {dimension} a frame" if dimension else ""
+        raise KaldiFeaturesError(
+            f"{entry.key}: {shape} values{expectation}: leave it out of the table"
+        )
     if bar is not None:
         bar.update()
     return matrix
@@ -220,6 +227,7 @@ class _Rounding:
                 f"{id}: values that are not finite or larger than {HALF_MAX:g}, which a store "
                 "cannot hold: leave it out of the table"
             )
+        # Stores hold float16; record the largest rounding error.
         change = np.abs(matrix - matrix.astype(np.float16).astype(np.float32)).max()
         self.largest = max(self.largest, float(change))
         return torch.from_numpy(matrix)

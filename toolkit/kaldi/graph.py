@@ -35,7 +35,7 @@ _STATE_WORDS, _ARC_WORDS = 3, 4
 
 
 def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
-    """One transducer as OpenFst writes a `vector` of `standard` arcs, without symbol tables.
+    """Return a transducer in OpenFst's `vector` format with `standard` arcs, without symbol tables.
 
     Costs are negated scores. Arcs to the final state become final costs; where such an arc writes
     words, it stays and reads nothing. An arc that writes several words is followed by arcs that
@@ -46,20 +46,25 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
       by_output: sort the arcs of each state by output labels, as the left side of a composition
         needs them, not by input labels.
     """
-    arcs, ends = _single_words(fst)
+    arcs, final_costs = _single_words(fst)
     source, target, read, written, cost = arcs
+    # Sorted by source, then label, then target; lexsort takes the primary key last.
     order = np.lexsort((target, written if by_output else read, source))
-    first = np.searchsorted(source[order], np.arange(len(ends) + 1))
-    words = np.zeros(_STATE_WORDS * len(ends) + _ARC_WORDS * len(source), "<i4")
-    # A state: its final cost, the number of its arcs in 64 bits, the arcs.
-    at = _STATE_WORDS * np.arange(len(ends)) + _ARC_WORDS * first[:-1]
-    words[at], words[at + 1] = ends.view("<i4"), np.diff(first)
+    first = np.searchsorted(source[order], np.arange(len(final_costs) + 1))
+    # The file as 32-bit words, floats by their bits.
+    words = np.zeros(_STATE_WORDS * len(final_costs) + _ARC_WORDS * len(source), "<i4")
+    # A state: its final cost, the number of its arcs in 64 bits, the arcs. The states before it
+    # take 3 words each, the arcs before it 4 each.
+    at = _STATE_WORDS * np.arange(len(final_costs)) + _ARC_WORDS * first[:-1]
+    # Only the lower 32 bits of the arc count are set: `words` is zero elsewhere.
+    words[at], words[at + 1] = final_costs.view("<i4"), np.diff(first)
+    # An arc lies behind the headers of its own and all earlier states.
     at = _STATE_WORDS * (source[order] + 1) + _ARC_WORDS * np.arange(len(source))
     for column, values in enumerate((read, written, cost.view("<i4"), target)):
         words[at + column] = values[order]
     properties = _EXPANDED | _MUTABLE | (_OUTPUT_SORTED if by_output else _INPUT_SORTED)
-    start = 0 if len(ends) else -1
-    numbers = struct.pack("<iiQqqq", _VERSION, 0, properties, start, len(ends), len(source))
+    start = 0 if len(final_costs) else -1
+    numbers = struct.pack("<iiQqqq", _VERSION, 0, properties, start, len(final_costs), len(source))
     return (
         struct.pack("<i", MAGIC) + _text("vector") + _text("standard") + numbers + words.tobytes()
     )
@@ -70,31 +75,43 @@ def _text(name: str) -> bytes:
 
 
 def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Arcs that write a word at most (source, target, input, output, cost), and final costs."""
-    counts, final = fst.word_counts, fst.labels == FINAL
-    plain = final & (counts == 0)
-    kept = np.flatnonzero(~plain)
+    """Split arcs of several words: (source, target, input, output, cost) [arcs], final costs."""
+    num_words, is_final = fst.word_counts, fst.labels == FINAL
+    # A wordless arc to the final state becomes the final cost of its source state.
+    is_final_cost = is_final & (num_words == 0)
+    kept_arcs = np.flatnonzero(~is_final_cost)
     # The final state is left out where no arc leads there any more.
-    states = max(fst.num_states - (0 if final[kept].any() else 1), 0)
-    pieces = np.maximum(counts[kept], 1)
-    arc = np.repeat(kept, pieces)
-    begin = pieces.cumsum() - pieces
-    place = np.arange(len(arc)) - np.repeat(begin, pieces)
-    is_first, is_last = place == 0, place == np.repeat(pieces, pieces) - 1
+    states = max(fst.num_states - (0 if is_final[kept_arcs].any() else 1), 0)
+    # An arc of n words becomes n pieces, max(n, 1) as each arc stays; axes below: [pieces].
+    num_pieces = np.maximum(num_words[kept_arcs], 1)
+    arc_of_piece = np.repeat(kept_arcs, num_pieces)
+    first_piece = num_pieces.cumsum() - num_pieces
+    position = np.arange(len(arc_of_piece)) - np.repeat(first_piece, num_pieces)
+    is_first, is_last = position == 0, position == np.repeat(num_pieces, num_pieces) - 1
     # Within the pieces of an arc, each leads to a new state, from which the next begins.
-    new = states + np.cumsum(~is_last) - 1
-    source = np.where(is_first, fst.source[arc], np.append(0, new[:-1]) if len(arc) else new)
-    target = np.where(is_last, fst.target[arc], new)
-    read = np.where(is_first & (fst.labels[arc] != FINAL), fst.labels[arc], EPSILON)
-    written = np.zeros(len(arc), np.int32)
-    has_word = counts[arc] > 0
-    written[has_word] = fst.words[(fst.splits[arc] + place)[has_word]]
-    cost = np.where(is_first, -fst.scores[arc], np.float32(0)).astype("<f4") + np.float32(0)
-    ends = np.full(states + np.count_nonzero(~is_last), np.inf, "<f4")
-    np.minimum.at(ends, fst.source[plain], -fst.scores[plain] + np.float32(0))
-    if final[kept].any():
-        ends[fst.num_states - 1] = 0.0
-    return (source, target, read, written, cost), ends
+    new_states = states + np.cumsum(~is_last) - 1
+    source = np.where(
+        is_first,
+        fst.source[arc_of_piece],
+        np.append(0, new_states[:-1]) if len(arc_of_piece) else new_states,
+    )
+    target = np.where(is_last, fst.target[arc_of_piece], new_states)
+    # The first piece carries the input label and the cost, every piece one word.
+    input_labels = np.where(
+        is_first & (fst.labels[arc_of_piece] != FINAL), fst.labels[arc_of_piece], EPSILON
+    )
+    output_labels = np.zeros(len(arc_of_piece), np.int32)
+    has_word = num_words[arc_of_piece] > 0
+    output_labels[has_word] = fst.words[(fst.splits[arc_of_piece] + position)[has_word]]
+    # Adding +0 turns -0 into 0, so that equal graphs give equal files.
+    zero = np.float32(0)
+    costs = np.where(is_first, -fst.scores[arc_of_piece], zero).astype("<f4") + zero
+    final_costs = np.full(states + np.count_nonzero(~is_last), np.inf, "<f4")
+    # Several final arcs of one state: the cheapest wins, as in the tropical semiring.
+    np.minimum.at(final_costs, fst.source[is_final_cost], -fst.scores[is_final_cost] + zero)
+    if is_final[kept_arcs].any():
+        final_costs[fst.num_states - 1] = 0.0
+    return (source, target, input_labels, output_labels, costs), final_costs
 
 
 ADVICE = "give a transducer that OpenFst wrote as `vector` or `const`, with `standard` arcs"
@@ -113,8 +130,9 @@ def load_openfst(path: Path) -> Fst:
       path: the file.
 
     Returns:
-      Scores are negated costs; arcs of infinite cost, which are on no path, are left out. Its start
-      is state 0, its states are in the order of the file else; the final state is added.
+      A transducer whose scores are negated costs. Arcs of infinite cost, which are on no path, are
+      left out. The start is state 0; the other states keep the file's order, and the final state is
+      added behind them.
 
     Raises:
       GraphError: naming the file.
@@ -138,6 +156,7 @@ def _read(content: bytes) -> Fst:
     if not 0 <= start < states or states > len(content):
         raise ValueError("it has no states, or no start")
     if kind == "const":
+        # Aligned files pad states and arcs to multiples of 16 bytes.
         at += -at % _ALIGNMENT if flags & _ALIGNED else 0
         finals, source, table = _const(content, at, states, arcs, bool(flags & _ALIGNED))
     else:
@@ -166,6 +185,7 @@ def _const(content: bytes, at: int, states: int, arcs: int, aligned: bool) -> _P
     at += table.nbytes
     at += -at % _ALIGNMENT if aligned else 0
     counts = table["arcs"].astype(np.int64)
+    # Arcs are taken in one block, so the ranges of the states must be contiguous.
     if counts.sum() != arcs or (table["first"] != counts.cumsum() - counts).any():
         raise ValueError("states whose arcs do not follow each other")
     source = np.repeat(np.arange(states), counts)
@@ -189,30 +209,35 @@ def _vector(content: bytes, at: int, states: int) -> _Parts:
 
 
 def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) -> Fst:
-    last = len(finals)
-    number = np.arange(last + 1)
-    number[[0, start]] = number[[start, 0]]
+    final_state = len(finals)
+    # Exchange the numbers of the start and of state 0: the start is state 0 here.
+    new_state = np.arange(final_state + 1)
+    new_state[[0, start]] = new_state[[start, 0]]
     ends = np.flatnonzero(np.isfinite(finals))
     if not len(ends):
         raise ValueError("no state in which it may end")
-    passable = table["cost"] != np.inf
-    source, table = source[passable], table[passable]
-    silent = np.zeros(len(ends), np.int32)
-    source = number[np.append(source, ends)]
+    # Cost infinity is the semiring's zero: no path passes such an arc.
+    is_finite = table["cost"] != np.inf
+    source, table = source[is_finite], table[is_finite]
+    no_words = np.zeros(len(ends), np.int32)
+    # A final cost becomes an arc labelled FINAL to the added final state.
+    source = new_state[np.append(source, ends)]
+    # Group the arcs by source; a stable sort keeps the file's order within a state.
     order = np.argsort(source, kind="stable")
-    target = number[np.append(table["target"], np.full(len(ends), last))]
-    read = np.append(table["read"], np.full(len(ends), FINAL))
-    written = np.append(table["written"], silent)[order]
+    target = new_state[np.append(table["target"], np.full(len(ends), final_state))]
+    labels = np.append(table["read"], np.full(len(ends), FINAL))
+    words = np.append(table["written"], no_words)[order]
+    # Scores are log-probabilities, costs their negation.
     scores = -np.append(table["cost"], finals[ends])
     if np.isnan(scores).any() or (scores == np.inf).any():
         raise ValueError("costs that are no numbers")
     return Fst(
         source=source[order].astype(np.int32),
         target=target[order].astype(np.int32),
-        labels=read[order].astype(np.int32),
+        labels=labels[order].astype(np.int32),
         scores=scores[order].astype(np.float32),
-        splits=np.append(0, np.cumsum(written > 0)).astype(np.int32),
-        words=written[written > 0].astype(np.int32),
+        splits=np.append(0, np.cumsum(words > 0)).astype(np.int32),
+        words=words[words > 0].astype(np.int32),
     )
 
 
@@ -235,22 +260,31 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
       A graph with a path of T arcs and one more, the first, for a path of T here. In a phone of a
       single state a loop is an arc from a state to itself that writes nothing.
     """
-    ends = graph.labels == FINAL
-    entered = np.zeros(graph.num_states, np.int64)
-    entered[graph.target[~ends]] = graph.labels[~ends]
-    begins = graph.source == 0
-    origin = entered[graph.source[~begins]]
-    label = np.where(ends, 1, graph.labels)[~begins]
-    target = transitions.state[label - 1]
-    loops = (graph.source == graph.target) & ~graph.writes
-    leaves = ends[~begins] | ((target == 0) & ~loops[~begins])
+    is_final = graph.labels == FINAL
+    # [states] the label (transition state, from 1) read on entering each graph state; all arcs
+    # into a state have the same label.
+    label_of_state = np.zeros(graph.num_states, np.int64)
+    label_of_state[graph.target[~is_final]] = graph.labels[~is_final]
+    # Arcs of the start leave no HMM state, so they read no transition.
+    from_start = graph.source == 0
+    origin_states = label_of_state[graph.source[~from_start]]
+    # Final arcs get a valid dummy label; their target is overwritten by _LEAVES below.
+    target_labels = np.where(is_final, 1, graph.labels)[~from_start]
+    target = transitions.state[target_labels - 1]
+    # A self-loop stays in the phone; an arc to HMM state 0 that is no loop enters a new phone.
+    is_loop = (graph.source == graph.target) & ~graph.writes
+    leaves_phone = is_final[~from_start] | ((target == 0) & ~is_loop[~from_start])
     labels = np.full(graph.num_arcs + 1, EPSILON, np.int32)
-    labels[:-1][~begins] = transitions.ids(origin, np.where(leaves, _LEAVES, target))
+    # A transition id is determined by the transition state left and the HMM state entered.
+    labels[:-1][~from_start] = transitions.ids(
+        origin_states, np.where(leaves_phone, _LEAVES, target)
+    )
+    # One more arc: the former final state leads to the new one.
     labels[-1] = FINAL
-    last = graph.num_states - 1
+    final_state = graph.num_states - 1
     return Fst(
-        source=np.append(graph.source, last).astype(np.int32),
-        target=np.append(graph.target, last + 1).astype(np.int32),
+        source=np.append(graph.source, final_state).astype(np.int32),
+        target=np.append(graph.target, final_state + 1).astype(np.int32),
         labels=labels,
         scores=np.append(graph.scores, 0).astype(np.float32),
         splits=np.append(graph.splits, graph.splits[-1]).astype(np.int32),
@@ -289,11 +323,11 @@ def export_graph(
     out, transitions = Path(out), Transitions(senones)
     if labels == "pdfs":
         graph = compile_graph(lang, arpa, senones)
-        written = graph
+        output_graph = graph
     else:
         graph = compile_graph(lang, arpa, transitions.states)
-        written = with_transition_ids(graph, transitions)
-    write_atomically(out / "HCLG.fst", dump_openfst(_penalised(written, word_penalty)))
+        output_graph = with_transition_ids(graph, transitions)
+    write_atomically(out / "HCLG.fst", dump_openfst(_penalised(output_graph, word_penalty)))
     words = Lang.load(lang)
     words.words.write(out / "words.txt")
     words.phones.write(out / "phones.txt")
@@ -339,18 +373,18 @@ def write_lang_dir(lang: Lang, folder: Path, grammar: Fst | None = None) -> None
 
 
 def _without_symbols(lexicon: Fst, phone_disambig: int, word_disambig: int) -> Fst:
-    """L without loops of `#0`, and with nothing in the place of other symbols.
+    """Return L without loops of `#0`; other disambiguation symbols become epsilon.
 
     Args:
       lexicon: L with disambiguation symbols.
       phone_disambig: phone ids from here on are disambiguation symbols.
       word_disambig: the word id of `#0`.
     """
-    written = np.zeros(lexicon.num_arcs, np.int32)
-    written[lexicon.writes] = lexicon.words[lexicon.splits[:-1][lexicon.writes]]
-    kept = lexicon.select_arcs(written != word_disambig)
-    kept.labels[kept.labels >= phone_disambig] = EPSILON
-    return kept
+    words_of_arcs = np.zeros(lexicon.num_arcs, np.int32)
+    words_of_arcs[lexicon.writes] = lexicon.words[lexicon.splits[:-1][lexicon.writes]]
+    spoken = lexicon.select_arcs(words_of_arcs != word_disambig)
+    spoken.labels[spoken.labels >= phone_disambig] = EPSILON
+    return spoken
 
 
 NAME = "loglikes"
@@ -404,6 +438,7 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
                 f"{path}: reads the transition id {graph.top_label}, {model} has {len(pdfs)}: give "
                 "the model for which the graph was made"
             )
+        # Transition ids count from 1, pdfs from 0; labels are pdf + 1. Epsilon (0) stays.
         graph.labels[graph.labels > 0] = 1 + pdfs[graph.labels[graph.labels > 0] - 1]
     return remove_epsilon(graph)
 

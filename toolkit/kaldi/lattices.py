@@ -1,4 +1,4 @@
-"""Word lattices of Kaldi, and ours as text for Kaldi, HTK and OpenFst."""
+"""Import of Kaldi's word lattices; export as text for Kaldi, HTK and OpenFst."""
 
 import gzip
 import struct
@@ -80,49 +80,51 @@ def read_compact_lattices(
             yield key, lattice
 
 
-def _binary(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
-    at += 4
+def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
+    offset += 4
     names = []
     for _ in range(2):
-        (length,) = struct.unpack_from("<i", content, at)
-        names.append(content[at + 4 : at + 4 + length].decode())
-        at += 4 + length
+        (length,) = struct.unpack_from("<i", content, offset)
+        names.append(content[offset + 4 : offset + 4 + length].decode())
+        offset += 4 + length
     if names != ["vector", "compactlattice44"]:
         raise ValueError(f"a {' of '.join(names)} arcs"[:80])
-    _, flags, _, start, states, _ = struct.unpack_from(_HEADER, content, at)
-    at += struct.calcsize(_HEADER)
+    _, flags, _, start, states, _ = struct.unpack_from(_HEADER, content, offset)
+    offset += struct.calcsize(_HEADER)
     if flags & 0x3:
         raise ValueError("symbol tables within")
-    found = []
+    arcs = []
     for state in range(states):
-        graph, acoustic, frames, at = _weight(content, at)
-        found.append(_Arc(state, _END, NO_WORD, graph, acoustic, frames))
-        (count,) = struct.unpack_from("<q", content, at)
-        at += 8
+        # The state's final weight; an infinite one is dropped by `_lattice`.
+        graph, acoustic, frames, offset = _weight(content, offset)
+        arcs.append(_Arc(state, _END, NO_WORD, graph, acoustic, frames))
+        (count,) = struct.unpack_from("<q", content, offset)
+        offset += 8
         for _ in range(count):
-            _, word = _ARC.unpack_from(content, at)
-            graph, acoustic, frames, at = _weight(content, at + _ARC.size)
-            (target,) = struct.unpack_from("<i", content, at)
-            at += 4
+            # Input and output label are the same word in an acceptor.
+            _, word = _ARC.unpack_from(content, offset)
+            graph, acoustic, frames, offset = _weight(content, offset + _ARC.size)
+            (target,) = struct.unpack_from("<i", content, offset)
+            offset += 4
             if not 0 <= target < states:
                 raise ValueError("an arc to a state that is not there")
-            found.append(_Arc(state, target, word, graph, acoustic, frames))
-    return at, start, found
+            arcs.append(_Arc(state, target, word, graph, acoustic, frames))
+    return offset, start, arcs
 
 
 def _weight(content: bytes, at: int) -> tuple[float, float, int, int]:
-    """Costs, the number of frames, and where the next thing begins."""
+    """Read (graph cost, acoustic cost, frames, offset behind the weight)."""
     graph, acoustic, frames = _WEIGHT.unpack_from(content, at)
     if frames < 0:
         raise ValueError("a string of transition ids that is shorter than nothing")
     return graph, acoustic, frames, at + _WEIGHT.size + 4 * frames
 
 
-def _text(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
-    end = content.find(b"\n\n", at)
-    block = content[at : end if end >= 0 else len(content)].decode()
+def _text(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
+    end = content.find(b"\n\n", offset)
+    block = content[offset : end if end >= 0 else len(content)].decode()
     rows = [line.split() for line in block.split("\n") if line.strip()]
-    found = []
+    arcs = []
     for row in rows:
         has_weight = len(row) in (2, 4)
         if not 1 <= len(row) <= 4:
@@ -131,13 +133,15 @@ def _text(content: bytes, at: int) -> tuple[int, int, list[_Arc]]:
         frames = len(string.split("_")) if string else 0
         ends = len(row) <= 2
         target, word = (_END, NO_WORD) if ends else (int(row[1]), int(row[2]))
-        found.append(_Arc(int(row[0]), target, word, float(graph), float(acoustic), frames))
-    start = found[0].source if found else _END
-    return (end + 2 if end >= 0 else len(content)), start, found
+        arcs.append(_Arc(int(row[0]), target, word, float(graph), float(acoustic), frames))
+    start = arcs[0].source if arcs else _END
+    return (end + 2 if end >= 0 else len(content)), start, arcs
 
 
 def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | None:
-    """The lattice of the arcs that lie on paths from the start to an end; infinite costs are none.
+    """Return the lattice of the arcs on paths from the start to an end, in topological order.
+
+    Arcs of infinite cost are on no path. None: there is no path.
 
     Raises:
       ValueError: it has a cycle, states without a time, or costs that are no numbers.
@@ -150,36 +154,46 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
     for arc in arcs:
         leaving.setdefault(arc.source, []).append(arc)
         entering.setdefault(arc.target, []).append(arc)
-    forward = _reached(start, {s: [a.target for a in found] for s, found in leaving.items()})
-    backward = _reached(_END, {s: [a.source for a in found] for s, found in entering.items()})
-    kept = forward & backward
-    if start == _END or start not in kept:
+    # Keep the states on paths from the start to the end.
+    forward = _reached(
+        start, {s: [a.target for a in state_arcs] for s, state_arcs in leaving.items()}
+    )
+    backward = _reached(
+        _END, {s: [a.source for a in state_arcs] for s, state_arcs in entering.items()}
+    )
+    on_paths = forward & backward
+    if start == _END or start not in on_paths:
         return None
-    waiting = {state: sum(a.source in kept for a in entering.get(state, [])) for state in kept}
+    # Kahn's topological order: a state is ready when all arcs into it have been followed.
+    num_pending = {
+        state: sum(a.source in on_paths for a in entering.get(state, [])) for state in on_paths
+    }
     frames, order, ready = {start: 0}, [], deque([start])
-    if waiting[start]:
+    if num_pending[start]:
         raise ValueError("a cycle")
     while ready:
         state = ready.popleft()
         order.append(state)
         for arc in leaving.get(state, []):
-            if arc.target not in kept:
+            if arc.target not in on_paths:
                 continue
             until = frames[state] + arc.frames
+            # All paths to a state must take as many frames: a state has one time.
             if frames.setdefault(arc.target, until) != until:
                 raise ValueError("paths of different lengths to one state")
-            waiting[arc.target] -= 1
-            if not waiting[arc.target]:
+            num_pending[arc.target] -= 1
+            if not num_pending[arc.target]:
                 ready.append(arc.target)
-    if len(order) != len(kept):
+    # States on a cycle never become ready.
+    if len(order) != len(on_paths):
         raise ValueError("a cycle")
     # Only the end of all paths has no way on; it comes last.
     order.remove(_END)
     order.append(_END)
-    number = {state: place for place, state in enumerate(order)}
-    rows = [a for s in order for a in leaving.get(s, []) if s in kept and a.target in kept]
+    new_state = {state: place for place, state in enumerate(order)}
+    rows = [a for s in order for a in leaving.get(s, []) if s in on_paths and a.target in on_paths]
     source, target, words, graph, acoustic, _ = np.array(
-        [(number[a.source], number[a.target], *a[2:]) for a in rows]
+        [(new_state[a.source], new_state[a.target], *a[2:]) for a in rows]
     ).T
     return WordLattice(
         source=source.astype(np.int32),
@@ -191,23 +205,23 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
     )
 
 
-def _reached(start: int, ways: dict[int, list[int]]) -> set[int]:
-    found, waiting = {start}, [start]
-    while waiting:
-        for state in ways.get(waiting.pop(), []):
-            if state not in found:
-                found.add(state)
-                waiting.append(state)
-    return found
+def _reached(start: int, neighbours: dict[int, list[int]]) -> set[int]:
+    reached, pending = {start}, [start]
+    while pending:
+        for state in neighbours.get(pending.pop(), []):
+            if state not in reached:
+                reached.add(state)
+                pending.append(state)
+    return reached
 
 
 FRAME = "1"
-"""What stands for a frame where Kaldi has a transition id of its model."""
+"""Stands for a frame in place of a transition id of a Kaldi model."""
 Symbol = Callable[[int], str]
 
 
 def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> str:
-    """A compact lattice as `lattice-copy ark:- ark,t:-` prints it, word ids for words.
+    """Return a compact lattice in the format of `lattice-copy ark:- ark,t:-`, with word ids.
 
     Costs are negated logarithms, the acoustic ones not scaled. The strings have as many ids as the
     arc has frames; the ids are all 1, since Kaldi's transition ids belong to Kaldi's models.
@@ -229,7 +243,7 @@ def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> s
 
 
 def slf(utterance: str, lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
-    """A lattice in HTK's standard lattice format, words on links, natural logarithms."""
+    """Return a lattice in HTK's standard lattice format: words on links, natural logarithms."""
     lines = [
         "VERSION=1.0",
         f"UTTERANCE={_htk(utterance)}",
@@ -247,16 +261,17 @@ def slf(utterance: str, lattice: WordLattice, decoding: WeightsUsed, symbol: Sym
 
 
 def _htk(text: str) -> str:
-    """Text as HTK reads it: a quotation mark in front, and each backslash, has one before it."""
+    """Escape text for HTK: a backslash before each backslash and before a leading quote."""
     text = text.replace("\\", "\\\\")
     return f"\\{text}" if text[:1] in ("'", '"') else text
 
 
 def openfst_text(lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
-    """An acceptor as `fstcompile --acceptor --isymbols=words.txt` takes it.
+    """Return an acceptor as input of `fstcompile --acceptor --isymbols=words.txt`.
 
     Costs are the negated scores of the arcs with the weights of the best path.
     """
+    # Costs are the scaled and penalised scores that the best path is found by.
     costs = -lattice.scores(decoding.acoustic_scale, decoding.word_penalty)
     lines = [
         f"{source}\t{target}\t{symbol(word)}\t{cost:.9g}"
@@ -290,25 +305,25 @@ def import_lattices(
     """
     table = SymbolTable.read(words)
     symbols = {table[word]: word for word in table}
-    seen: set[str] = set()
+    utterances: set[str] = set()
     failed: list[str] = []
     for number, archive in enumerate(archives):
-        found: dict[str, WordLattice | None] = {}
+        lattices: dict[str, WordLattice | None] = {}
         for utterance, lattice in read_compact_lattices(archive, decoding.frame_shift):
-            if utterance in seen:
+            if utterance in utterances:
                 raise WordLatticeError(f"{archive}: {utterance!r} occurs twice: remove one")
-            seen.add(utterance)
-            found[utterance] = lattice
+            utterances.add(utterance)
+            lattices[utterance] = lattice
             unknown = set() if lattice is None else {*lattice.words.tolist()} - symbols.keys()
             if unknown:
                 raise WordLatticeError(
                     f"{archive}: {utterance}: {words} has no word {min(unknown)}: give the "
                     "words.txt of the graph in which the lattices were found"
                 )
-        failed += [utterance for utterance, lattice in found.items() if lattice is None]
-        write_word_lattices(word_lattice_path(out, number), found, symbols.__getitem__, decoding)
+        failed += [utterance for utterance, lattice in lattices.items() if lattice is None]
+        write_word_lattices(word_lattice_path(out, number), lattices, symbols.__getitem__, decoding)
     remove_word_lattices(out, len(archives))  # of an earlier import of more archives
-    return len(seen) - len(failed), failed
+    return len(utterances) - len(failed), failed
 
 
 SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
@@ -368,7 +383,7 @@ def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str,
     for name in store:
         if name in references:
             lattice = store[name]
-            found = oracle_words(lattice, words.ids(references[name].split()))
-            texts[name] = " ".join(words.symbols[word] for word in found)
+            oracle = oracle_words(lattice, words.ids(references[name].split()))
+            texts[name] = " ".join(words.symbols[word] for word in oracle)
             arcs, seconds = arcs + lattice.num_arcs, seconds + lattice.times[-1]
     return texts, arcs, seconds

@@ -24,7 +24,7 @@ _FLOATS = {"FV": "<f4", "DV": "<f8"}
 
 
 class Stream:
-    """What a file of Kaldi's holds, read from the beginning on.
+    """Reader of the tokens and numbers of a Kaldi file, binary or text.
 
     Args:
       content: of the whole file; binary if it begins with Kaldi's mark of that.
@@ -39,12 +39,12 @@ class Stream:
         self._at = len(_BINARY) if self.binary else 0
 
     def token(self) -> str:
-        """The next word."""
+        """Read the next token, up to white space."""
         if self.binary:
             end = self._content.index(b" ", self._at)
-            found = self._content[self._at : end]
+            word_bytes = self._content[self._at : end]
             self._at = end + 1
-            return found.decode()
+            return word_bytes.decode()
         begin = self._skip()
         while self._content[self._at : self._at + 1].strip():
             self._at += 1
@@ -53,14 +53,14 @@ class Stream:
         return self._content[begin : self._at].decode()
 
     def expect(self, *words: str) -> str:
-        """Read one of some words."""
-        found = self.token()
-        if found not in words:
-            raise ValueError(f"{found[:20]!r} in the place of {' or '.join(words)}")
-        return found
+        """Read a token that must be one of `words`."""
+        word = self.token()
+        if word not in words:
+            raise ValueError(f"{word[:20]!r} in the place of {' or '.join(words)}")
+        return word
 
     def integer(self) -> int:
-        """A number in four bytes."""
+        """Read a 32-bit integer."""
         if not self.binary:
             return int(self.token())
         size, value = struct.unpack_from("<bi", self._content, self._at)
@@ -70,7 +70,7 @@ class Stream:
         return value
 
     def number(self) -> float:
-        """A floating point number."""
+        """Read a float or double."""
         if not self.binary:
             return float(self.token())
         size = self._content[self._at]
@@ -79,7 +79,7 @@ class Stream:
         return value
 
     def integers(self) -> list[int]:
-        """A vector of integers."""
+        """Read a vector of integers."""
         if not self.binary:
             self.expect("[")
             return list(map(int, iter(self.token, "]")))
@@ -88,7 +88,7 @@ class Stream:
         return self._array(count, _SIZES[size]).tolist()
 
     def numbers(self) -> np.ndarray:
-        """A vector of floating point numbers."""
+        """Read a vector of floats or doubles."""
         if not self.binary:
             self.expect("[")
             return np.array(list(map(float, iter(self.token, "]"))))
@@ -103,7 +103,7 @@ class Stream:
         return np.frombuffer(content, kind)
 
     def _skip(self) -> int:
-        """Go to what is no white space."""
+        """Skip white space; return the position behind it."""
         content = self._content
         while content[self._at : self._at + 1].isspace():
             self._at += 1
@@ -111,13 +111,13 @@ class Stream:
 
 
 def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
-    """The targets of a state's transitions, in order; the phone's end is its number of states."""
+    """Return the targets of an HMM state's transitions; the phone's end is its number of states."""
     ends = [topology.num_states(phone)] if state in topology.exit_states(phone) else []
     return [*topology.successors(phone, state), *ends]
 
 
 def topology_text(topology: Topology) -> str:
-    """The topology as Kaldi prints it, its states' transitions all equally likely.
+    """Return the topology in Kaldi's text form, with equally likely transitions.
 
     Each state has a pdf class of its own. Phones without a weight in their transitions, as here,
     have none in Kaldi: the probabilities are there because the form asks for them.
@@ -130,7 +130,7 @@ def topology_text(topology: Topology) -> str:
 
 
 def _entry(topology: Topology, phones: list[int]) -> str:
-    """The states that some phones, numbers in one line, have in common."""
+    """Return the <TopologyEntry> of phones that share their states."""
     states = topology.num_states(phones[0])
     lines = ["<TopologyEntry>", "<ForPhones>", " ".join(map(str, phones)), "</ForPhones>"]
     for state in range(states):
@@ -142,7 +142,7 @@ def _entry(topology: Topology, phones: list[int]) -> str:
 
 
 class Transitions:
-    """The transition states and transition ids that Kaldi makes of a tree and a topology.
+    """Kaldi's transition states and transition ids of a tree and a topology.
 
     A transition state is a phone, one of its HMM states and a pdf that the tree may give it; they
     are numbered from 1. A transition id is one of its transitions, numbered from 1 likewise.
@@ -153,13 +153,14 @@ class Transitions:
 
     def __init__(self, senones: Senones) -> None:
         self.senones = senones
-        found = {
+        triples = {
             (phone, root.state, pdf)
             for root in senones.tree.roots
             for phone in root.phones
             for pdf in _pdfs(root.node, phone)
         }
-        self.phone, self.state, self.pdf = np.array(sorted(found)).T
+        # Kaldi numbers transition states in the order of (phone, HMM state, pdf).
+        self.phone, self.state, self.pdf = np.array(sorted(triples)).T
         """[N] each: of the transition states."""
         counts = [len(targets) for targets in self._targets]
         self.first = 1 + np.append(0, np.cumsum(counts))
@@ -167,7 +168,7 @@ class Transitions:
 
     @cached_property
     def _targets(self) -> list[list[int]]:
-        """The HMM states to which the transitions of each transition state lead."""
+        """Target HMM states of each transition state's transitions."""
         topology = self.senones.topology
         pairs = zip(self.phone.tolist(), self.state.tolist(), strict=True)
         return [transitions_of(topology, phone, state) for phone, state in pairs]
@@ -191,13 +192,14 @@ class Transitions:
         return index
 
     def ids(self, origin: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """The ids [n] of transitions.
+        """Return the ids [n] of transitions.
 
         Args:
           origin: [n] transition states, from 1.
           target: [n] the HMM states to which they lead; -1: out of the phone, as to a state
             to which the HMM has no transition.
         """
+        # Column -1 of the index is the transition that leaves the phone.
         inside, leaving = self._index[origin - 1, target], self._index[origin - 1, -1]
         return self.first[origin - 1] + np.where(inside < 0, leaving, inside)
 
@@ -210,9 +212,10 @@ class Transitions:
         return _TransitionStates(self)
 
     def text(self) -> str:
-        """The model as `copy-transition-model --binary=false` prints it; see `topology_text`."""
+        """Return the model in the format of `copy-transition-model --binary=false`."""
         rows = zip(self.phone.tolist(), self.state.tolist(), self.pdf.tolist(), strict=True)
         triples = "".join(f"{phone} {state} {pdf}\n" for phone, state, pdf in rows)
+        # All transitions of a state are equally likely; id 0 does not exist, its entry is 0.
         scores = [-math.log(len(targets)) for targets in self._targets for _ in targets]
         numbers = " ".join(f"{score:.7g}" for score in (0.0, *scores))
         topology = topology_text(self.senones.topology)
@@ -223,16 +226,17 @@ class Transitions:
 
 
 def _pdfs(node: Node, phone: int) -> set[int]:
-    """The pdfs below a node that a phone may have, whatever its neighbours."""
+    """Return the pdfs below a node that a phone may have, in any context."""
     if isinstance(node, Leaf):
         return {node.pdf}
+    # The centre phone is known, so one branch applies; neighbours may take either.
     if node.ask == "centre":
         return _pdfs(node.yes if phone in node.phones else node.no, phone)
     return _pdfs(node.yes, phone) | _pdfs(node.no, phone)
 
 
 class _TransitionStates(Senones):
-    """See `Transitions.states`."""
+    """Senones whose pdfs are transition states, see `Transitions.states`."""
 
     def __init__(self, transitions: Transitions) -> None:
         super().__init__(transitions.senones.topology, transitions.senones.tree)
@@ -247,21 +251,24 @@ class _TransitionStates(Senones):
     def table(self) -> Tensor:
         """[S, P+1, P+1] int32: the transition state of a state id between two phones, from 0."""
         owner = self._transitions
-        pdfs = self.tree.table().numpy()
-        first = np.array([0, *self.topology.first_state_ids])
-        state_id = first[owner.phone] + owner.state
-        width = self.tree.num_pdfs
-        rows = np.arange(len(pdfs))[:, None, None]
-        found = np.searchsorted(state_id * width + owner.pdf, rows * width + pdfs)
-        return torch.from_numpy(found.astype(np.int32))
+        pdf_table = self.tree.table().numpy()
+        first_state_id = np.array([0, *self.topology.first_state_ids])
+        state_id = first_state_id[owner.phone] + owner.state
+        num_pdfs = self.tree.num_pdfs
+        rows = np.arange(len(pdf_table))[:, None, None]
+        # Transition states are sorted by (state id, pdf): search for the pair as one number.
+        transition_states = np.searchsorted(
+            state_id * num_pdfs + owner.pdf, rows * num_pdfs + pdf_table
+        )
+        return torch.from_numpy(transition_states.astype(np.int32))
 
 
-_NOBODY = 0
-"""What Kaldi has beside the first and the last phone of an utterance."""
+_NO_PHONE = 0
+"""Kaldi's id of the neighbour beyond either end of an utterance."""
 
 
 def tree_text(tree: Tree, topology: Topology) -> str:
-    """The tree as `copy-tree --binary=false` prints it: triphones, a table of HMM states.
+    """Return a triphone tree in the format of `copy-tree --binary=false`.
 
     A question about a neighbour that is true of silence is true of the edges of an utterance too,
     as in this toolkit's graphs.
@@ -278,10 +285,10 @@ def tree_text(tree: Tree, topology: Topology) -> str:
 
 
 def _of_state(roots: list[Root], silence: int) -> str:
-    """The trees of one HMM state: asks which phone it is, until one root is left."""
-    *others, last = roots
-    text = _node(last.node, silence)
-    for root in reversed(others):
+    """Return the trees of one HMM state, with questions that tell the roots' phones apart."""
+    *other_roots, last_root = roots
+    text = _node(last_root.node, silence)
+    for root in reversed(other_roots):
         text = _split("centre", root.phones, _node(root.node, silence), text)
     return text
 
@@ -290,8 +297,9 @@ def _node(node: Node, silence: int) -> str:
     if isinstance(node, Leaf):
         return f"CE {node.pdf} "
     phones = sorted(node.phones)
+    # An utterance's edge (phone 0) counts as silence.
     if node.ask != "centre" and silence in node.phones:
-        phones = [_NOBODY, *phones]
+        phones = [_NO_PHONE, *phones]
     return _split(node.ask, phones, _node(node.yes, silence), _node(node.no, silence))
 
 
@@ -342,6 +350,7 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
     targets = _topology(stream)
     kind = stream.expect("<Triples>", "<Tuples>")
     count = stream.integer()
+    # Emitting states have targets; the final state of a phone has none.
     sizes = {phone: sum(map(bool, states)) for phone, states in targets.items()}
     chain = kind == "<Tuples>" and set(sizes.values()) == {1}
     rows = []
@@ -350,6 +359,7 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
         loop = stream.integer() if kind == "<Tuples>" else pdf
         if phone not in targets or not 0 <= state < len(targets[phone]) or min(pdf, loop) < 0:
             raise ValueError(f"state {state} of phone {phone}, which the topology does not have")
+        # Ids follow the topology's order of targets. A self-loop has its own pdf in <Tuples>.
         for target in targets[phone][state]:
             loops = target == state
             rows.append((loop if loops else pdf, phone, int(loops) if chain else state))
@@ -370,7 +380,7 @@ def _topology(stream: Stream) -> dict[int, _States]:
 
 
 def _text_topology(stream: Stream) -> dict[int, _States]:
-    found: dict[int, _States] = {}
+    states_of_phone: dict[int, _States] = {}
     while stream.expect("<TopologyEntry>", "</Topology>") == "<TopologyEntry>":
         stream.expect("<ForPhones>")
         phones = list(map(int, iter(stream.token, "</ForPhones>")))
@@ -384,14 +394,15 @@ def _text_topology(stream: Stream) -> dict[int, _States]:
                 if token == "<Transition>":
                     stream.number()
                     states[-1].append(value)
-        found |= dict.fromkeys(phones, states)
-    return found
+        states_of_phone |= dict.fromkeys(phones, states)
+    return states_of_phone
 
 
 def _binary_topology(stream: Stream) -> dict[int, _States]:
     phones, entry_of = stream.integers(), stream.integers()
+    # A count of -1 announces Kaldi's extended format.
     count = stream.integer()
-    loops = count == -1  # pdf classes of their own for self-loops
+    loops = count == -1  # self-loops have pdf classes of their own
     count = stream.integer() if loops else count
     entries = [_binary_entry(stream, loops) for _ in range(count)]
     stream.expect("</Topology>")
@@ -425,7 +436,7 @@ _UNTRAINED = 0
 
 @dataclass(frozen=True)
 class _Question:
-    """A node of Kaldi's: what it asks, and the branch of each answer; None for all others."""
+    """A node of a Kaldi tree: its key and the branch of each answer; None for all others."""
 
     key: int
     branches: Mapping[int | None, "_Question | int | None"]
@@ -457,8 +468,8 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
         trees: dict[tuple[int, int], Node] = {}
         for kaldi, phone in phone_ids.items():
             for state in range(topology.num_states(phone)):
-                known = {_CLASS: state, centre: kaldi}
-                trees[phone, state] = _resolved(event, known, places, phone_ids)
+                answers = {_CLASS: state, centre: kaldi}
+                trees[phone, state] = _resolved(event, answers, places, phone_ids)
         return Tree(topology.phones, tuple(_roots(trees)))
 
 
@@ -493,37 +504,41 @@ def _event(stream: Stream) -> _Event:
 
 def _resolved(
     event: _Event,
-    known: Mapping[int, int],
+    answers: Mapping[int, int],
     places: Mapping[int, str],
     phone_ids: Mapping[int, int],
 ) -> Node:
-    """The tree of one state of one phone: only questions about its neighbours are left."""
-    while isinstance(event, _Question) and event.key in known:
-        event = event.branches.get(known[event.key], event.branches[None])
+    """Return the tree of one state of one phone, with questions about its neighbours only."""
+    # Follow questions about the HMM state and the centre phone, whose answers are known.
+    while isinstance(event, _Question) and event.key in answers:
+        event = event.branches.get(answers[event.key], event.branches[None])
     if event is None:
-        (phone,) = (value for key, value in known.items() if key != _CLASS)
-        raise ValueError(f"no pdf for state {known[_CLASS]} of the phone {phone}")
+        (phone,) = (value for key, value in answers.items() if key != _CLASS)
+        raise ValueError(f"no pdf for state {answers[_CLASS]} of the phone {phone}")
     if not isinstance(event, _Question):
         return Leaf(event, _UNTRAINED)
     # Phones with a branch in common are asked about together; the last branch needs no question.
     groups: dict[int, tuple[_Event, set[int]]] = {}
     for kaldi, phone in phone_ids.items():
         branch = event.branches.get(kaldi, event.branches[None])
+        # Branches are compared by identity: `_event` builds one object for all members of a split.
         groups.setdefault(id(branch), (branch, set()))[1].add(phone)
-    *others, (last, _) = groups.values()
-    node = _resolved(last, known, places, phone_ids)
-    for branch, phones in others:
-        yes = _resolved(branch, known, places, phone_ids)
+    *other_groups, (last_branch, _) = groups.values()
+    node = _resolved(last_branch, answers, places, phone_ids)
+    for branch, phones in other_groups:
+        yes = _resolved(branch, answers, places, phone_ids)
+        # A question whose answers lead to equal subtrees is left out.
         if yes != node:
             node = Split(places[event.key], frozenset(phones), 0.0, _UNTRAINED, yes, node)
     return node
 
 
 def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
-    """Roots of the states of phones; those that have a pdf in common share one."""
+    """Return the roots of the phones' states; states that have a pdf in common share a root."""
     groups: list[tuple[int, set[int], dict[int, Node]]] = []
     for (phone, state), node in sorted(trees.items()):
         pdfs, phones = {leaf.pdf for leaf in leaves(node)}, {phone: node}
+        # Merge with all groups that share a pdf: a pdf belongs to one root here.
         shared = [group for group in groups if group[1] & pdfs]
         for group in shared:
             if group[0] != state:
@@ -536,7 +551,7 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
             groups.remove(group)
             pdfs, phones = pdfs | group[1], group[2] | phones
         groups.append((state, pdfs, phones))
-    roots = [Root(tuple(sorted(found)), state, _joined(found)) for state, _, found in groups]
+    roots = [Root(tuple(sorted(nodes)), state, _joined(nodes)) for state, _, nodes in groups]
     used = {pdf for _, pdfs, _ in groups for pdf in pdfs}
     roots = _with_unused(roots, set(range(max(used))) - used)
     return sorted(roots, key=lambda root: (root.phones, root.state))
@@ -558,12 +573,12 @@ def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]
 
 
 def _joined(nodes: Mapping[int, Node]) -> Node:
-    """One tree that asks which phone it is, where phones differ."""
-    alike: dict[Node, set[int]] = {}
+    """Join the phones' trees into one that asks for the phone where they differ."""
+    phones_by_tree: dict[Node, set[int]] = {}
     for phone, node in sorted(nodes.items()):
-        alike.setdefault(node, set()).add(phone)
-    *others, (joined, _) = alike.items()
-    for node, phones in reversed(others):
+        phones_by_tree.setdefault(node, set()).add(phone)
+    *other_trees, (joined, _) = phones_by_tree.items()
+    for node, phones in reversed(other_trees):
         joined = Split("centre", frozenset(phones), 0.0, _UNTRAINED, node, joined)
     return joined
 
@@ -593,18 +608,18 @@ def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
     lacking = sorted(sizes.keys() - symbols.keys())
     if lacking:
         raise KaldiModelError(f"{phones}: has no phone {lacking[0]}, which {model} has")
-    known = tuple(symbols[number] for number in sorted(sizes))
-    silence = tuple(p for p in known if p.split("_")[0] in ("SIL", "SPN"))
+    names = tuple(symbols[number] for number in sorted(sizes))
+    silence = tuple(p for p in names if p.split("_")[0] in ("SIL", "SPN"))
     if "SIL" not in silence:
         raise KaldiModelError(f"{phones}: has no phone SIL: rename the silence phone")
     silence = ("SIL", *(phone for phone in silence if phone != "SIL"))
     of_silence = {sizes[table[phone]] for phone in silence}
-    of_speech = {sizes[table[phone]] for phone in known if phone not in silence}
+    of_speech = {sizes[table[phone]] for phone in names if phone not in silence}
     if len(of_silence) != 1 or len(of_speech) != 1:
         raise KaldiModelError(
             f"{model}: phones of {sorted(of_silence | of_speech)} states: all silence phones must "
             "have as many states as each other, and all other phones too"
         )
-    topology = Topology(known, silence, of_speech.pop(), of_silence.pop(), transitions.chain)
+    topology = Topology(names, silence, of_speech.pop(), of_silence.pop(), transitions.chain)
     ids = {number: place for place, number in enumerate(sorted(sizes), 1)}
     return Senones(topology, read_tree(tree, topology, ids))

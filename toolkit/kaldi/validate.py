@@ -87,10 +87,10 @@ def _faults(tables: dict[str, _Table]) -> Iterator[str]:
     for number, line in enumerate(tables["wav.scp"].lines, 1):
         if re.match(rb"\S+\s+~", line):
             yield f"wav.scp:{number}: no file, or a path that begins with ~, unknown to Kaldi"
-    for name, right in _ROWS.items():
+    for name, is_valid in _ROWS.items():
         for number, row in enumerate(tables[name].rows if name in tables else (), 1):
-            if not right(row):
-                yield f"{name}:{number}: {_WANTED[name]}: {_shown(b' '.join(row))}"
+            if not is_valid(row):
+                yield f"{name}:{number}: {_EXPECTED_ROWS[name]}: {_printable(b' '.join(row))}"
     yield from _keys_faults(tables)
 
 
@@ -100,26 +100,28 @@ def _order_faults(name: str, table: _Table) -> Iterator[str]:
         yield f"{name}: is empty"
     elif not table.raw.endswith(b"\n"):
         yield f"{name}: the last line has no newline"
-    before = None
+    previous_key = None
     for number, key in enumerate(table.keys, 1):
-        if before is not None and key <= before:
-            how = "occurs twice" if key == before and key else "is not in the order of LC_ALL=C"
-            yield f"{name}:{number}: {_shown(key)!r} {how}"
+        if previous_key is not None and key <= previous_key:
+            problem = (
+                "occurs twice" if key == previous_key and key else "is not in the order of LC_ALL=C"
+            )
+            yield f"{name}:{number}: {_printable(key)!r} {problem}"
             return
-        before = key
+        previous_key = key
 
 
 def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
     for number, row in enumerate(utt2spk.rows, 1):
         if len(row) != 2:
-            yield f"utt2spk:{number}: not `utterance speaker`: {_shown(b' '.join(row))}"
+            yield f"utt2spk:{number}: not `utterance speaker`: {_printable(b' '.join(row))}"
             return
     by_speaker = sorted(utt2spk.lines, key=lambda line: (_from_second_field(line), line))
     if utt2spk.lines != by_speaker and utt2spk.keys == sorted(set(utt2spk.keys)):
-        both = zip(utt2spk.keys, utt2spk.lines, by_speaker, strict=True)
-        wrong = next(key for key, line, other in both if line != other)
+        rows = zip(utt2spk.keys, utt2spk.lines, by_speaker, strict=True)
+        first_key = next(key for key, line, sorted_line in rows if line != sorted_line)
         yield (
-            f"utt2spk: is not in the order of the speakers at {_shown(wrong)}: let "
+            f"utt2spk: is not in the order of the speakers at {_printable(first_key)}: let "
             "every utterance id begin with its speaker's name"
         )
     listed: list[list[bytes]] = []
@@ -141,16 +143,17 @@ def _text_faults(text: _Table) -> Iterator[str]:
     decoded = _decoded(text.raw)
     if decoded is not None:
         for number, line in enumerate(decoded.removesuffix("\n").split("\n"), 1):
-            wrong = next((c for c in line if c in _TEXT_SPACES or _is_unprintable(c)), None)
-            if wrong is not None:
+            bad_character = next((c for c in line if c in _TEXT_SPACES or _is_unprintable(c)), None)
+            if bad_character is not None:
                 yield (
-                    f"text:{number}: has the character U+{ord(wrong):04X}"
-                    f"{' (carriage return)' if wrong == chr(13) else ''}, which Kaldi refuses"
+                    f"text:{number}: has the character U+{ord(bad_character):04X}"
+                    f"{' (carriage return)' if bad_character == chr(13) else ''}, "
+                    "which Kaldi refuses"
                 )
     for number, raw in enumerate(text.lines, 1):
-        found = _RESERVED.search(raw)
-        if found:
-            id, word = _shown(raw.split()[0]), _shown(found[0])
+        reserved_word = _RESERVED.search(raw)
+        if reserved_word:
+            id, word = _printable(raw.split()[0]), _printable(reserved_word[0])
             yield f"text:{number}: {id} has the word {word}, which Kaldi reserves"
 
 
@@ -171,18 +174,18 @@ def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
     recordings = utterances
     expected = {name: utterances for name in ("text", *_PER_UTTERANCE)}
     if "segments" in tables:
-        named = {row[1] if len(row) > 1 else b"" for row in tables["segments"].rows}
-        recordings, expected["segments"] = sorted(named), utterances
+        recording_ids = {row[1] if len(row) > 1 else b"" for row in tables["segments"].rows}
+        recordings, expected["segments"] = sorted(recording_ids), utterances
     expected |= {name: recordings for name in ("wav.scp", *_PER_RECORDING)}
     expected |= {name: speakers for name in _PER_SPEAKER}
     for name, keys in expected.items():
         if name in tables and tables[name].keys != keys:
-            found = set(tables[name].keys)
-            lacking, more = sorted(set(keys) - found), sorted(found - set(keys))
-            if lacking:
-                yield f"{name}: lacks {len(lacking)} entries, first {_shown(lacking[0])}"
-            if more:
-                yield f"{name}: has {len(more)} unexpected entries, first {_shown(more[0])}"
+            present_keys = set(tables[name].keys)
+            missing, extra = sorted(set(keys) - present_keys), sorted(present_keys - set(keys))
+            if missing:
+                yield f"{name}: lacks {len(missing)} entries, first {_printable(missing[0])}"
+            if extra:
+                yield f"{name}: has {len(extra)} unexpected entries, first {_printable(extra[0])}"
 
 
 def _value(field: bytes) -> float | bytes:
@@ -190,10 +193,10 @@ def _value(field: bytes) -> float | bytes:
     return float(field) if _NUMBER.fullmatch(field) else field
 
 
-def _above(field: bytes, other: bytes) -> bool:
+def _above(field: bytes, threshold: bytes) -> bool:
     """Compare two fields as awk does: as numbers if both are, else as text."""
-    a, b = _value(field), _value(other)
-    return a > b if isinstance(a, float) and isinstance(b, float) else field > other
+    a, b = _value(field), _value(threshold)
+    return a > b if isinstance(a, float) and isinstance(b, float) else field > threshold
 
 
 def _is_positive(row: list[bytes]) -> bool:
@@ -220,7 +223,7 @@ _ROWS: dict[str, Callable[[list[bytes]], bool]] = {
     "utt2num_frames": _is_count,
 }
 """What a line of a table must be."""
-_WANTED = {
+_EXPECTED_ROWS = {
     "segments": "not `utterance recording start end`",
     "reco2file_and_channel": "not `recording file A` or B",
     "spk2gender": "not `speaker m` or f",
@@ -236,16 +239,16 @@ def _remarks(tables: dict[str, _Table]) -> Iterator[str]:
     if _decoded(tables["text"].raw) is None:
         yield "text: is not UTF-8"
     lacking = {"text": "word", "wav.scp": "file or command", "spk2utt": "utterance"}
-    for name, what in lacking.items():
+    for name, noun in lacking.items():
         for number, row in enumerate(tables[name].rows, 1):
             if len(row) == 1:
-                yield f"{name}:{number}: {_shown(row[0])} has no {what}"
+                yield f"{name}:{number}: {_printable(row[0])} has no {noun}"
     for name in ("segments", "utt2dur", "reco2dur"):
         for number, row in enumerate(tables[name].rows if name in tables else (), 1):
             times = row[2:] if name == "segments" else row[1:]
             if any(not _NUMBER.fullmatch(time) for time in times) and _ROWS[name](row):
-                yield f"{name}:{number}: a time is no number: {_shown(b' '.join(row))}"
+                yield f"{name}:{number}: a time is no number: {_printable(b' '.join(row))}"
 
 
-def _shown(text: bytes) -> str:
+def _printable(text: bytes) -> str:
     return text.decode(errors="backslashreplace")

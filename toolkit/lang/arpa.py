@@ -49,10 +49,12 @@ def _arpa_lines(model: BackoffModel) -> Iterator[bytes]:
         if n == 1:
             text = last
         else:
+            # A context is a row of the level below, whose text is already known.
             contexts = level.context.tolist()
             text = [f"{text[c]} {w}" for c, w in zip(contexts, last, strict=True)]
         entries = zip(text, level.logprob.tolist(), level.backoff.tolist(), strict=True)
         for ngram, logprob, backoff in entries:
+            # A missing back-off weight means 0 in log10.
             weight = f"\t{backoff:.7f}" if backoff else ""
             yield f"{logprob:.7f}\t{ngram}{weight}\n".encode()
     yield b"\n\\end\\\n"
@@ -137,8 +139,10 @@ class _Reader:
                 backoff = float(fields[n + 1]) if len(fields) == n + 2 else 0.0
             except ValueError:
                 raise self._fault(f"not a number in {quoted(line)}") from None
+            # Rounded files have log-probabilities slightly above 0; the negations refuse NaN too.
             if not logprob <= 1e-5 or not backoff < 99:
                 raise self._fault(f"log10 probability or back-off out of range in {quoted(line)}")
+            # -inf becomes LOG_ZERO, with which sums stay finite.
             logprobs.append(max(logprob, LOG_ZERO))
             backoffs.append(max(backoff, LOG_ZERO))
             numbers.append(self.number)
@@ -188,11 +192,13 @@ class _Reader:
         model = BackoffModel(self.vocabulary, self.levels)
         context = np.zeros(len(ids), dtype=np.int64)
         for k in range(n - 1):
+            # Index of the context's first k + 1 words among the n-grams of that order.
             context = ids[:, 0] if k == 0 else model.find(k, context, ids[:, k])
             if (context < 0).any():
                 row = int(np.flatnonzero(context < 0)[0])
                 missing = " ".join(self.vocabulary[i] for i in ids[row, : k + 1])
                 raise self._fault(f"context {quoted(missing)} is not a {k + 1}-gram", numbers[row])
+        # One number for (context, word): n-grams of a level are sorted by it.
         keys = context * len(self.vocabulary) + ids[:, -1]
         order = np.argsort(keys, kind="stable")
         repeated = np.flatnonzero(np.diff(keys[order]) == 0)

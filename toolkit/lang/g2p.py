@@ -49,6 +49,7 @@ class Aligner:
         self._letter_ids = {letter: i for i, letter in enumerate(self.letters)}
         self._phone_ids = {phone: i for i, phone in enumerate(self.phones)}
         a, p = len(self.letters), len(self.phones)
+        # Blocks of a^letters * p^phones numbers, one for each shape.
         self._offsets = np.cumsum([0, *(a**n * p**m for n, m in _SHAPES)])
         self._known = self._used(pairs)
         self._shares = np.array(_SHARES)[self._shape(self._known)]
@@ -61,6 +62,7 @@ class Aligner:
             counts = np.zeros_like(self.weights)
             for ids, lengths in batches:
                 self._add_counts(ids, lengths, counts)
+            # M step: relative frequencies, with the shapes' penalties.
             self.weights = self._shares * counts / max(counts.sum(), 1e-300)
 
     def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
@@ -74,6 +76,7 @@ class Aligner:
     def graphone(self, index: int) -> Graphone:
         """Return the graphone with the id `index`."""
         index = int(self._known[index])
+        # Undo the mixed-radix number: phones are the low digits, letters the high ones.
         shape = int(self._shape(index))
         index -= int(self._offsets[shape])
         num_letters, num_phones = _SHAPES[shape]
@@ -135,6 +138,7 @@ class Aligner:
         none = np.full((len(letters), 1), -1)
         last_phone = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j
         first_phone = np.concatenate([none, last_phone[:, :-1]], axis=1)
+        # [N, J + 1] the number of the last two phones, digits in base p.
         phone_pair = np.where(
             (first_phone >= 0) & (last_phone >= 0), first_phone * p + last_phone, -1
         )
@@ -175,6 +179,7 @@ class Aligner:
         with np.errstate(divide="ignore"):
             backward[-2][rows, lengths] = np.where(total > 0, 1 / total, 0.0)
         for i in range(len(arcs) - 1, -1, -1):
+            # [N, J + 1, 4] posterior of each graphone: expected counts of the E step.
             posterior = _sources(forward, i) * arcs[i] * backward[i + 1][..., None]
             fits = ids[i] >= 0
             counts += np.bincount(ids[i][fits], posterior[fits], minlength=len(counts))
@@ -202,6 +207,7 @@ class Aligner:
             i, j = len(ids), int(lengths[n])
             path: list[int] = []
             if score[i][n, j] > 0:
+                # Trace back: each shape goes back by its letters and phones.
                 while i > 0:
                     shape = int(choice[i - 1][n, j])
                     path.append(int(ids[i - 1][n, j, shape]))

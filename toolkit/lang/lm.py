@@ -45,6 +45,7 @@ def word_weights(config: NgramConfig, policy: TextPolicy | None = None) -> dict[
     """
     if config.arpa is not None:
         model = read_arpa(config.arpa)
+        # ARPA files hold log10 probabilities.
         probabilities = 10.0 ** model.levels[0].logprob
         weights = dict(zip(model.vocabulary, probabilities.tolist(), strict=True))
         return {word: p for word, p in weights.items() if word not in (START, END, UNKNOWN)}
@@ -87,6 +88,7 @@ def prepare_lm(
     discounting: dict[str, list[str]] = {}
     weights: dict[str, float] = {}
     if config.arpa is not None:
+        # Prune before restricting: the pruned n-grams do not depend on the vocabulary.
         unrestricted = prune_by_entropy(read_arpa(config.arpa), config.prune)
         model = unrestricted.restrict(vocabulary)
         check_coverage(config.arpa, unrestricted.vocabulary, vocabulary)
@@ -101,6 +103,7 @@ def prepare_lm(
             models.append(model)
         if len(models) > 1:
             held_out = (_sentences(texts_by_split[split], policy) for split in tune)
+            # EM on the tuning splits' transcripts.
             mixture = mixture_weights(models, chain.from_iterable(held_out))
             weights = dict(zip(discounting, mixture, strict=True))
             model = interpolate(models, mixture)
@@ -140,6 +143,7 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
     """
     model_words = {*modelled}
     missing = sorted({*vocabulary} - model_words)
+    # The commonest cause of missing words is text in the other case.
     folded = {word.casefold() for word in model_words}
     in_other_case = [word for word in missing if word.casefold() in folded]
     if len(missing) == len({*vocabulary}):
@@ -234,6 +238,7 @@ def estimate_with_lmplz(
         padded = [min_counts[min(k, len(min_counts) - 1)] for k in range(order)]
         command = [program, "-o", str(order), "--discount_fallback"]
         command += ["--limit_vocab_file", str(folder / "vocabulary"), "-T", str(folder / "sort")]
+        # lmplz drops n-grams that occur up to this number of times: one less than the minimum.
         command += ["--prune", *(str(least - 1) for least in padded)]
         command += ["--text", str(folder / "text"), "--arpa", str(folder / "arpa")]
         process = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -226,27 +226,32 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
         spoken[entry_before] += count
         silences_after[entry_before, silent] += count
         silences_before[silent, entry_after] += count
+    # P(s): share of all word boundaries, ends included, at which there is silence.
     share = sum(n for (silent, _), n in silences_before.items() if silent) / sum(
         silences_before.values()
     )
     overall = _probability(share)
 
     def silence_after(entry: Entry) -> float:
+        # P(s_r | w) of Chen et al.: silence after w, smoothed towards the overall share.
         silent, all_of_it = silences_after[entry, True], spoken[entry]
         return _probability((silent + SMOOTHING * overall) / (all_of_it + SMOOTHING))
 
     follows = {entry: silence_after(entry) for entry in (START_ENTRY, *lexicon.pairs())}
+    # Expected counts of silence before an entry, given only the words that precede it.
     expected: dict[tuple[bool, Entry], float] = defaultdict(float)
     for (entry_before, _, entry_after), count in counts.pairs.items():
         expected[True, entry_after] += count * follows[entry_before]
         expected[False, entry_after] += count * (1 - follows[entry_before])
 
     def factor(silent: bool, entry: Entry) -> float:
+        # F(s_l | w) of Chen et al.: observed over expected count, smoothed towards 1.
         observed, predicted = silences_before[silent, entry], expected[silent, entry]
         return max(0.01, round((observed + SMOOTHING) / (predicted + SMOOTHING), 2))
 
     entries = {}
     for word, variants in lexicon.items():
+        # Relative to the word's most frequent pronunciation, which gets 1, as in Kaldi.
         most = max(1 + spoken[word, phones] for phones in variants)
         for phones in variants:
             entry = (word, phones)

@@ -47,12 +47,15 @@ class Shortlist:
           vocabulary: the recogniser's words; others are never in the shortlist.
           size: most words in the shortlist; None takes all that occur.
         """
-        known = set(vocabulary) - set(SPECIAL)
-        ranked = sorted(known & counts.keys(), key=lambda word: (-counts[word], word))[:size]
-        others = known.difference(ranked)
+        in_vocabulary = set(vocabulary) - set(SPECIAL)
+        ranked = sorted(in_vocabulary & counts.keys(), key=lambda word: (-counts[word], word))[
+            :size
+        ]
+        unlisted = in_vocabulary.difference(ranked)
+        # Add-one smoothing over the unlisted words; one more class is an unknown word.
         tokens = sum(counts.values()) - sum(counts[word] for word in ranked)
-        total = tokens + len(others) + 1
-        shares = {word: (counts.get(word, 0) + 1) / total for word in sorted(others)}
+        total = tokens + len(unlisted) + 1
+        shares = {word: (counts.get(word, 0) + 1) / total for word in sorted(unlisted)}
         return cls((*SPECIAL, *ranked), shares, 1 / total)
 
     @classmethod
@@ -64,23 +67,25 @@ class Shortlist:
         """
         schema = {"words": [str], "shares": {str: float}, "smallest_share": float}
         with reading(path, ShortlistError, "train the language model again"):
-            plain = read_json(path, schema)
-            if tuple(plain["words"][:3]) != SPECIAL or len(set(plain["words"])) < len(
-                plain["words"]
+            content = read_json(path, schema)
+            if tuple(content["words"][:3]) != SPECIAL or len(set(content["words"])) < len(
+                content["words"]
             ):
                 raise ValueError("words that occur twice, or without <s>, </s>, <UNK>")
-            if not all(0 < s <= 1 for s in (*plain["shares"].values(), plain["smallest_share"])):
+            if not all(
+                0 < s <= 1 for s in (*content["shares"].values(), content["smallest_share"])
+            ):
                 raise ValueError("shares that are not above 0 and at most 1")
-        return cls(tuple(plain["words"]), plain["shares"], plain["smallest_share"])
+        return cls(tuple(content["words"]), content["shares"], content["smallest_share"])
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
-        plain = {
+        content = {
             "words": self.words,
             "shares": self.shares,
             "smallest_share": self.smallest_share,
         }
-        write_atomically(path, json.dumps(plain, ensure_ascii=False, indent=0) + "\n")
+        write_atomically(path, json.dumps(content, ensure_ascii=False, indent=0) + "\n")
 
     def ids(self, words: Iterable[str]) -> list[int]:
         """Return the id of every word, that of <UNK> for one outside the shortlist."""

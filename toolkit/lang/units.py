@@ -125,6 +125,7 @@ class Characters:
         """Index of the separator."""
         self.space = 0
         """Index of the space, the only symbol outside words."""
+        # Space 0, letters, separator, blank; only space and letters encode text.
         self._ids = {capital: i for i, capital in enumerate(self._capitals[: self.separator])}
         for letter in self._capitals[1 : self.separator]:
             is_space = letter in WHITE_SPACE if self._as_given else letter.isspace()
@@ -163,6 +164,7 @@ class Characters:
                     f"{character!r} is not among the {self.separator - 1} letters of the units; "
                     "normalise the transcript, or choose word pieces (units.kind=bpe)"
                 )
+            # CTC merges repeated labels, so the separator goes between them.
             if ids and index == ids[-1]:
                 ids.append(self.separator)
             ids.append(index)
@@ -222,6 +224,7 @@ class Pieces:
         self._as_given = policy is not None and policy.id == AS_GIVEN
         self._model = model
         processor = self._processor
+        # Labels number the pieces without the special symbols; blank follows as the last.
         left_out = (processor.is_unknown, processor.is_control, processor.is_unused)
         self._ids = [i for i in range(len(processor)) if not any(kind(i) for kind in left_out)]
         self._labels = {number: label for label, number in enumerate(self._ids)}
@@ -298,6 +301,7 @@ def train_pieces(
             sentence_iterator=iter(sentences),
             model_writer=model,
             model_type=kind,
+            # The unknown symbol is one more.
             vocab_size=pieces + 1,
             character_coverage=1.0,
             required_chars=required,
@@ -367,6 +371,7 @@ def load_units(folder: Path) -> Units:
             raise UnitsError(f"{path}: {error}; make the units again") from error
     else:
         units = read_pieces(Path(folder) / MODEL, kind, policy)
+    # The model file may come from another run.
     if units.symbols != symbols:
         raise UnitsError(f"{path}: lists other symbols than its units have; make the units again")
     return units

@@ -79,9 +79,10 @@ def check_name(name: str, root: Path) -> None:
       CorpusNameError: it is no Python identifier, or taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        plain = unicodedata.normalize("NFKD", name.lower().replace("ß", "ss"))
-        plain = "".join(c for c in plain if not unicodedata.combining(c))
-        hint = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
+        # Suggest a name: letters without accents, other characters as underscores.
+        ascii_name = unicodedata.normalize("NFKD", name.lower().replace("ß", "ss"))
+        ascii_name = "".join(c for c in ascii_name if not unicodedata.combining(c))
+        hint = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_")
         hint = f"c_{hint}" if hint[:1].isdigit() or keyword.iskeyword(hint) else hint
         example = f", such as {hint!r}" if hint else ""
         raise CorpusNameError(
@@ -89,10 +90,10 @@ def check_name(name: str, root: Path) -> None:
             f"use lower-case letters, digits and _{example}"
         )
     paths = [root / part / file for part in ("local", "recipes") for file in (f"{name}.py", name)]
-    taken = ", ".join(str(path.relative_to(root)) for path in paths if path.exists())
-    if taken:
+    existing = ", ".join(str(path.relative_to(root)) for path in paths if path.exists())
+    if existing:
         raise CorpusNameError(
-            f"the name {name!r} is taken ({taken}) and nothing is overwritten: choose another "
+            f"the name {name!r} is taken ({existing}) and nothing is overwritten: choose another "
             "name, or delete what is there"
         )
 
@@ -117,6 +118,7 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
     for file, text in files.items():
         write_atomically(partial / file, text)
     (partial / "run.py").chmod(0o755)
+    # All or nothing: the folder appears with all its files.
     partial.rename(folder)
     return [folder / file for file in files]
 
@@ -221,20 +223,20 @@ def make_from_data(
         notes = dictionary.notes
         policy, coverage, counts = choose_policy(texts, dictionary.lexicon, prepared is not None)
         about_text = _text_remarks(policy, coverage, counts)
-    found = survey(parts, corpus, left_out, policy)
+    summary = survey(parts, corpus, left_out, policy)
     chosen = _choose_lexicon(texts, lexicon, policy, notes)
     settings = Settings(
-        found.corpus,
-        round(found.hours["train"], 2) or 0.01,
+        summary.corpus,
+        round(summary.hours["train"], 2) or 0.01,
         chosen.lexicon,
         chosen.normaliser,
         policy is not None and policy.split_clitics,
         chosen.alphabet,
         lm_text,
     )
-    about = [*describe(found), *about_features, chosen.remark, *about_text]
+    about = [*describe(summary), *about_features, chosen.remark, *about_text]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
-    return NewCorpus(tuple(written), (*about, *cautions(found)))
+    return NewCorpus(tuple(written), (*about, *cautions(summary)))
 
 
 def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
@@ -298,10 +300,10 @@ def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
     with_features = [name for name in folders if (folders[name] / "feats.scp").is_file()]
     no_audio = [name for name in with_features if not _has_audio(folders[name], path_map)]
     if no_audio and len(with_features) < len(folders):
-        others = ", ".join(name for name in folders if name not in with_features)
+        without_features = ", ".join(name for name in folders if name not in with_features)
         raise ManifestError(
-            f"{folder}: {', '.join(no_audio)} has features and no audio, {others} has no feats.scp:"
-            " a recipe takes either audio or features, so compute the features of all parts"
+            f"{folder}: {', '.join(no_audio)} has features and no audio, {without_features} has no "
+            "feats.scp: a recipe takes either audio or features. Compute the features of all parts"
         )
     return bool(no_audio)
 
@@ -342,7 +344,7 @@ def _used(names: list[str]) -> tuple[list[str], list[str]]:
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
     """Refuse a corpus of which too many lines are not UTF-8; a few are findings."""
-    cuts = [cut for found in parts.values() for cut in found]
+    cuts = [cut for part in parts.values() for cut in part]
     broken = [cut for cut in cuts if (cut.custom or {}).get("fault") == NOT_UTF8]
     if too_many(len(broken), len(cuts)):
         raise ManifestError(
@@ -375,10 +377,10 @@ def _text_remarks(
     policy: TextPolicy, coverage: dict[str, Coverage], counts: TextCounts
 ) -> list[str]:
     """Say which rules were chosen for text, and the counts that they were chosen by."""
-    given, normalised = (f"{found.known} of {found.words}" for found in coverage.values())
+    as_given, normalised = (f"{c.known} of {c.words}" for c in coverage.values())
     remarks = [
-        f"text: {policy.id}; as they stand {given} words are in the lexicon, in upper case without "
-        f"punctuation {normalised} (lang.normaliser in config.py overrides this)"
+        f"text: {policy.id}; as they stand {as_given} words are in the lexicon, in upper case "
+        f"without punctuation {normalised} (lang.normaliser in config.py overrides this)"
     ]
     if policy.split_clitics:
         examples = (

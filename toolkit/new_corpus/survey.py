@@ -88,11 +88,13 @@ def survey(
     Raises:
       ManifestError: no part to train on, or no readable audio.
     """
-    chosen = choose_parts(parts)
-    cuts = [cut for names in chosen.values() for name in names for cut in parts[name]]
-    held = [parts[name] for purpose in ("dev", "test") for name in chosen[purpose]]
-    train = [cut for name in chosen["train"] for cut in parts[name]]
-    faults = find_faults(train, *held, policy=policy)
+    parts_by_purpose = choose_parts(parts)
+    cuts = [cut for names in parts_by_purpose.values() for name in names for cut in parts[name]]
+    held_out_parts = [
+        parts[name] for purpose in ("dev", "test") for name in parts_by_purpose[purpose]
+    ]
+    train = [cut for name in parts_by_purpose["train"] for cut in parts[name]]
+    faults = find_faults(train, *held_out_parts, policy=policy)
     kinds = {cut.custom["fault"] for cut in cuts if "fault" in (cut.custom or {})}
     if not any(cut.duration > 0 for cut in cuts):
         raise ManifestError(
@@ -101,16 +103,16 @@ def survey(
             if kinds
             else "there is no utterance"
         )
-    patterns = {purpose: ",".join(names) for purpose, names in chosen.items() if names}
+    patterns = {purpose: ",".join(names) for purpose, names in parts_by_purpose.items() if names}
     corpus = dataclasses.replace(corpus, **patterns)
-    held_out = tuple(purpose for purpose in ("dev", "test") if not chosen[purpose])
+    held_out = tuple(purpose for purpose in ("dev", "test") if not parts_by_purpose[purpose])
     corpus = choose_held_out(parts, corpus, held_out)
     splits = assemble(dict(parts), corpus, hold_out_test=True)
-    used = {name for names in chosen.values() for name in names}
+    used = {name for names in parts_by_purpose.values() for name in names}
     return Survey(
         corpus,
-        {split: _hours(found) for split, found in splits.items()},
-        {split: len({speaker_of(cut) for cut in found}) for split, found in splits.items()},
+        {split: _hours(cuts) for split, cuts in splits.items()},
+        {split: len({speaker_of(cut) for cut in cuts}) for split, cuts in splits.items()},
         len(cuts),
         faults,
         sum(cut.duration >= LONG_SECONDS for cut in cuts),
@@ -139,6 +141,7 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
             word = re.match(r"[a-z]*", name.lower())[0]
             if word.startswith(beginnings) or word in wholes:
                 fitting.append(name)
+        # An exact name wins: train_sp and the like are derived from train.
         chosen[purpose] = [purpose] if purpose in fitting else fitting
     if not chosen["train"]:
         raise ManifestError(
@@ -163,8 +166,10 @@ def choose_held_out(
     by_utterance = dataclasses.replace(corpus, hold_out="utterances", held_out_share=HELD_OUT)
     if not held_out:
         return corpus
+    # Too few speakers to hold out a tenth of them.
     if speakers < MIN_SPEAKERS:
         return by_utterance
+    # Held-out speakers of each split; draw until the hours of all splits are in range.
     each = max(1, round(HELD_OUT * speakers))
     least, most = (share * _hours(cuts) for share in HOURS_HELD_OUT)
     for rotation in range(min(MAX_DRAWS, speakers // (each * len(held_out)))):
@@ -187,7 +192,7 @@ REMEDIES = {
     "garbled letters": "they are UTF-8 that some program took for Latin-1 and saved again: export"
     " them anew, as UTF-8",
 }
-"""Of what the check of a corpus does not look for."""
+"""Remedies for faults that the check of a corpus does not look for."""
 SAME_TIME = 1e-3
 """Seconds by which two times of a recording may differ, as they are rounded."""
 
@@ -221,14 +226,14 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
-        known = KINDS.get(kind)
+        kind_info = KINDS.get(kind)
         transcripts = "transcript" if count == 1 else "transcripts"
-        what = kind if known is not None else f"{transcripts} with {kind}"
-        left_out = ", left out" if known is not None and known.severity == ERROR else ""
-        fix = known.fix if known is not None else REMEDIES[kind]
+        noun = kind if kind_info is not None else f"{transcripts} with {kind}"
+        left_out = ", left out" if kind_info is not None and kind_info.severity == ERROR else ""
+        fix = kind_info.fix if kind_info is not None else REMEDIES[kind]
         if kind == "missing-audio" and (advice := suggestion(map(audio_of, missing))):
             fix = f"{fix}; {advice}"
-        texts[kind] = f"{count} {what}{left_out}, first {first[kind]} (fix: {fix})"
+        texts[kind] = f"{count} {noun}{left_out}, first {first[kind]} (fix: {fix})"
     return texts | _like_speakers(cuts) | _without_end(cuts)
 
 
@@ -283,46 +288,51 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
 
 def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
     """Find pieces that last to the end of their recording although another one begins later."""
-    last: dict[str, list[MonoCut]] = {}
+    last_pieces: dict[str, list[MonoCut]] = {}
     for cut in cuts:
         if cut.duration > 0 and abs(cut.end - cut.recording.duration) < SAME_TIME:
-            last.setdefault(cut.recording.sources[0].source, []).append(cut)
-    found = [
+            last_pieces.setdefault(cut.recording.sources[0].source, []).append(cut)
+    # A piece without an end time extends to the end of its recording, beyond later pieces.
+    overlapping = [
         cut
-        for pieces in last.values()
+        for pieces in last_pieces.values()
         for begin in [max(piece.start for piece in pieces)]
         for cut in pieces
         if cut.start < begin - SAME_TIME
     ]
-    if not found:
+    if not overlapping:
         return {}
-    one = found[0]
-    last_to = "1 utterance lasts" if len(found) == 1 else f"{len(found)} utterances last"
+    first_cut = overlapping[0]
+    last_to = (
+        "1 utterance lasts" if len(overlapping) == 1 else f"{len(overlapping)} utterances last"
+    )
     return {
         "no-end": f"{last_to} to the end of the recording although others begin later, first "
-        f"{one.id}: {one.start:g} to {one.end:g} s (fix: give each an end, in seconds from the "
-        "recording's beginning, in `segments` or a column `end`; a column of durations is not read)"
+        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: give each an end, in "
+        "seconds from the recording's beginning, in `segments` or a column `end`; a column of "
+        "durations is not read)"
     }
 
 
-def describe(found: Survey) -> list[str]:
+def describe(summary: Survey) -> list[str]:
     """Return lines on size, splits and held-out data."""
     splits = ", ".join(
-        f"{split} {_time(hours)} ({_count(found.speakers[split], 'speaker')})"
-        for split, hours in found.hours.items()
+        f"{split} {_time(hours)} ({_count(summary.speakers[split], 'speaker')})"
+        for split, hours in summary.hours.items()
     )
-    lines = [f"{found.utterances} utterances in {found.corpus.root}", f"splits: {splits}"]
-    if found.unnamed:
-        if found.corpus.speakers == "auto":
+    lines = [f"{summary.utterances} utterances in {summary.corpus.root}", f"splits: {splits}"]
+    if summary.unnamed:
+        if summary.corpus.speakers == "auto":
             replacement = "stage 2 clusters their recordings into speakers"
         else:
             replacement = "the recording of an utterance counts as its speaker"
         lines.append(
-            f"speakers: {found.unnamed} of {found.utterances} utterances name none; {replacement}"
+            f"speakers: {summary.unnamed} of {summary.utterances} utterances name none; "
+            f"{replacement}"
         )
-    if found.held_out:
-        names = " and ".join(found.held_out)
-        if found.corpus.hold_out == "speakers":
+    if summary.held_out:
+        names = " and ".join(summary.held_out)
+        if summary.corpus.hold_out == "speakers":
             lines.append(f"held out of train: {names}, by speaker")
         else:
             lines.append(
@@ -330,24 +340,25 @@ def describe(found: Survey) -> list[str]:
                 "the corpus does not name them, or one has most of the speech: expect more "
                 "errors on speakers outside the corpus"
             )
-    if found.left_out:
-        lines.append(f"not used: {', '.join(found.left_out)}")
+    if summary.left_out:
+        lines.append(f"not used: {', '.join(summary.left_out)}")
     return lines
 
 
-def cautions(found: Survey) -> list[str]:
+def cautions(summary: Survey) -> list[str]:
     """Return warnings about the data, with the remedy."""
-    lines = [f"caution: {fault}" for fault in found.faults.values()]
-    if found.faults:
+    lines = [f"caution: {fault}" for fault in summary.faults.values()]
+    if summary.faults:
         lines.append("caution: stage 3 looks into the audio or features too, and lists all faults")
-    if found.long:
+    if summary.long:
         lines.append(
-            f"caution: {_count(found.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut long "
-            "recordings at pauses (start and end columns, or segments), or training may not align"
+            f"caution: {_count(summary.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut "
+            "long recordings at pauses (start and end columns, or segments), or training may not "
+            "align"
         )
-    if found.hours["train"] < 0.1:
+    if summary.hours["train"] < 0.1:
         lines.append(
-            f"caution: {_time(found.hours['train'])} to train on are enough to try the "
+            f"caution: {_time(summary.hours['train'])} to train on are enough to try the "
             "recipe, not for a recogniser; have half an hour at least"
         )
     return lines

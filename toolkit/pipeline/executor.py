@@ -71,17 +71,17 @@ class Progress:
         self._hours = {p.id: float(p.about.get("hours", 0.0)) for p in partitions}
         self.total = len(partitions)
         """Number of partitions."""
-        kept = [p.id for p in partitions if p.id in done]
-        self.kept = len(kept)
+        done_before = [p.id for p in partitions if p.id in done]
+        self.kept = len(done_before)
         """Partitions done by an earlier run."""
-        self.done = len(kept)
+        self.done = len(done_before)
         """Partitions done so far, earlier runs included."""
         self.failed = 0
         """Failed attempts."""
         self.elements_failed = 0
         """Elements, such as utterances, left out in this run."""
         self.hours_total = sum(self._hours.values())
-        self.hours_kept = sum(self._hours[name] for name in kept)
+        self.hours_kept = sum(self._hours[name] for name in done_before)
         self.hours = self.hours_kept
         """Hours of audio done so far."""
         self._report, self._clock, self._start = report, clock, clock()
@@ -102,6 +102,7 @@ class Progress:
         """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
+        # By hours of audio where they are known, else by partitions
         if self.hours > self.hours_kept:
             return 3600 * (self.hours_total - self.hours) / self.rate
         return self.seconds * (self.total - self.done) / (self.done - self.kept)
@@ -192,6 +193,7 @@ class Executor(ABC):
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")
+        # A partition is done where a marker of the same step, configuration and inputs is there.
         markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}

@@ -36,7 +36,7 @@ class Bar(Base):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """What the format may name; see tqdm."""
+        """Fields for the bar's format string, as in tqdm, and `memory`."""
         resident = resident_bytes()
         memory = f", {resident / 1e9:.1f} GB" if resident else ""
         return {**super().format_dict, "memory": memory}

@@ -1,4 +1,4 @@
-"""Which torch device to compute on, how to compute there, and with how many threads.
+"""Choice of torch's device, precision and number of threads.
 
 torch is imported when a function needs it, since command lines check `--device` without it.
 """
@@ -90,15 +90,15 @@ def torch_threads(count: int | None) -> Iterator[None]:
     """
     import torch
 
-    before = torch.get_num_threads()
+    previous_count = torch.get_num_threads()
     if count is None:
         cores = max(1, usable_cpus() // ranks.processes_here())
-        count = cores if MARK in os.environ else before
+        count = cores if MARK in os.environ else previous_count
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous_count)
 
 
 def one_thread() -> AbstractContextManager[None]:

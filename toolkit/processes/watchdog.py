@@ -204,7 +204,7 @@ class Watchdog:
         self.exchanges = 0
         """Exchanges with other ranks that this process has started."""
         self.failure: str | None = None
-        """Why the run cannot go on."""
+        """Reason why the run cannot go on; None while it can."""
 
     def start(self) -> None:
         """Start watching, until `stop`, which also runs when the interpreter exits."""
@@ -222,7 +222,7 @@ class Watchdog:
             raise WorkerLostError(f"{self.failure}. {RESUME_ADVICE}")
 
     def fail(self, message: str) -> None:
-        """Tell the other ranks why this one exits."""
+        """Send the other ranks the reason why this one exits."""
         self._local_failure = message
         self._hurry.set()
         self._wait_for(lambda: self.failure is not None, 10 * HEARTBEAT_INTERVAL)
@@ -246,10 +246,10 @@ class Watchdog:
         """Stop watching and tell the others; rank 0, which may hold the store, leaves last."""
         if self._stopped.is_set():
             return
-        others = set(range(1, self._world_size)) if self._rank == 0 else set()
+        other_ranks = set(range(1, self._world_size)) if self._rank == 0 else set()
 
         def all_departed() -> bool:
-            return others <= self._departed.union(self._gone)
+            return other_ranks <= self._departed.union(self._gone)
 
         self._wait_for(lambda: all_departed() or self.failure is not None, HEARTBEAT_TIMEOUT)
         self._wait_for(all_departed, 5 * HEARTBEAT_INTERVAL)

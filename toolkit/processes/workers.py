@@ -139,8 +139,8 @@ _worker_seconds = 0.0  # processor seconds of the workers of all pools
 
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
-    before = process_time()
-    return function(item), process_time() - before
+    start = process_time()
+    return function(item), process_time() - start
 
 
 def processor_seconds() -> float:
@@ -212,13 +212,13 @@ def _imported() -> list[str]:
 @contextmanager
 def _working_directory(folder: Path) -> Iterator[None]:
     """Change the working directory, from which a server imports before all other folders."""
-    before = os.open(".", os.O_RDONLY)
+    previous_folder = os.open(".", os.O_RDONLY)
     os.chdir(folder)
     try:
         yield
     finally:
-        os.fchdir(before)
-        os.close(before)
+        os.fchdir(previous_folder)
+        os.close(previous_folder)
 
 
 @contextmanager
@@ -229,11 +229,11 @@ def block_sigint() -> Iterator[None]:
     an exception where C code calls back would be ignored: a worker would go on without a piece of
     speech, say, and write the others.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def start_worker(environment: Mapping[str, str]) -> None:

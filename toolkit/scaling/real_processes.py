@@ -27,21 +27,21 @@ from toolkit.train.config import TrainerConfig
 from toolkit.train.trainer import fit
 
 ALONE = "alone"
-"""In place of a method: every process trains on its own, all at the same time."""
+"""Name of the baseline, in place of a method: all processes train at once, without exchanges."""
 EXCHANGES = 20  # of which the median is measured
 LONGEST_RUN = 1800.0  # seconds
 
 
 @dataclass(frozen=True)
 class Load:
-    """What every process computes: nothing, for as long as it is told to."""
+    """Steps of every process, which sleep instead of computing."""
 
     seconds: float = 0.1
     """Seconds of a step."""
     steps: int = 60
     """Steps of a worker in an epoch."""
     factor: float = 5.0
-    """How many times as long the steps of the last worker take in every second epoch."""
+    """Factor by which the last worker is slower in every second epoch."""
     rounds: int = 1
     """Epochs without and with the slow worker, in turns, of which the medians count."""
     weights: int = 100_000
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Machine:
-    """What so many processes measure on this machine."""
+    """Measurements with a number of processes on this machine."""
 
     epochs: dict[str, Measured]
     """By method; under `ALONE` the mean over the processes, and the slow one's."""

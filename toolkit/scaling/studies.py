@@ -294,14 +294,15 @@ def accuracy_variations(
     """
     outcomes_by_key = {(outcome.method, outcome.workers): outcome for outcome in trained}
 
-    def retrain(name: str, other_threshold: Scenario, *methods: str) -> Retrained:
-        found = dict(outcomes_by_key)
+    # Only the methods that the changed input affects are trained again.
+    def retrain(name: str, changed: Scenario, *methods: str) -> Retrained:
+        by_case = dict(outcomes_by_key)
         for case in [("ssgd", 1), *VARIED]:
             if case[0] in methods:
-                found[case] = simulate(*case, other_threshold, task)
+                by_case[case] = simulate(*case, changed, task)
         report(f"Table I again: {name}")
-        outcomes = tuple(found[case] for case in VARIED)
-        return Retrained(name, other_threshold, found["ssgd", 1].accuracy, outcomes)
+        outcomes = tuple(by_case[case] for case in VARIED)
+        return Retrained(name, changed, by_case["ssgd", 1].accuracy, outcomes)
 
     least = max(workers for _, workers in VARIED)
     quarter = replace(scenario, minibatches=max(least, scenario.minibatches // 4))
@@ -504,6 +505,7 @@ class Frontier:
                 tried.discard(self.smallest)  # the baseline is not one of the batches tried
             batches = sorted(tried)
             good = [excess[method, batch] <= 1 + tolerance for batch in batches]
+            # The largest batch before the first one whose excess error is beyond the tolerance.
             count = good.index(False) if False in good else len(good)
             mark = "<" if count == 0 else ">=" if count == len(good) else ""
             reach_by_method[method] = Reach(batches[max(0, count - 1)], mark)
@@ -516,6 +518,7 @@ class Frontier:
         """
         joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
         learners = 1 if joint else FRONTIER_LEARNERS
+        # Linear scaling of the rate with the batch; `rate_at` multiplies by the learners again.
         rate = self.rate * batch / self.smallest / learners
         scenario = Scenario(
             minibatches=self.epochs * task.frames * learners // batch,
@@ -565,11 +568,11 @@ class TunedBatches:
     rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rates tried for the baseline."""
     epochs: int = 16
-    """As in the paper (B4)."""
+    """Number of epochs, as in the paper (B4)."""
     warm_epochs: int = 10
     """Epochs over which the rate rises; then it falls by the square root of 2 per epoch."""
     methods: tuple[str, ...] = ("ssgd", "adpsgd", "adpsgd shuffled", "adpsgd delayed")
-    """With momentum, SCPSGD's averaged step is that of S-SGD."""
+    """Methods to compare. SCPSGD is left out: with momentum its averaged step is that of S-SGD."""
     shares: tuple[float, ...] = (1.0,)
     """Measured variation of step times, which makes models stale."""
 
@@ -683,9 +686,11 @@ class Later:
         base, number = self.scenario(), self.workers
         half_precision = partial(methods.ssgd_rounded, rounding=methods.to_float16, share=0.5)
         bits = partial(methods.ssgd_rounded, rounding=methods.to_8_bits, share=0.25)
+        # Corrected momentum sends sums of ten gradients, so that tau has to be as much higher.
         higher = replace(base, gtc=GtcConfig(threshold=FEWER * self.threshold))
         corrected = partial(methods.compressed, make=methods.CorrectedState, last="sgd")
         slow = replace(base, bmuf=methods.slow_momentum(number, self.block))
+        # zeta = rate N = 1 without momentum: the global model is the mean of the workers'.
         averaged = replace(base, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
         yield "one worker", simulate("ssgd", 1, base, task)
         cases = [

@@ -12,7 +12,7 @@ from toolkit.kernels import njit
 from toolkit.storage.words import single_spaced
 
 Side = Literal["ref", "hyp"]
-"""Which of two texts that are compared."""
+"""The reference or the hypothesis."""
 Pair = tuple[str | None, str | None]
 """(reference unit, hypothesis unit); None first is an insertion, None second a deletion."""
 

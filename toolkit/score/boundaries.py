@@ -102,7 +102,7 @@ def compare_boundaries(
       BoundaryError: the two have no word in common.
     """
     sides = _by_utterance(reference), _by_utterance(hypothesis)
-    unpaired = [0, 0]
+    unpaired = [0, 0]  # words of the reference, of the hypothesis
     pairs: dict[str, list[tuple[CtmEntry, CtmEntry]]] = {}
     for key in sorted(sides[0].keys() | sides[1].keys()):
         words = [side.get(key, []) for side in sides]
@@ -117,6 +117,7 @@ def compare_boundaries(
             "their words the same?"
         )
     differences = {utterance: _differences(paired) for utterance, paired in pairs.items()}
+    # [W, 2] ms: start and end differences of the W words that both alignments have.
     everything = np.concatenate(list(differences.values()))
     return BoundaryReport(
         num_compared=len(everything),
@@ -171,7 +172,8 @@ def _worst(
 ) -> list[UtteranceDeviation]:
     deviations = []
     for utterance, values in differences.items():
-        absolute = np.abs(values)
+        absolute = np.abs(values)  # [W, 2]
+        # The word whose start or end differs most.
         word = int(np.argmax(absolute.max(axis=1)))
         token = pairs[utterance][word][0].token
         deviations.append(

@@ -102,6 +102,7 @@ class Comparison:
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the tests."""
         remarks = []
+        # Of 2^N exchanges, the observed one and its mirror image are always as extreme.
         least = 2.0 ** (1 - self.units)
         if least > 0.05:
             remarks.append(
@@ -149,6 +150,7 @@ def compare(first: Score, second: Score) -> Comparison:
         same = a.alternatives == b.alternatives if a.alternatives else a.ref_text == b.ref_text
         if (a.id, a.speaker) != (b.id, b.speaker) or not same:
             raise ScoreError(f"the two systems were not scored against the same {a.id!r}")
+    # [B, 4]: reference units, errors of each system, and the second system's reference units.
     blocks = first.blocks(
         [utterance.ref_units for utterance in first.utterances],
         [utterance.errors for utterance in first.utterances],
@@ -156,7 +158,9 @@ def compare(first: Score, second: Score) -> Comparison:
         [utterance.ref_units for utterance in second.utterances],
     )
     differences = blocks[:, 2] - blocks[:, 1]
+    # Both systems are resampled on the same blocks, so that their rates' correlation is kept.
     units, errors_first, errors_second, units_second = significance.resample(blocks).T
+    # P(errors_second < errors_first) + P(equal) / 2: Bisani and Ney's probability of improvement.
     fewer, equal = (errors_second < errors_first).mean(), (errors_second == errors_first).mean()
     interval = None
     if len(blocks) > 1:

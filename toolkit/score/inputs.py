@@ -70,7 +70,7 @@ class InputReader:
         self._read: dict[tuple[Path, Side, bool], Transcripts] = {}
 
     def read(self, ref: Path, hyp: Path) -> ScoringInput:
-        """Read one pair.
+        """Read a reference and its hypothesis.
 
         Args:
           ref: a file in any format of `read_transcripts`, or an STM file.
@@ -168,6 +168,7 @@ class InputReader:
             )
         try:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
+            # As csrfilt.sh: rules of the reference on the STM, of the hypothesis on the CTM.
             if self._glm is not None:
                 rules = Glm.read(self._glm, "stm", "ref")
                 segments = [
@@ -205,7 +206,7 @@ class InputReader:
 
 
 def _note_faulty(refs: Transcripts) -> str:
-    """Tell of the references that are not UTF-8."""
+    """Return a note about the references that are not UTF-8."""
     listed = "; ".join(list(refs.faulty.values())[:LISTED])
     more = f"; and {len(refs.faulty) - LISTED} more" if len(refs.faulty) > LISTED else ""
     advice = f"; {refs.faulty_advice}" if refs.faulty_advice else ""

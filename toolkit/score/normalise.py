@@ -185,6 +185,7 @@ class WordMap:
             return text
         mapped: list[str] = []
         at = 0
+        # From left to right, the longest phrase that begins here; its result is not mapped again.
         while at < len(words):
             for length in self._lengths.get(words[at], ()):
                 phrase = tuple(words[at : at + length])

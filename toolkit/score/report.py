@@ -167,7 +167,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
             + "".join(f"{count:7d}" for count in errors)
             + "".join(f"{rate:7.1f}" for rate in rows[-1])
         )
-    rows.pop()
+    rows.pop()  # the sums are no speaker
     for name, average in (
         ("Mean", statistics.mean),
         ("S.D.", _deviation),

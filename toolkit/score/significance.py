@@ -186,6 +186,7 @@ class MatchedPairs:
     @property
     def p_value(self) -> float:
         """Two-sided p-value by the normal distribution."""
+        # 2 (1 - Phi(|z|)) = erfc(|z| / sqrt(2)).
         return erfc(abs(self.z) / sqrt(2))
 
 
@@ -205,6 +206,7 @@ def matched_pairs(
         one segment. By default all sentences differ.
     """
     by_sentence: dict[str | int, list[list[int]]] = {}
+    # Without sentences every utterance has its own key.
     keys: Iterable[str | int] = sentences or count()
     for sentence, texts in zip(keys, pairs, strict=False):
         by_sentence.setdefault(sentence, []).append(_segments(*texts))
@@ -215,6 +217,8 @@ def matched_pairs(
         elif any(copies):
             # Copies of a sentence are not independent: all their segments together are one.
             differences.append(sum(map(sum, copies)))
+    # Gillick and Cox: Z_i = errors of the second minus errors of the first system in segment i;
+    # z = mean(Z) / (deviation(Z) / sqrt(n)) is approximately normal for n >= MANY_SEGMENTS.
     mean = float(np.mean(differences)) if differences else 0.0
     # The unbiased estimate, as in sc_stats.
     deviation = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0

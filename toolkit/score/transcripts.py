@@ -43,13 +43,13 @@ _IDS = ("id", "utterance", *_FILES, "name")
 Of the path of a file the id is the name without folder, suffix and white space.
 """
 _OF_A_HYPOTHESIS = "pred_text"
-"""Where NeMo's manifests have what was recognised; `text` is the reference."""
+"""Key of the hypothesis in NeMo's manifests; `text` is the reference."""
 
 
 # Surrogates, which JSON can write alone and UTF-8 cannot.
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PARTS = ("segments", "transcription")
-"""Where Whisper, WhisperX and whisper.cpp have the parts of a recording."""
+"""Keys of the list of segments in the output of Whisper, WhisperX and whisper.cpp."""
 
 
 class _Record(NamedTuple):
@@ -60,9 +60,9 @@ class _Record(NamedTuple):
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
     place: str | None = None
-    """Where its id comes from a file: its path, and of a part where it begins."""
+    """For an id that comes from a file name: the file's path, and the start time of a part."""
     key: str = "text"
-    """Where its text was."""
+    """Key of the text in the record."""
 
 
 def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dict[str, str]]:
@@ -530,6 +530,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         transcripts = read_transcripts(folder / "text", "text", leave_out_faulty=leave_out_faulty)
         return replace(transcripts, speakers=speakers)
+    # A file per utterance, or LibriSpeech's files of a chapter, `<id> <words>` on each line.
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".lab"))
     texts: dict[str, str] = {}
     faulty: dict[str, str] = {}
@@ -559,6 +560,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         )
     if texts:
         return Transcripts(FOLDER, texts, faulty=faulty)
+    # Without texts: a recogniser's JSON output, one file per recording.
     for path in sorted(folder.rglob("*.json")):
         file_texts, _ = read_json_texts(path, side)
         if len(file_texts) != 1:

@@ -249,7 +249,7 @@ class Score:
 
     @property
     def method(self) -> str:
-        """How texts were normalised and aligned, as a line to print below the summary."""
+        """Normaliser and alignment weights, as a line to print below the summary."""
         return f"Normaliser: {self.normaliser}; alignment weights: {self.weights}"
 
     def remarks(self) -> list[str]:
@@ -421,6 +421,8 @@ def pool(scores: Mapping[str, Score]) -> Score:
 
 def _kaldi_percent(errors: int, total: int) -> str:
     """Format as Kaldi does, which rounds counts and quotient to single precision."""
+    # compute-wer.cc divides `BaseFloat` values; double precision may round the last digit
+    # differently.
     single = struct.Struct("f")
     errors, total = (single.unpack(single.pack(n))[0] for n in (errors, total))
     return f"{single.unpack(single.pack(100.0 * errors / total))[0]:.2f}"
@@ -477,6 +479,7 @@ def percent_of_longer(score: Score) -> float:
     Numerator and denominator are each summed over the utterances, so that long utterances weigh
     more, as in the word error rate; for a single utterance it is the paper's equation.
     """
+    # |x| is the number of steps without the deletions, |y| that without the insertions.
     longer = sum(
         max(utterance.ref_units, len(utterance.steps) - utterance.deletions)
         for utterance in score.utterances

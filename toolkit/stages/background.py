@@ -47,6 +47,7 @@ class BackgroundStages:
         self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
         self._log = log
         self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        # What `wait` reports unless the process sends its own outcome.
         self._failure: str | None = (
             f"the process of {self._which} was killed, perhaps because memory ran out: the same"
             " command continues, with --jobs 1 one stage after the other"
@@ -55,10 +56,11 @@ class BackgroundStages:
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
         arguments = (sender, run_stages, self._awaited, log.verbosity, dict(os.environ))
+        # Ctrl-C is this process's to handle: it stops the other one.
         with block_sigint():
             self._process = context.Process(target=_run_stages, args=arguments)
             self._process.start()
-        sender.close()
+        sender.close()  # only the process has the sender now: its end closes the pipe
         excluded_pids.add(self._process.pid)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()

@@ -88,11 +88,13 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
             "set": list(typed["overrides"]),
             "config": str(typed["config"].absolute()) if typed["config"] else None,
         }
+        # Options that only look: no lock, nothing is written.
         if typed["listing"] or typed["dry_run"] or typed["stale_code"]:
             if ranks.rank() == 0:
                 with report_broken_output(), _storage_errors(directory.root):
                     _compare_with_last(directory, last_command, to_stderr=typed["as_json"])
                     _show(recipe, directory, options, typed)
+        # Under torchrun rank 0 owns the run directory; the others join it in training stages.
         elif ranks.rank() > 0:
             import_modules(recipe.modules)
             follow_rank_zero(recipe.stages, directory, options)

@@ -40,7 +40,7 @@ class Stage:
         return not self.when or _any_set(self.when, config)
 
     def skip_reason(self, config: Any) -> str:
-        """Why this configuration skips the stage; empty if it runs."""
+        """Return why this configuration skips the stage; empty if the stage runs."""
         if self.is_enabled(config):
             return ""
         return f"{self.when} is {'not set' if '=' in self.when else 'off'}"
@@ -64,7 +64,7 @@ def _is_set(key: str, config: Any) -> bool:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What one command line asks for."""
+    """The options of one command line."""
 
     config: Any
     first: int

@@ -24,7 +24,7 @@ from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""How network file systems without locks answer."""
+"""Error numbers of network file systems without locks."""
 LOCKED_ADVICE = "Wait for it or stop it, or choose another directory with --exp DIR."
 ORPHAN_TIMEOUT = 10.0
 """Seconds for which child processes of a killed run may hold its lock."""
@@ -114,6 +114,7 @@ class RunDirectory:
             except Timeout:
                 if _is_alive(self._read_lock_holder().get("pid")):
                     raise
+                # The holder is gone, but a child that it has forked still has the file open.
                 return lock.acquire(timeout=ORPHAN_TIMEOUT)
         except Timeout as error:
             raise LockedError(f"{self._locked_by()}. {LOCKED_ADVICE}") from error
@@ -121,6 +122,7 @@ class RunDirectory:
             if error.errno not in LOCKS_UNSUPPORTED:
                 raise
             reason = error.strerror
+        # Without file locks (some network file systems) a marker file stands for the lock.
         click.echo(f"warning: {self._lock_file} cannot be locked ({reason})", err=True)
         marker = self.stages / ".lock.held"
         try:

@@ -31,10 +31,10 @@ class Row:
     kind: str
     """The state in a word: `stale`."""
     reason: str
-    """What follows the kind: `: lm.text has changed`."""
+    """The text after the kind: `: lm.text has changed`."""
     time: str
     code: str
-    """How the code that made the outputs differs from the present code."""
+    """Difference between the present code and the code that made the outputs."""
     result: str
 
 
@@ -184,6 +184,7 @@ def _folded(rows: Sequence[Row]) -> Iterator[str]:
     stage, kind, time = (
         max(len(getattr(row, name)) for row in (HEAD, *rows)) for name in ("stage", "kind", "time")
     )
+    # Titles are shortened first, then reasons; both share what the other columns leave.
     width = WIDTH - stage - kind - time - 3 * len(GAP)
     titles = [textwrap.shorten(row.title, width, placeholder="...") for row in rows]
     room = WIDTH - stage - max(len(HEAD.title), *map(len, titles)) - time - 3 * len(GAP)
@@ -192,6 +193,7 @@ def _folded(rows: Sequence[Row]) -> Iterator[str]:
         (row.stage, title, state if len(state) <= room else row.kind, row.time, "|")
         for row, title, state in zip(rows, titles, states, strict=True)
     ]
+    # "|" marks where the result begins: it is appended below if the line has room for it.
     head, *table = _aligned([(HEAD.stage, HEAD.title, HEAD.kind, HEAD.time, HEAD.result), *cells])
     yield (
         head
@@ -206,6 +208,7 @@ def _folded(rows: Sequence[Row]) -> Iterator[str]:
             yield from _below(state)
         if not fits:
             yield from _below(row.result)
+    # Stages that were run with the same code share a line.
     codes: dict[str, list[str]] = {}
     for row in rows:
         if row.code:

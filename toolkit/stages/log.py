@@ -20,9 +20,10 @@ from toolkit.storage.files import open_regular
 from toolkit.storage.paths import printable
 
 Verbosity = Literal["quiet", "normal", "verbose"]
-"""What is printed. `quiet`: warnings, errors and results; `normal`: all but what interests
-developers; `verbose`: that too, and the time before each line. Lines that do not go to a terminal
-have their time in `normal` too. The log file has what is normal and, if it is printed, more."""
+"""The amount of output. `quiet`: warnings, errors and results; `normal`: all but messages for
+developers; `verbose`: these too, and the time before each line. Lines that do not go to a terminal
+have their time in `normal` too. The log file has the lines of `normal`, or of `verbose` if that is
+set."""
 _NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 

@@ -37,7 +37,7 @@ class CodeVersion:
     """The code and the packages that a process runs with."""
 
     commit: str | None
-    """Of the recipe's repository; None outside of git."""
+    """Commit of the recipe's repository; None outside of git."""
     dirty: bool
     """Whether tracked files differ from the commit."""
     diff: str
@@ -85,7 +85,10 @@ class Attempt:
 
 @dataclass
 class Provenance:
-    """What outputs are made from; only the same provenance lets partial outputs be resumed."""
+    """Parameters, inputs and code that outputs are made from.
+
+    Partial outputs are resumed only with the same provenance.
+    """
 
     parameters: dict[str, Any] = field(default_factory=dict)
     """Each configuration section that the stage read, and each setting that it read alone by its
@@ -150,7 +153,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a stage's partial outputs are."""
+    """Progress of a stage's partial outputs."""
 
     done: float
     total: float
@@ -242,6 +245,7 @@ class Marker:
             raise UnreadableMarkerError("the marker is damaged") from error
         if not provenance.attempts:
             raise UnreadableMarkerError("the marker is damaged")
+        # A marker vouches for results: one edited by hand must not.
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
         if not all(map(_is_inside, outputs)):

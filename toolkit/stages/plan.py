@@ -54,7 +54,7 @@ class State:
     why: str = ""
     marker: Marker | None = None
     percent: int | None = None
-    """How far the partial outputs are."""
+    """Progress of the partial outputs."""
 
     @property
     def done(self) -> bool:
@@ -68,7 +68,7 @@ class State:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """What a run would do with one stage: `run`, `skip`, or `may run` if an input changes."""
+    """A stage and its action in a run: `run`, `skip`, or `may run` if an input changes."""
 
     stage: Stage
     action: str
@@ -125,6 +125,7 @@ class Planner:
         percent = None
         if provenance and progress and progress.total:
             percent = int(100 * min(progress.done / progress.total, 1))
+        # Interrupted between the end of the stage and the renaming of its outputs.
         if directory.publishing(stage).exists():
             return State("partial", "the next run puts its finished outputs in place", None, 100)
         try:
@@ -134,12 +135,14 @@ class Planner:
             marker, reasons = None, [str(error)]
         if marker and not reasons:
             return State("done", marker=marker)
+        # The stage's number now belongs to another stage of the recipe.
         if marker and self._number(marker) != stage:
             marker = None
         why = join_reasons(reasons)
         if directory.failure(stage).exists():
             first = _first_line(directory.failure(stage))
             return State("failed", first, marker, percent)
+        # An interrupted attempt resumes only with the parameters and inputs that it had.
         if provenance:
             changes = join_reasons(self.changes(provenance))
             why = f"will start over, {changes}" if changes else why
@@ -217,13 +220,13 @@ class Planner:
         return Content(size, combined(digests), len(files), PATTERN, digests) if files else None
 
     def audio(
-        self, manifest: str, known: Mapping[str, str] | None = None
+        self, manifest: str, known_digests: Mapping[str, str] | None = None
     ) -> tuple[Content | None, dict[str, str]]:
         """Return the content of the audio files that a manifest names.
 
         Args:
           manifest: its path, relative to the run directory.
-          known: digests by path that are known already.
+          known_digests: digests by path that are known already.
 
         Returns:
           Their content, None without the manifest, and their digests by path; "" stands for a file
@@ -233,8 +236,8 @@ class Planner:
         if not path.is_file():
             return None, {}
         files = {name: self.names.path(name) for name in audio_names(path)}
-        known = known or {}
-        digests = {str(f): known.get(str(f)) or self._digest(f) for f in files.values()}
+        known_digests = known_digests or {}
+        digests = {str(f): known_digests.get(str(f)) or self._digest(f) for f in files.values()}
         by_name = {name: digests[str(file)] for name, file in files.items()}
         return Content(0, combined(by_name), len(files), AUDIO), digests
 
@@ -257,9 +260,14 @@ class Planner:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
             elif same_setting(key, old[key], new[key], provenance.inputs):
                 continue
+            # In Python True == 1: a change between bool and number counts too.
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
-                before, after = _show(old[key]), _show(new[key])
-                yield f"`{key}` {before} -> {after}" if before != after else f"`{key}` changed"
+                old_text, new_text = _show(old[key]), _show(new[key])
+                yield (
+                    f"`{key}` {old_text} -> {new_text}"
+                    if old_text != new_text
+                    else f"`{key}` changed"
+                )
 
 
 def plan(stages: Sequence[tuple[Stage, State]], forced: Collection[int]) -> list[PlannedStage]:
@@ -275,6 +283,7 @@ def plan(stages: Sequence[tuple[Stage, State]], forced: Collection[int]) -> list
             planned.append(PlannedStage(stage, "run", state, "forced"))
         elif not state.done:
             planned.append(PlannedStage(stage, "run", state, _why(state)))
+        # Whether its inputs change is known only once their stages have run.
         elif sources := sorted(_makers(state.marker, stages) & changing):
             why = f"if stage {', '.join(map(str, sources))} changes its outputs"
             planned.append(PlannedStage(stage, "may run", state, why))
@@ -341,12 +350,12 @@ class InputNames:
     """
 
     def __init__(self, root: Path, config: Any) -> None:
-        plain = flatten(to_plain(config))
+        settings = flatten(to_plain(config))
         self._root = root
-        self._settings = {key: value for key, value in plain.items() if is_path(value)}
+        self._settings = {key: value for key, value in settings.items() if is_path(value)}
         self._mapped = {
             f"{key}.{number}": parse_mapping(mapping)[1]
-            for key, mappings in plain.items()
+            for key, mappings in settings.items()
             if key.split(".")[-1] == MAP
             for number, mapping in enumerate(mappings)
         }
@@ -381,8 +390,8 @@ class InputNames:
     def is_gone(self, name: str) -> bool:
         """Whether an input was called after a setting that is not a path any more."""
         setting, brace, _ = name.removeprefix("{").partition("}")
-        known = setting in self._settings or setting in self._mapped
-        return bool(brace) and name.startswith("{") and not known
+        is_path_setting = setting in self._settings or setting in self._mapped
+        return bool(brace) and name.startswith("{") and not is_path_setting
 
     def path(self, name: str) -> Path:
         """Return the path of an input; that of a setting which is gone does not exist."""
@@ -420,9 +429,9 @@ def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> boo
         return is_path(old) and is_path(new)
     if key.split(".")[-1] != MAP or not old or not isinstance(new, list) or len(old) != len(new):
         return False
-    before, after = list(map(parse_mapping, old)), list(map(parse_mapping, new))
+    old_mappings, new_mappings = list(map(parse_mapping, old)), list(map(parse_mapping, new))
     return all(
         first[0] == second[0]
         and (first == second or any(name.startswith(f"{{{key}.{number}}}") for name in inputs))
-        for number, (first, second) in enumerate(zip(before, after, strict=True))
+        for number, (first, second) in enumerate(zip(old_mappings, new_mappings, strict=True))
     )

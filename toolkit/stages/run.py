@@ -171,10 +171,10 @@ class Run:
     def _check_declared(self, name: str) -> None:
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
-        for other in self._other_stages:
-            if other.number > self.stage and _made_by(other, name):
+        for stage in self._other_stages:
+            if stage.number > self.stage and _made_by(stage, name):
                 raise DeclarationError(
-                    f"stage {self.stage} needs `{name}`, which stage {other.number} makes later"
+                    f"stage {self.stage} needs `{name}`, which stage {stage.number} makes later"
                 )
 
     def make(self, name: str) -> Path:
@@ -195,11 +195,11 @@ class Run:
         if self.provenance is not None and name not in self.outputs:
             if any(overlap(name, output) for output in self.outputs):
                 raise DeclarationError(f"stage {self.stage}: the output `{name}` overlaps another")
-            for other in self._other_stages:
-                if _made_by(other, name):
+            for stage in self._other_stages:
+                if _made_by(stage, name):
                     raise DeclarationError(
-                        f"stage {self.stage} makes `{name}`, which stage {other.number} makes too; "
-                        f"if it no longer does, run it again first: --force {other.number}"
+                        f"stage {self.stage} makes `{name}`, which stage {stage.number} makes too; "
+                        f"if it no longer does, run it again first: --force {stage.number}"
                     )
             if any(overlap(name, needed) for needed in self._needed):
                 raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")
@@ -228,6 +228,7 @@ class Run:
             return None
         if marker is None or name not in marker.outputs:
             return None
+        # Parts of an output are reused only if all attempts that made it had the present code.
         made_by, attempts = marker.provenance.attempts, self.provenance.attempts
         if not attempts or any(attempt.code.changes(attempts[-1].code) for attempt in made_by):
             return None
@@ -309,12 +310,12 @@ class Run:
             fault = "is not a regular file" if Path(name).exists() else "does not exist"
             return f"`{name}` {fault}{self._key_hint(name)}"
         message = f"`{name}` is missing"
-        makers = [other for other in self._other_stages if _made_by(other, name)]
-        earlier = [other for other in self._other_stages if other.number < self.stage]
+        makers = [stage for stage in self._other_stages if _made_by(stage, name)]
+        earlier = [stage for stage in self._other_stages if stage.number < self.stage]
         states = {s.number: s for s in self._planner.stages}
         missing = [o for o in earlier if not self._planner.state(states[o.number]).done]
         if stages := makers or missing:
-            names = ", ".join(f"{other.number} ({other.title})" for other in stages[:MOST_NAMED])
+            names = ", ".join(f"{stage.number} ({stage.title})" for stage in stages[:MOST_NAMED])
             names += f" and {len(stages) - MOST_NAMED} more" if len(stages) > MOST_NAMED else ""
             message += f"; {'made by' if makers else 'not done yet:'} stage {names}"
             message += f". Run from there: --stage {stages[0].number}"
@@ -356,5 +357,5 @@ def plain_headline(headline: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _made_by(other: StageOutputs, name: str) -> bool:
-    return any(overlap(name, output) for output in other.outputs)
+def _made_by(stage: StageOutputs, name: str) -> bool:
+    return any(overlap(name, output) for output in stage.outputs)

@@ -71,6 +71,7 @@ class Runner:
         Raises:
           ToolkitError: a stage failed; those before it are finished.
         """
+        # First put in place what an interrupted run has finished but not renamed.
         self.directory.recover(self.digests)
         self._check_engines()
         self._check_stages()
@@ -87,6 +88,7 @@ class Runner:
                     continue
                 self._wait_for_inputs(stage)
                 if not self.skips(stage):
+                    # Imports of torch and numba take seconds: only where a stage needs them.
                     import_modules(self.modules)
                     if not self._start_in_background(stage):
                         self.run_stage(stage)
@@ -199,9 +201,9 @@ class Runner:
 
     def _other_stages(self, number: int) -> list[StageOutputs]:
         return [
-            StageOutputs(other.number, other.title, tuple(self.planner.outputs(other.number)))
-            for other in self.stages
-            if other.number != number
+            StageOutputs(stage.number, stage.title, tuple(self.planner.outputs(stage.number)))
+            for stage in self.stages
+            if stage.number != number
         ]
 
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
@@ -235,13 +237,14 @@ class Runner:
         background_stages = list(
             itertools.takewhile(lambda s: s.runs_in_background(options.config), later)
         )
+        # It helps only if a stage in the foreground can run at the same time.
         if len(background_stages) in (0, len(later)) or self._background is not None:
             return False
         if options.jobs == 1 or ranks.world_size() > 1 or choose_device(options.device) != "cpu":
             return False
-        for each in background_stages:
-            self.stage_log.write(f"=> {each.number} {each.title}: in the background")
-        numbers = [each.number for each in background_stages]
+        for later_stage in background_stages:
+            self.stage_log.write(f"=> {later_stage.number} {later_stage.title}: in the background")
+        numbers = [later_stage.number for later_stage in background_stages]
         background_options = replace(options, first=numbers[0], last=numbers[-1])
         background_jobs = options.jobs // 2
         outputs = [name for number in numbers for name in self.planner.outputs(number)]
@@ -300,12 +303,12 @@ class Runner:
             if not stage.is_enabled(self.options.config):
                 continue
             for name, engine in engines().items():
-                before = marker.code.versions.get(name)
-                if before and before != engine:
+                recorded = marker.code.versions.get(name)
+                if recorded and recorded != engine:
                     raise OtherCodeError(
-                        f"stage {stage.number} ({stage.title}) was run with {before} for {name},"
+                        f"stage {stage.number} ({stage.title}) was run with {recorded} for {name},"
                         f" here it is {engine}: results of both are not to be mixed. Set"
-                        f" {VARIABLES[name]}={before}, take another run directory, or mix them"
+                        f" {VARIABLES[name]}={recorded}, take another run directory, or mix them"
                         " knowingly with --accept-code-change"
                     )
 

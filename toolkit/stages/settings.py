@@ -12,20 +12,20 @@ from toolkit.stages.declaration import Declaration
 
 @dataclass(frozen=True)
 class RecipeSetting:
-    """One setting."""
+    """A setting of a recipe, with the source of its value."""
 
     key: str
     """Dotted, as `--set` takes it."""
     value: Any
-    """As plain data, like `default`."""
+    """The value as plain data, like `default`."""
     source: str
     """"default", "profile NAME" or "--set"."""
     default: Any
-    """What the setting is where nothing sets it."""
+    """The value without profile and `--set`."""
     expects: str
     """Its type in words."""
     text: str
-    """What it is."""
+    """Description of the setting."""
 
 
 def recipe_settings(

@@ -22,7 +22,7 @@ INTERRUPTED, TERMINATED = 130, 143
 GRACE = 3.0
 """Seconds that child processes have to end by themselves."""
 cleanups: list[Callable[[], object]] = []
-"""What is called before the process exits on a signal, such as to release a lock."""
+"""Functions to call before the process exits on a signal, such as to release a lock."""
 _stage: int | None = None
 
 
@@ -54,20 +54,20 @@ def exit_on_signals(message: bool = True) -> Iterator[None]:
     process = os.getpid()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_DFL)
+        for caught in previous_handlers:
+            signal.signal(caught, signal.SIG_DFL)
         if os.getpid() != process:  # a fork, such as a reader of batches
             os.kill(os.getpid(), number)
             return
         _exit(number, message)
 
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, handle)}
+    previous_handlers = {signal.SIGTERM: signal.signal(signal.SIGTERM, handle)}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, handle)
+        previous_handlers[signal.SIGINT] = signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 

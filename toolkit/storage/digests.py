@@ -201,8 +201,12 @@ def difference(name: str, old: Content, new: Content | None) -> str | None:
     if old.kind == AUDIO:
         return f"audio that `{name}` names changed"
     if old.kind == "listing":
-        before, after = (f"{c.count} files, {c.size} bytes" for c in (old, new))
-        detail = f"{before} -> {after}" if before != after else "modification times or names"
+        old_summary, new_summary = (f"{c.count} files, {c.size} bytes" for c in (old, new))
+        detail = (
+            f"{old_summary} -> {new_summary}"
+            if old_summary != new_summary
+            else "modification times or names"
+        )
         return f"the files in `{name}` changed ({detail})"
     changes = [
         f"`{name}/{file}` {_verb(old.files.get(file), new.files.get(file))}"

@@ -142,7 +142,10 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Let errors name the file instead of its temporary file, or of none on a full disk."""
+    """Put the file's name into an `OSError` that names the temporary file, or no file.
+
+    An error of a full disk names no file.
+    """
     try:
         yield
     except OSError as error:
@@ -236,7 +239,7 @@ def _link_message(link: Path) -> str:
 
 
 _Identity = tuple[int, int]
-"""Device and inode."""
+"""A file's device and inode numbers."""
 
 
 def visible_files(folder: Path) -> list[Path]:

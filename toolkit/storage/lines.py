@@ -58,8 +58,8 @@ def shown(text: str) -> str:
     place = _UNDECODED.search(text)
     start = max(0, place.start() - LONGEST_LINE // 2) if place else 0
     part = printable(text[start : start + LONGEST_LINE]).replace("\0", "\\x00")
-    before, after = "..." if start else "", "..." if len(text) > start + LONGEST_LINE else ""
-    return f"`{before}{part}{after}`"
+    prefix, suffix = "..." if start else "", "..." if len(text) > start + LONGEST_LINE else ""
+    return f"`{prefix}{part}{suffix}`"
 
 
 @dataclass
@@ -204,7 +204,7 @@ class TextLines:
     listed: list[str] = field(default_factory=list)
     """The first faulty lines: `file:number: line`."""
     counts: dict[Path, LineCounts] = field(default_factory=dict)
-    """By file."""
+    """Line counts by file."""
 
     def read(self, path: Path) -> Iterator[tuple[int, str]]:
         """Yield the lines of a file that are not faulty, with their numbers.

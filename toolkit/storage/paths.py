@@ -137,7 +137,7 @@ def _size(part: str) -> int:
 
 
 PLACES = Path("stages", "places.json")
-"""Where the places of a run directory are kept."""
+"""File of a run directory that stores its path aliases."""
 RUN = "run"
 _ALIAS = re.compile(r"\{([\w.]+)\}(?:/|$)")
 _BEGINS = r"(?<![^\s`'\"(=:])"  # a path in a message begins after a space or a quotation mark

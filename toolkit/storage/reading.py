@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NATURAL = "a whole number from 0 on"
 """A schema for `validated`: an integer from 0 to 2^63 - 1."""
 SHELLS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-"""What the shell opens for a command: `<(zcat a.gz)`, `< file`."""
+"""Paths of files that the shell opens for a command: `<(zcat a.gz)`, `< file`."""
 FLOATS = ("F16", "BF16", "F32", "F64")
 """The floating-point types that the safetensors format stores."""
 LONGEST_REASON, LONGEST_QUOTE = 200, 80  # characters
@@ -47,15 +47,15 @@ DAMAGE_ERRORS = (
     *(SafetensorError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     struct.error,
 )
-"""What parsers and arithmetic raise on damaged content. Not MemoryError, which must not happen: a
-size is compared with that of the file before memory is allocated."""
+"""Exceptions that parsers and arithmetic raise on damaged content. Not MemoryError: readers compare
+a size with that of the file before they allocate memory."""
 
 
 @contextmanager
 def reading(
-    path: Path | str, error: type[ToolkitError], advice: str, what: str = "cannot be read"
+    path: Path | str, error: type[ToolkitError], advice: str, problem: str = "cannot be read"
 ) -> Iterator[None]:
-    """Turn exceptions that damaged content causes into `<path>: <what> (<reason>); <advice>`.
+    """Turn exceptions that damaged content causes into `<path>: <problem> (<reason>); <advice>`.
 
     A `ToolkitError`, which is written for the user already, passes unchanged.
 
@@ -64,13 +64,13 @@ def reading(
         `regular`.
       error: the class to raise, usually that of the package.
       advice: what the user can do about it.
-      what: the message's verb, where it can say more than "cannot be read".
+      problem: the message's verb, where it can say more than "cannot be read".
     """
     try:
         regular(path)
         yield
     except DAMAGE_ERRORS as cause:
-        raise error(f"{path}: {what} ({reason(cause)}); {advice}") from cause
+        raise error(f"{path}: {problem} ({reason(cause)}); {advice}") from cause
 
 
 def regular(path: Path | str) -> Path:
@@ -180,8 +180,8 @@ def _describe(value: Any) -> str:
         return quoted(value)
     if isinstance(value, int) and abs(value) > sys.maxsize:
         return "a huge number"
-    plain = value is None or isinstance(value, int | float)
-    return repr(value) if plain else f"a {type(value).__name__}"
+    is_short = value is None or isinstance(value, int | float)
+    return repr(value) if is_short else f"a {type(value).__name__}"
 
 
 def read_tensors(

@@ -196,19 +196,19 @@ def collate(
       lookahead: frames after these, of the inputs alone.
       width: scored frames of the padded rows; None: those of the longest row.
     """
-    utterance, start, scored = torch.from_numpy(rows).unbind(1)
-    after = (int(scored.max()) if width is None else width) + right_context
+    utterance, start, scored = torch.from_numpy(rows).unbind(1)  # [N] each
+    end = (int(scored.max()) if width is None else width) + right_context
     first = torch.from_numpy(group.first)[utterance]
     length = torch.from_numpy(group.length)[utterance]
     # [T + lookahead]: frames relative to the first scored one, from -left_context on
-    position = torch.arange(-left_context, after + lookahead)
+    position = torch.arange(-left_context, end + lookahead)
     within = (start[:, None] + position).clamp(min=0).minimum(length[:, None] - 1)
     frame_rows = first[:, None] + within  # [N, T + lookahead] rows of group.inputs
     inputs = group.inputs.index_select(0, frame_rows.view(-1)).view(*frame_rows.shape, -1)
-    position = position[: left_context + after]
+    position = position[: left_context + end]
     is_scored = (position >= 0) & (position < scored[:, None])
     return group.make_batch(
-        frame_rows[:, : left_context + after],
+        frame_rows[:, : left_context + end],
         ids=[group.names[u] for u in utterance.tolist()],
         inputs=inputs.float(),
         weights=is_scored.float(),
@@ -228,6 +228,7 @@ def stack_utterances(
       loaded: of each, what `Corpus.load` returns; one is in memory at a time.
       offset: raw frame to begin with, 0 to 2.
     """
+    # Rows of one matrix: utterance u has the rows first[u] to first[u] + length[u].
     length = low_rate_lengths(utterances, offset)
     first = np.cumsum(length) - length
     inputs = targets = torch.empty(0)
@@ -245,7 +246,7 @@ def stack_utterances(
 def low_rate_lengths(utterances: Iterable[Utterance], offset: int) -> np.ndarray:
     """Return the numbers of low-rate frames of utterances at an offset: [U] int64."""
     raw = np.array([u.frames for u in utterances], dtype=np.int64)
-    return np.maximum(0, -((offset - raw) // LOW_RATE_FACTOR))
+    return np.maximum(0, -((offset - raw) // LOW_RATE_FACTOR))  # ceil((raw - offset) / 3)
 
 
 class ShardGroups:
@@ -444,11 +445,12 @@ class CorpusBatches:
         counts = self._num_batches(epoch)
         ends = np.cumsum(counts).tolist()
         usable = ends[-1] // world_size * world_size  # the same number of batches for every rank
-        mine = range(start * world_size + rank, usable, world_size)
+        numbers_of_rank = range(start * world_size + rank, usable, world_size)
         by_group = [
-            [b - end + count for b in range(end - count, end) if b in mine]
+            [b - end + count for b in range(end - count, end) if b in numbers_of_rank]
             for end, count in zip(ends, counts, strict=True)
         ]
+        # Groups before `start`, or without a batch of this rank, are not read.
         needed = [i for i, numbers in enumerate(by_group) if numbers]
         loaded = (self._groups.load(utterances[i], epoch % LOW_RATE_FACTOR) for i in needed)
         for i, group in zip(needed, prefetched(loaded, depth=0), strict=True):

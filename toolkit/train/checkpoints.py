@@ -35,16 +35,18 @@ _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
 _RANK_NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.rank-\d+\.safetensors")
 
 
-def write_state(path: Path, state: dict[str, Any], own: bool = False) -> None:
+def write_state(path: Path, state: dict[str, Any], every_rank: bool = False) -> None:
     """Write nested dicts (with str or int keys) and lists atomically, bit for bit.
 
     Tensors are moved to the CPU; everything else goes to the file's header as JSON. Keys keep
-    their types, so that an optimizer's state is restored unchanged. With `own` ranks other than 0
-    write too.
+    their types, so that an optimizer's state is restored unchanged. With `every_rank` other ranks
+    than 0 write too.
     """
     tensors: dict[str, Tensor] = {}
-    plain = _split(state, "", tensors)
-    write_atomically(path, save(storable(tensors), metadata={"plain": json.dumps(plain)}), own)
+    tree = _split(state, "", tensors)
+    write_atomically(
+        path, save(storable(tensors), metadata={"plain": json.dumps(tree)}), every_rank
+    )
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Checkpoints:
 
     def save_rank(self, epoch: int, step: int, rank: int, state: dict[str, Any]) -> None:
         """Write the state of one rank; all ranks must have done so before `save`."""
-        write_state(self._rank_path(epoch, step, rank), state, own=True)
+        write_state(self._rank_path(epoch, step, rank), state, every_rank=True)
 
     def load_rank(self, epoch: int, step: int, rank: int) -> dict[str, Any]:
         """Read what `save_rank` wrote.
@@ -153,6 +155,7 @@ class EpochWeights:
         newest = len(scores) - 1
         write_atomically(self._path(newest), save(storable(model.state_dict())))
         best = {_best(scores), _best(scores[:-1] or scores)}
+        # The last epochs for the average, and the best one
         needed = {*range(newest - self._average_epochs + 1, newest + 1), *best}
         for path in self._folder.glob("model-*.safetensors"):
             if path not in map(self._path, needed):
@@ -183,6 +186,7 @@ class EpochWeights:
         best = _best(scores)
         number = min(self._average_epochs, len(scores))
         if number > 1:
+            # The average counts only if it scores at least what it is compared with below.
             average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
             model.load_state_dict(average)
             of_average = evaluate()
@@ -235,7 +239,8 @@ def update_batch_norm(
         with torch.no_grad():
             for number, batch in enumerate(islice(batches, MAX_BATCHES), 1):
                 for norm in norms:
-                    norm.momentum = 1 / number  # the mean of all so far
+                    # m_n = m_(n-1) + (x_n - m_(n-1)) / n: the mean of all batches so far
+                    norm.momentum = 1 / number
                 compute_loss(batch.to(device))
     finally:
         model.eval()
@@ -307,8 +312,8 @@ def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return ["value", value]
 
 
-def _join(plain: Any, tensors: dict[str, Tensor]) -> Any:
-    kind, value = plain
+def _join(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    kind, value = tree
     if kind == "tensor":
         return tensors[value]
     if kind == "dict":
@@ -324,6 +329,7 @@ def _best(scores: list[float]) -> int:
 
 
 def _average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    # In float64: [epochs, ...] to the mean, rounded once
     return {
         name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(value.dtype)
         for name, value in states[0].items()

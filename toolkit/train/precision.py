@@ -85,12 +85,12 @@ class Precision:
             yield
             return
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        before = matmul.allow_tf32, cudnn.allow_tf32
+        settings = matmul.allow_tf32, cudnn.allow_tf32
         matmul.allow_tf32 = cudnn.allow_tf32 = self._tf32
         try:
             yield
         finally:
-            matmul.allow_tf32, cudnn.allow_tf32 = before
+            matmul.allow_tf32, cudnn.allow_tf32 = settings
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Return the loss whose gradients are computed."""
@@ -103,6 +103,7 @@ class Precision:
           The norm, and whether to take the step: with float16 not after an overflow.
         """
         parameters = [p for p in model.parameters() if p.grad is not None]
+        # d(factor * loss) / factor is the gradient; the norm is taken of that.
         if self._scaling:
             for parameter in parameters:
                 parameter.grad /= self._factor
@@ -111,6 +112,7 @@ class Precision:
 
     def _adapt(self, finite: bool) -> bool:
         """Change the factor after a step; return whether to take it."""
+        # Overflow: halve and skip. Otherwise double after 2,000 steps in a row.
         if not finite and self._factor > MIN_SCALE:
             self._factor, self._since = max(MIN_SCALE, self._factor / 2), 0
             logger.debug("gradients overflowed; the loss is now scaled by %g", self._factor)
@@ -162,6 +164,7 @@ class NonFiniteDetector:
             which are not known to be done are left for later.
         """
         while self._steps:
+            # The oldest step; its number is read once its copy to the host is done.
             value, copied, batch = self._steps[0]
             if copied is not None:
                 behind = len(self._steps) > STEPS_BEHIND
@@ -182,12 +185,12 @@ def non_finite_message(ids: Sequence[str], path: Path, epoch: int, world_size: i
     """
     names = sorted(set(ids))
     listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-    others = (
+    hint = (
         " or in what the other workers computed with then (bad_batch*.safetensors beside it), since"
         " what is not finite spreads to all,"
     )
     return (
         f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
         f" saved as {path}. Look for broken features or alignments there,"
-        f"{others if world_size > 1 else ''} or lower initial_rate or max_gradient_norm"
+        f"{hint if world_size > 1 else ''} or lower initial_rate or max_gradient_norm"
     )

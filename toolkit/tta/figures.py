@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CONTRAST = (1, 0, 1, 2, 0, 3, 1, 0)
-"""For each colour of the page's palette another one that is easily told from it."""
+"""For each colour of the page's palette the index of a colour that contrasts with it."""
 SECONDS_SHOWN = 25.0
 """Length of the figure of utilisation in seconds (A36: 25)."""
 PHASES = {
@@ -392,6 +392,7 @@ def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most:
 def _block(block: Block, x: float, y: float, width: float) -> str:
     hue = f" c{COLOURS[block.where]}" if block.where else ""
     lines = [(block.text, ""), (block.small, " small")] if block.small else [(block.text, "")]
+    # Baseline of the first line: texts are 16 units apart and centred in the box.
     first = y + BOX_HEIGHT / 2 + (4 if len(lines) == 1 else -4)
     texts = "".join(
         f'<text class="label{kind}" x="{x + width / 2:.5g}" y="{first + 16 * n:g}" '
@@ -491,6 +492,7 @@ def _panels_svg(
             for y, image in zip(top[1:], images, strict=True)
         ),
     ]
+    # Time axis below the last panel, about a tick for every 110 units.
     base = top[-1] + PANEL_HEIGHT
     for tick in linear_ticks(0.0, seconds, max(3, round(width / 110))):
         x = LEFT + inside * tick / seconds

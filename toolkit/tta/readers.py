@@ -36,6 +36,7 @@ def write_synthetic_records(folder: Path, utterances: int, seed: int = 0) -> Non
     """
     generator = np.random.default_rng(seed)
     shortest, longest = FRAMES
+    # Beta(2.2, 1) has the mean 2.2 / 3.2 = 0.69: 200 + 0.69 * 1470 frames are 12 s.
     lengths = (shortest + (longest - shortest) * generator.beta(2.2, 1.0, utterances)).astype(int)
     files = range(0, utterances, PER_FILE)
     for number, first in enumerate(files):
@@ -55,6 +56,7 @@ def write_synthetic_records(folder: Path, utterances: int, seed: int = 0) -> Non
 
 def _record(frames: int, generator: np.random.Generator) -> Record:
     features = generator.normal(12, 3, (frames, DIMENSION)).astype(np.float16)
+    # 100 frames are a second; no label is the blank.
     labels = generator.integers(0, Characters().blank, frames * LABELS_PER_SECOND // 100)
     return Record(features, labels.astype(np.int32), 0, np.zeros(DIMENSION))
 
@@ -148,6 +150,8 @@ def _train(
         batches = (batch.pin() for batch in batches)
     ahead = prefetched(batches, BATCHES_AHEAD)
     try:
+        # Warm up for at least two steps (allocations, compiled kernels), then until as many
+        # batches are consumed as the buffer holds, but at most half of the measured time.
         started, warm = perf_counter(), 0
         while warm < 2 or (
             warm < setting.readers.buffer and perf_counter() - started < setting.seconds / 2
@@ -243,6 +247,7 @@ def tune(
       ToolkitError: not even one reader fits.
     """
     tried: list[Measurement] = []
+    # First the readers, at the first batch size. One reader is measured even beyond the limit.
     for readers in _doubled(1, max_readers):
         measurement = measured(readers, batch)
         if measurement is None or (tried and measurement.memory > memory):
@@ -253,6 +258,7 @@ def tune(
     if not tried:
         raise ToolkitError(f"batches of {batch} do not fit into memory; try a smaller one")
     start = _smallest_of_the_best(tried, lambda row: row.readers)
+    # Then the batch, with the chosen readers.
     sizes, reason = [start], "the largest allowed"
     for size in _doubled(2 * batch, max_batch):
         measurement = measured(start.readers, size)
@@ -261,6 +267,7 @@ def tune(
             break
         tried.append(measurement)
         sizes.append(measurement)
+        # Two doublings without a gain: one may be noise.
         if len(sizes) > 2 and measurement.rate < (1 + GAIN) * sizes[-3].rate:
             reason = "throughput stopped rising"
             break
@@ -271,6 +278,7 @@ def tune(
 
 
 def _doubled(first: int, last: int) -> list[int]:
+    """Return first, 2 first, 4 first, ... up to `last`."""
     return [first << n for n in range(max(0, last // first).bit_length())]
 
 

@@ -105,6 +105,7 @@ class TrainingRun:
 
         The median over swaps; None if there are no swaps, or no steps between them.
         """
+        # dip = 1 - median throughput of steps with a swap / median of the steps between.
         ends, rates = self.throughput
         swaps = [swap.seconds for swap in self.log.of(Swapped) if swap.to == "training"]
         # The first step that ends after a swap holds its time.

@@ -237,6 +237,7 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
         return None
 
     def relative(platform: Platform, metric: str, target: float) -> float | None:
+        # (TTA price) / (TTA price of the base platform).
         tta, first = (p.tta(metric, target, config.epochs) for p in (platform, base))
         if tta is None or not first or not platform.price or not platform.price.total:
             return None
@@ -296,13 +297,14 @@ def published_price_table() -> Table:
 def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
     """Hardware efficiency (throughput) and training efficiency (utterances needed) (A27, A38)."""
     targets = [t for t in config.targets if any(p.tta(*t, config.epochs) for p in platforms)]
-    target = targets[-1] if targets else None
+    target = targets[-1] if targets else None  # the hardest target that any platform reaches
     reached = f"{NAMES[target[0]]} {target[1]:g} %" if target else "an accuracy"
     rows = []
     for colour, platform in enumerate(platforms):
         run = platform.first
         cpu, devices = mean_utilisation(run.utilisation)
         tta = run.tta(*target, config.epochs) if target else None
+        # Training efficiency (A38): utterances until the target, whatever the time they took.
         needed = None if tta is None else run.examples_until(tta)
         sampled = bool(run.utilisation)
         rows.append(

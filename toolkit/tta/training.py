@@ -39,14 +39,14 @@ NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"}
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a CTC training reads and how it goes on; paths are relative to the run directory."""
+    """Data and settings of a CTC training; paths are relative to the run directory."""
 
     records: str
     """Folder of the training's records."""
     readers: ReaderConfig
     """Batches, and the processes that make them."""
     evaluation: EvaluationPlan
-    """How its epochs are evaluated, and the units."""
+    """Evaluation after each epoch, and the output units."""
     train: CtcTrainingConfig
     """Network and training."""
 
@@ -155,6 +155,7 @@ def layers_of(model: object, values: int, units: int) -> list[tuple[str, str]]:
     if not isinstance(model, CtcConfig):
         return [(f"{values} values", "input"), (type(model).__name__, ""), (f"{units}", "output")]
     layers, size = [(f"{values} values", "input")], values
+    # Each convolution maps `size` channels to `channels`; the stride shortens the time axis.
     for channels, kernel, stride in zip(model.channels, model.kernels, model.strides, strict=True):
         layers.append((f"convolution {kernel} / {stride}", f"{size} to {channels}"))
         size = channels

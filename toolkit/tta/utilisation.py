@@ -111,6 +111,7 @@ class Meter:
         The processes are `root` and its children, such as data readers (A28: of the process).
         """
         now = monotonic()
+        # Share of all usable cores: processor seconds / (wall seconds * cores).
         cpu_seconds = sum(map(self._cpu_seconds_since, list(self._processes)))
         process = cpu_seconds / max(now - self._last_sample, 1e-9) / self._cpus
         if now - self._last_search >= CHILDREN_INTERVAL:
@@ -118,6 +119,7 @@ class Meter:
             self._find_processes()
         self._last_sample = now
         cores = psutil.cpu_percent(percpu=True)
+        # Only the cores that this process may use.
         if hasattr(os, "sched_getaffinity"):
             cores = [cores[n] for n in sorted(os.sched_getaffinity(0)) if n < len(cores)]
         return Utilisation(

@@ -192,8 +192,10 @@ def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
     power = spectra.abs().square().mean(dim=0)
     bins, frames = power.shape
     loudness = power[bins // 16 : bins // 2].clamp_min(1e-12).log().mean(dim=0)
+    # The quietest frames are noise; their mean power by frequency is the noise floor.
     quiet = loudness.argsort()[: max(1, int(config.quiet_share * frames))]
     floor = config.oversubtraction * power[:, quiet].mean(dim=1, keepdim=True)
+    # Spectral subtraction: 1 - N / P is the Wiener gain of a bin.
     speech = (1 - floor / power.clamp_min(1e-20)).clamp(MIN_SPEECH, 1.0)
     noise = torch.zeros_like(power)
     noise[:, quiet] = 1.0
@@ -218,8 +220,10 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
     transfer = torch.linalg.eigh(_covariance(spectra, speech)).eigenvectors[..., -1]  # [F, M]
     covariance = _covariance(spectra, noise)
     power = covariance.diagonal(dim1=-2, dim2=-1).real.sum(dim=-1)  # [F]
+    # Diagonal loading keeps the covariance invertible: R + (loading * trace + eps) I.
     loads = loading * power + SMALLEST_LOADING
     covariance += loads[:, None, None] * torch.eye(len(spectra), dtype=covariance.dtype)
+    # w = R^-1 d / (d^H R^-1 d) * conj(d_1): distortionless for the first microphone.
     whitened = torch.linalg.solve(covariance, transfer[..., None]).squeeze(-1)
     response = (transfer.conj() * whitened).sum(dim=-1).real + SMALLEST_LOADING
     return whitened / response[:, None] * transfer[:, :1].conj()
@@ -233,6 +237,7 @@ def _covariance(spectra: Tensor, weights: Tensor) -> Tensor:
       weights: [F, T], of any sum.
     """
     channels = spectra.transpose(0, 1)  # [F, M, T]
+    # R_f = sum_t w_ft x_ft x_ft^H / sum_t w_ft.
     shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-10)
     return channels * shares[:, None] @ channels.conj().transpose(1, 2)
 
@@ -254,12 +259,16 @@ def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
     cross = (speech * spectra * spectra[:1].conj()).sum(dim=2)  # [M, F]
     bins = cross.shape[1]
     length = finer * 2 * (bins - 1)
+    # PHAT: only the phase counts. A longer inverse FFT interpolates to 1/8 sample.
     correlation = torch.fft.irfft(cross / cross.abs().clamp_min(1e-20), length)
     longest = finer * 16
     lags = torch.cat([torch.arange(longest + 1), torch.arange(-longest, 0)])
+    # Lags 0 to 16 and -16 to -1 samples; negative ones are at the end of the circular
+    # correlation.
     near = torch.cat([correlation[:, : longest + 1], correlation[:, -longest:]], dim=1)
     delays = lags[near.argmax(dim=1)] / finer  # samples
     turns = torch.arange(bins)[:, None] / (2 * (bins - 1)) * delays
+    # A delay of d samples turns frequency f by -2 pi f d.
     phase = -2 * np.pi * turns
     return torch.polar(torch.full_like(phase, 1 / len(spectra)), phase).to(spectra.dtype)
 

@@ -55,6 +55,7 @@ def ssgd(run: Run) -> Outcome:
     optimizer = run.optimizers(1) if run.task else None
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
+        # [K, P]: the K workers' gradients at the same weights; K is less than N at the last step.
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
         return optimizer.step(weights[None], gradients.mean(dim=0, keepdim=True), rate)[0]
 
@@ -366,12 +367,14 @@ class Adpsgd:
         if minibatch is None:
             return
         run.take(len(members))
+        # Step s of node k has the minibatches s N + k g ... s N + (k + 1) g - 1 for groups of g.
         first = minibatch.first * run.workers + minibatch.owner * self._group
         minibatches = list(range(first, first + len(members)))
         times = run.draw(members)
         size, num_other_members = scenario.model_bytes, len(members) - 1
         reduction = run.network.all_reduce(len(members), size)
         broadcast = run.network.broadcast(len(members), size) if self._count > 1 else 0.0
+        # A ring all-reduce sends 2 (g - 1) messages in all, the broadcast g - 1.
         run.outcome.sent += (2 + (self._count > 1)) * num_other_members * size
         run.outcome.computed += times.sum()
         run.outcome.communicated += (reduction + broadcast) * len(members)
@@ -381,19 +384,24 @@ class Adpsgd:
             if run.task:
                 gradients = run.task.gradients(weights[None], minibatches, scenario.frames)
                 mean = gradients.mean(dim=0, keepdim=True)
+                # The update was computed at old `weights`; the model may have been averaged since
+                # (staleness of ADPSGD): x <- x + update, not x <- weights + update.
                 update = self._optimizers[number].step(weights[None], mean, rate)[0] - weights
                 new_weights = self._learners[number].add(update)
                 if run.due:
                     models = [learner.weights() for learner in self._learners]
                     run.track(torch.stack(models).mean(dim=0))
+            # The host's processors serve one learner after the other.
             copied = self._clock.now
             if scenario.host_rate and self._count > 1:
                 copied = self._cards.copy(copied, members[0], size / scenario.host_rate)
             self._finished = max(self._finished, copied + broadcast)
             self._clock.at(copied + broadcast, lambda: self._begin(number, new_weights))
+            # The averaging runs beside the next step's computation.
             self._requested[number] = True
             self._average(number)
 
+        # Only the part of the all-reduce that outlasts the backward pass lengthens the step.
         step = times.max() + run.exposed(reduction, times.max())
         self._clock.at(self._clock.now + step, end)
 
@@ -410,6 +418,8 @@ class Adpsgd:
         learner, peer = self._learners[number], self._learners[peer_number]
         weights = learner.weights()
 
+        # The peer j sets x_j <- (x_i + x_j) / 2 and sends back c = (x_i - x_j) / 2. The learner i,
+        # which may have taken steps meanwhile, sets x_i <- x_i - c (B1).
         def arrive() -> None:
             correction = peer.average_with(weights)
             back = self._cards.send(self._clock.now, ranks[1], ranks[0], size)
@@ -441,6 +451,7 @@ def asgd(run: Run) -> Outcome:
         if minibatch is None:
             return
         run.take(1)
+        # Step s of worker w is minibatch s N + w.
         minibatches = [minibatch.first * run.workers + minibatch.owner]
         seconds = float(run.draw([worker])[0])
         outcome.computed += seconds
@@ -451,10 +462,13 @@ def asgd(run: Run) -> Outcome:
             def arrive() -> None:
                 reply = weights
                 if task:
+                    # The gradient is that of the weights with which the worker began; the server
+                    # has applied other workers' gradients since.
                     gradient = task.gradients(weights[None], minibatches, scenario.frames)[0]
                     reply = server.add(gradient, rate)
                     run.track(reply)
                 back = clock.now
+                # Worker 0 is the server: its gradient and weights need no network.
                 if worker:
                     back = cards.send(back, 0, worker, scenario.model_bytes)
                     outcome.sent += 2 * scenario.model_bytes
@@ -477,6 +491,7 @@ def asgd(run: Run) -> Outcome:
 
 def slow_momentum(workers: int, block: int, momentum: float = 0.5) -> BmufConfig:
     """Return the settings with which `bmuf` is SlowMo: the mean of the workers, plus momentum."""
+    # zeta = rate N (1 - momentum) = 1: the mean update of a block enters the momentum unscaled.
     return BmufConfig(block, momentum=momentum, rate=1 / (workers * (1 - momentum)))
 
 
@@ -487,6 +502,7 @@ def to_float16(values: Tensor) -> Tensor:
 
 def to_8_bits(values: Tensor) -> Tensor:
     """Round to 255 steps between minus and plus the largest value of each row, 1 byte per value."""
+    # 127 is the largest magnitude of a signed byte; 1e-30 avoids 0 / 0 in rows of zeros.
     step = values.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
     return (values / step).round() * step
 
@@ -504,6 +520,7 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
+        # Error feedback: r <- r + g, send Q(r), r <- r - Q(r), a row per worker.
         residuals = left[: len(gradients)]
         residuals += gradients
         sent = rounding(residuals)
@@ -544,6 +561,7 @@ class CorrectedState(GtcState):
 
     def encode(self, gradient: Tensor) -> Tensor:
         """See `GtcState`."""
+        # Momentum correction of Lin et al. 2018: u <- m u + g; the residual accumulates u, not g.
         self._velocity.mul_(MOMENTUM).add_(gradient)
         message = super().encode(self._velocity)
         sent = torch.zeros_like(self._velocity)

@@ -76,9 +76,11 @@ class Network(Settings):
         for host in range(self.hosts(workers)):
             first = host * self.per_host
             here = sizes[first : first + self.per_host]
+            # Each local message goes to all workers elsewhere, each foreign one to all local ones.
             out = sum(here) * (workers - len(here))
             into = (total - sum(here)) * len(here)
             card = max(out, into) / (self.between * GIGABIT)
+            # Within the host, the worker with the smallest message receives the most.
             link = (sum(here) - min(here)) / (self.inside * GIGABIT)
             delay = self.latency if workers > len(here) else self.latency_inside
             seconds = max(seconds, max(card, link) + delay)
@@ -94,6 +96,7 @@ class Network(Settings):
         return size / (self.core * GIGABIT) if self.core else 0.0
 
     def _ring(self, members: int, size: float, rate: float, latency: float) -> float:
+        # A ring of n members reduces and then gathers chunks of 1 / n: n - 1 steps each.
         steps = 2 * (members - 1)
         return steps * (size / members / (rate * GIGABIT) + latency)
 
@@ -111,7 +114,7 @@ class NetworkCards:
         """Bytes sent from one host to another."""
 
     def copy(self, now: float, worker: int, seconds: float) -> float:
-        """Let the host of a worker copy and average for some seconds; return the end."""
+        """Occupy the processors of a worker's host for some seconds; return the end time."""
         key = self._network.host(worker), "memory"
         self._free[key] = max(now, self._free.get(key, 0.0)) + seconds
         return self._free[key]
@@ -123,6 +126,7 @@ class NetworkCards:
             return now + network.latency_inside + size / (network.inside * GIGABIT)
         cards = (network.host(source), "out"), (network.host(target), "in")
         cards = (*cards, (0, "core")) if network.core else cards
+        # The message occupies sender, receiver and core for the same time, once all are free.
         begin = max(now, *(self._free.get(card, 0.0) for card in cards))
         rate = min(network.between, network.core or network.between)
         end = begin + size / (rate * GIGABIT)
@@ -264,9 +268,11 @@ class Scenario:
 
     def rate_at(self, done: float, workers: int = 1) -> float:
         """Return the learning rate for `workers` minibatches after a share `done` of the data."""
+        # rate = min(max_rate, rate_0 n) (final / rate_0)^x, with x from 0 to 1 over the decay.
         decaying = max(0.0, done - self.decay_from) / (1 - self.decay_from)
         decayed = min(self.max_rate, self.rate * workers)
         decayed *= (self.final_rate / self.rate) ** decaying
+        # Linear warm-up from one minibatch's share; + 1 / minibatches keeps the first step above 0.
         return decayed * min(1.0, (done + 1 / self.minibatches) / self.warmup if self.warmup else 1)
 
 
@@ -379,6 +385,8 @@ class Run:
         """
         buckets = math.ceil(self.scenario.model_bytes / BUCKET_BYTES)
         backward = self.scenario.times.backward * step
+        # The last bucket is reduced after the backward pass, at least; all buckets, after the
+        # first one's gradients are complete.
         return max(reduction / buckets, reduction - backward * (1 - 1 / buckets))
 
     def take(self, number: int) -> list[int]:

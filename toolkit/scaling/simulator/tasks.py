@@ -76,9 +76,10 @@ def synthetic_frames(config: SyntheticConfig) -> tuple[Frames, Frames]:
     frequency = 1 / (np.arange(config.classes) + 4)
 
     def draw(frames: int) -> Frames:
+        # x = centre of class and component + N(0, I) + speaker offset N(0, 0.25 I).
         classes = rng.choice(config.classes, frames, p=frequency / frequency.sum())
         component = rng.integers(config.components, size=frames)
-        speakers = rng.normal(0, 0.5, (max(1, frames // 500), config.dimension))
+        speakers = rng.normal(0, 0.5, (max(1, frames // 500), config.dimension))  # 500 frames each
         noise = rng.normal(0, 1, (frames, config.dimension))
         x = centres[classes, component] + noise + speakers[rng.integers(len(speakers), size=frames)]
         return Frames(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(classes))
@@ -195,6 +196,7 @@ class FrameTask:
         weights = weights.expand(len(chosen), -1)
         layers = self._layers(weights)
         activations = [x]
+        # Forward pass, batched over the K models: x <- relu(x W + b), [K, B, H].
         for matrix, bias in layers[:-1]:
             x = torch.baddbmm(bias, x, matrix).relu_()
             activations.append(x)
@@ -209,9 +211,11 @@ class FrameTask:
         # layer below.
         for index in reversed(range(len(parts))):
             (matrix, _), (to_matrix, to_bias), x = parts[index]
+            # dW = x^T error, db = sum over the minibatch of error.
             to_matrix.copy_(torch.bmm(x.transpose(1, 2), error))
             to_bias.copy_(error.sum(dim=1, keepdim=True))
             if index:
+                # error <- (error W^T) * relu'(x); relu' is 1 where the activation is positive.
                 error = torch.bmm(error, matrix.transpose(1, 2)).mul_(x > 0)
         return gradients
 
@@ -252,6 +256,7 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
             length = 1 + rng.poisson(mean_length[phone])
             classes[place : place + length] = phone
             place += length
+        # A speaker for every 1000 frames.
         speakers = rng.normal(0, 0.4, (frames // 1000 + 1, config.dimension))
         noise = rng.normal(0, 1, (frames, config.dimension))
         features = np.empty((frames, config.dimension), dtype=np.float32)

@@ -101,6 +101,7 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
             within.discard(channel)
         elif text.upper() != NEXT:
             text = glm.filter(text, _place(entry))
+        # A rule's `{ a / b }`: each part is an alternative.
         choice = "{" in text
         parts = [
             split_words(re.sub(r"[{}]", " ", p)) for p in (text.split("/") if choice else [text])
@@ -110,6 +111,7 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
         for mark, words in zip(marks, parts, strict=True):
             if mark:
                 mapped.append(replace(entry, token=mark))
+            # Word n of k has the time start + n d / k, duration d / k.
             length = entry.duration / max(1, len(words))
             mapped += (
                 replace(entry, start=entry.start + n * length, duration=length, token=word)
@@ -144,6 +146,7 @@ def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
         if token == BEGIN and inside is None:
             inside = []
         elif token == END and inside is not None:
+            # NaN, which differs from itself, stands for `*`: a time that is not given.
             starts = [e.start for e in inside if e.start == e.start]
             previous_start = min(starts, default=previous_start)
             middles = (_middle(e, 0.0) for e in inside if e.token.upper() != NEXT)
@@ -410,6 +413,7 @@ def _assign_words(
     """Yield each segment with the words assigned to it."""
     words = sorted(words, key=lambda word: word.start)
     at = 0
+    # Middles and ends are compared in whole microseconds; the last segment takes all that remain.
     for number, segment in enumerate(segments, 1):
         first = at
         while at < len(words) and (

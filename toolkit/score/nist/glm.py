@@ -43,10 +43,10 @@ class Rule:
 
     source: str
     target: str
-    before: str = ""
-    """What precedes the source; any text if empty."""
-    after: str = ""
-    """What follows the source; any text if empty."""
+    left_context: str = ""
+    """Text that must precede the source; empty: any text."""
+    right_context: str = ""
+    """Text that must follow the source; empty: any text."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Glm:
                 end = at + len(rule.source)
                 if (
                     compared.startswith(rule.source, at)
-                    and compared.endswith(rule.before, 0, at)
-                    and compared.startswith(rule.after, end)
+                    and compared.endswith(rule.left_context, 0, at)
+                    and compared.startswith(rule.right_context, end)
                 ):
                     parts.append(rule.target)
                     at = end
@@ -127,7 +127,7 @@ class Glm:
         rules: dict[str, list[Rule]] = {}
         for rule in self.rules:
             source, left_context, right_context = map(
-                self._compared, (rule.source, rule.before, rule.after)
+                self._compared, (rule.source, rule.left_context, rule.right_context)
             )
             rules.setdefault(source[:1], []).append(
                 Rule(source, rule.target, left_context, right_context)

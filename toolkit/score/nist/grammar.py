@@ -57,7 +57,7 @@ class GrammarError(ToolkitError):
 
 @dataclass(frozen=True)
 class Grammar:
-    """What marks in a transcript mean beyond alternatives."""
+    """Interpretation of marks in a reference, besides alternatives."""
 
     fragments: bool = False
     """A word with a hyphen at its end or beginning matches the words that begin or end like it, as
@@ -528,6 +528,7 @@ def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[s
     is_left_out = [s == OPTIONAL_INSERTION for s in steps if s not in (DELETION, OPTIONAL_DELETION)]
     hyp, spoken_hyp, hyp_gaps = _without([grammar.spoken(word) for word in best.hyp], is_left_out)
     (aligned,), _ = align_all([spoken_ref], [spoken_hyp], weights)
+    # Put the characters of left-out words back, as optional steps at their places.
     with_gaps = bytearray()
     at_ref = at_hyp = 0
     for step in (*aligned, None):
@@ -547,6 +548,7 @@ def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, 
     at = 0
     for word, out in zip(words, left_out, strict=True):
         if out:
+            # The word's characters and one space.
             place = min(at, len(spoken))
             gaps[place] = gaps.get(place, 0) + len(word) + 1
         else:

@@ -152,6 +152,7 @@ def _table(
     speakers = _by_speaker(score)
     rows = [(*_sizes(speaker_score), *values(speaker_score)) for speaker_score in speakers.values()]
     everything = (*_sizes(score.utterances), *values(score.utterances))
+    # Unweighted over the speakers: each counts the same, whatever its number of words.
     averages = [
         (name, tuple(average(column) for column in zip(*rows, strict=True)))
         for name, average in (
@@ -188,6 +189,7 @@ def _table(
 
 
 def _spread(values: Sequence[float]) -> float:
+    # Divided by N - 1, as in sclite; one speaker has no deviation.
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
