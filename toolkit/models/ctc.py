@@ -47,8 +47,9 @@ class MaskedBatchNorm(nn.Module):
           [N, T, F], of the weight's type.
         """
         x = x.to(self.weight.dtype)
-        padding = None if mask is None else ~mask[:, :, None]
+        padding = None if mask is None else ~mask[:, :, None]  # [N, T, 1]
         if not self.training:
+            # w (x - mean) / sqrt(var + eps) + b as one product and one sum (A15)
             scale = self.weight * (self.running_var + self.epsilon).rsqrt()
             y = torch.addcmul(self.bias - self.running_mean * scale, x, scale)
             return y if padding is None else y.masked_fill(padding, 0)
@@ -57,6 +58,7 @@ class MaskedBatchNorm(nn.Module):
         else:
             x = x.masked_fill(padding, 0)
             count = mask.sum().clamp(min=1)
+        # Mean and biased variance of each feature over the real frames: [F]
         mean = x.sum(dim=(0, 1)) / count
         centred = x - mean
         if padding is not None:
@@ -68,9 +70,9 @@ class MaskedBatchNorm(nn.Module):
 
     def _track(self, mean: Tensor, var: Tensor, count: Tensor | int) -> None:
         """Update the running statistics; the variance there is the unbiased estimate."""
-        fewer = count - 1
-        fewer = fewer.clamp(min=1) if isinstance(fewer, Tensor) else max(fewer, 1)
-        unbiased = var * (count / fewer)
+        degrees = count - 1  # Bessel's correction: n / (n - 1), at least of one frame
+        degrees = degrees.clamp(min=1) if isinstance(degrees, Tensor) else max(degrees, 1)
+        unbiased = var * (count / degrees)
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(unbiased, self.momentum)
@@ -110,8 +112,9 @@ class CtcModel(nn.Module):
             )
             for i in range(config.lstm_layers)
         )
-        between = (*config.channels, *[width] * config.lstm_layers)
-        self.norms = nn.ModuleList(MaskedBatchNorm(size) for size in between)
+        # One normalisation after each convolution and each LSTM (A13)
+        norm_sizes = (*config.channels, *[width] * config.lstm_layers)
+        self.norms = nn.ModuleList(MaskedBatchNorm(size) for size in norm_sizes)
         self.output = nn.Linear(width, config.output_dim)
         for layer in (*self.convolutions, self.output):
             nn.init.xavier_uniform_(layer.weight)
@@ -136,12 +139,13 @@ class CtcModel(nn.Module):
             lengths = torch.full((inputs.shape[0],), inputs.shape[1])
         short = self.config.frames_needed - inputs.shape[1]
         x = functional.pad(inputs, (0, 0, 0, max(0, short)))
-        mask = _mask(lengths, x)
+        mask = _mask(lengths, x)  # [N, T]
         x = x if mask is None else x.masked_fill(~mask[:, :, None], 0)
         for i, convolution in enumerate(self.convolutions):
             lengths = frames_after_convolution(
                 lengths, self.config.kernels[i], self.config.strides[i]
             )
+            # Frames get fewer by the stride, and so do their lengths and the mask: [N, T'].
             x = self._convolve(convolution, x)
             mask = _mask(lengths, x)
             x = self._between(x, i, mask)
@@ -175,14 +179,15 @@ class CtcModel(nn.Module):
             x = torch.cat([state.tails[i], x], dim=1)
             kernel, stride = self.config.kernels[i], self.config.strides[i]
             frames = max(0, (x.shape[1] - kernel) // stride + 1)
+            # The next output begins at input frame `frames * stride`: keep all from there on.
             tails.append(x[:, frames * stride :])
             if not frames:
-                nothing = x.new_zeros(x.shape[0], 0, self.config.output_dim)
-                return nothing, CtcState([*tails, *state.tails[i + 1 :]], state.lstms)
+                empty = x.new_zeros(x.shape[0], 0, self.config.output_dim)
+                return empty, CtcState([*tails, *state.tails[i + 1 :]], state.lstms)
             x = self._between(self._convolve(convolution, x), i, None)
         for i, lstm in enumerate(self.lstms):
-            x, after = lstm(x, state.lstms[i])
-            lstms.append(after)
+            x, lstm_state = lstm(x, state.lstms[i])
+            lstms.append(lstm_state)
             x = self._between(x, len(self.convolutions) + i, None)
         return _log_softmax(self.output(x)), CtcState(tails, lstms)
 
@@ -253,16 +258,17 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 def _initialise(lstm: nn.LSTM) -> None:
-    """Draw input and recurrent weights as one Xavier matrix; open the forget gates.
+    """Draw input and recurrent weights as one Xavier matrix; set the forget biases to 1.
 
     Two biases per gate exist for cuDNN; the second starts at 0.
     """
     hidden = lstm.hidden_size
+    # Xavier's bound sqrt(6 / (fan_in + fan_out)) of TensorFlow's one matrix [D + H, 4 H] (A13)
     bound = (6 / (lstm.input_size + hidden + 4 * hidden)) ** 0.5
     for name, parameter in lstm.named_parameters():
         if name.startswith("weight"):
             nn.init.uniform_(parameter, -bound, bound)
         else:
             nn.init.zeros_(parameter)
-            if name.startswith("bias_ih"):
+            if name.startswith("bias_ih"):  # rows H to 2 H are the forget gate's
                 nn.init.ones_(parameter.data[hidden : 2 * hidden])

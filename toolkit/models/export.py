@@ -115,10 +115,10 @@ class ExportedCtc(nn.Module):
             if hidden is None or cell is None:
                 x, _ = lstm(x)
             else:
-                before = hidden[layer : layer + 1], cell[layer : layer + 1]
-                x, (after, last) = lstm(x, before)
-                hiddens.append(after)
-                cells.append(last)
+                # Hidden and cell state of one layer, [1, N, H] each
+                x, state = lstm(x, (hidden[layer : layer + 1], cell[layer : layer + 1]))
+                hiddens.append(state[0])
+                cells.append(state[1])
             x = next(norms)(x, None)
         posteriors = self.output(x).log_softmax(dim=-1)
         return (posteriors, torch.cat(hiddens), torch.cat(cells)) if hiddens else posteriors
@@ -264,32 +264,32 @@ def find_export_source(path: Path) -> ExportSource:
 
 
 def _stages_that_make(run: Path, model: str) -> list[set[str]]:
-    """The names of the inputs and outputs of each finished stage that has made a model."""
+    """List, for each finished stage that wrote a model, the names of its inputs and outputs."""
     stages = []
     for marker in sorted(run.glob("stages/[0-9]*.json")):
         if not marker.stem.isdecimal():  # 17.publishing.json of a killed stage, somebody's copies
             continue
         with reading(marker, ModelError, ADVICE):
-            plain = read_json(marker, {"inputs": {str: Any}, "outputs": {str: Any}})
-        if model in plain["outputs"]:
-            stages.append({*plain["inputs"], *plain["outputs"]})
+            record = read_json(marker, {"inputs": {str: Any}, "outputs": {str: Any}})
+        if model in record["outputs"]:
+            stages.append({*record["inputs"], *record["outputs"]})
     return stages
 
 
 def _features_of(run: Path, stages: Sequence[set[str]]) -> list[Path]:
-    """The folders of features that stages name; where they name normalisers, the folders of these.
+    """List the feature folders that stages name; folders of normalisers take precedence.
 
     A student is trained on labelled features too, with the normaliser of the unlabelled ones.
     """
     names = {PurePosixPath(name) for stage in stages for name in stage}
-    own = {name.parts[0] for name in names if name.name == _NORMALISER}
-    named = own or {name.parts[0] for name in names}
+    with_normaliser = {name.parts[0] for name in names if name.name == _NORMALISER}
+    named = with_normaliser or {name.parts[0] for name in names}
     return [run / name for name in sorted(named) if (run / name / _NORMALISER).is_file()]
 
 
 def _with_features(run: Path) -> list[Path]:
-    found = [normaliser.parent for normaliser in sorted(run.glob(f"*/{_NORMALISER}"))]
-    return [folder for folder in found if _frontend(folder) is not None]
+    folders = [normaliser.parent for normaliser in sorted(run.glob(f"*/{_NORMALISER}"))]
+    return [folder for folder in folders if _frontend(folder) is not None]
 
 
 def _dimension(features: Path) -> int:
@@ -348,10 +348,10 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
         path = Path(folder, FILES[form])
         write = _write_onnx if form == "onnx" else _write_torchscript
         write(module, interface, path)
-        found = _load_onnx(path) if form == "onnx" else _load_torchscript(path)
+        runtime = _load_onnx(path) if form == "onnx" else _load_torchscript(path)
         checked = ExportCheck("", None)
-        if found is not None:
-            run, against = found
+        if runtime is not None:
+            run, against = runtime
             checked = ExportCheck(against, compare(model, run, interface))
             if not checked.largest_difference <= TOLERANCE:
                 raise ExportError(
@@ -359,7 +359,8 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
                     f" {checked.largest_difference:.2g} from the original's (run by {against});"
                     " nothing was written"
                 )
-        if (out / "metadata.json").exists():  # of an earlier export; until this one is whole
+        # An earlier export loses its metadata first: a folder without them is incomplete.
+        if (out / "metadata.json").exists():
             (out / "metadata.json").unlink()
             (out / "normaliser.json").unlink(missing_ok=True)
         path.replace(out / path.name)
@@ -371,9 +372,11 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
 
 
 def _refuse_own_folder(source: ExportSource, out: Path) -> None:
-    """Raise an error if the export would go to a folder that a bundle or a run keeps whole."""
-    own = [source.model] if source.normaliser is None else [source.model, source.normaliser.parent]
-    if out.resolve() in [folder.resolve() for folder in own]:
+    """Raise an error if the output folder is that of the exported model or its normaliser."""
+    sources = [source.model]
+    if source.normaliser is not None:
+        sources.append(source.normaliser.parent)
+    if out.resolve() in [folder.resolve() for folder in sources]:
         raise ExportError(f"{out} holds what is exported: name another folder (--out)")
 
 
@@ -477,7 +480,7 @@ def _random(rows: int, frames: int, dimension: int) -> Tensor:
 
 @torch.no_grad()
 def compare(model: nn.Module, run: Run, interface: Interface) -> float:
-    """The largest difference of log-posteriors between a model and its export; nan if there is one.
+    """Return the largest difference of log-posteriors of a model and its export; nan if any is nan.
 
     Whole utterances of several lengths are compared, and where there is a state the same in pieces.
     """
@@ -490,17 +493,19 @@ def compare(model: nn.Module, run: Run, interface: Interface) -> float:
             part = interface.overlap + (outputs // 3) * interface.stride + interface.lookahead
             cuts = [0, part, part + 2 * interface.stride, inputs.shape[1]]
             pieces += list(pairwise(cuts))
-        for some in (pieces[:1], pieces[1:]):
-            state, found = interface.initial_state(rows), []
-            for begin, end in some:
+        # Once the whole utterance in one call, once in pieces that pass the state on
+        for spans in (pieces[:1], pieces[1:]):
+            state, outputs_of_pieces = interface.initial_state(rows), []
+            for begin, end in spans:
                 piece = inputs[:, max(0, begin - interface.overlap) : end].contiguous()
                 posteriors, *state = run([piece, *state])
-                found.append(posteriors)
-            if found:
-                together = torch.cat(found, dim=1)[:, interface.lookahead :]
-                if together.shape != expected.shape:
+                outputs_of_pieces.append(posteriors)
+            if outputs_of_pieces:
+                # The first `lookahead` outputs precede the first frame: [N, T', C] without them.
+                exported = torch.cat(outputs_of_pieces, dim=1)[:, interface.lookahead :]
+                if exported.shape != expected.shape:
                     return float("inf")
-                difference = float((together - expected).abs().max())
+                difference = float((exported - expected).abs().max())
                 if math.isnan(difference):  # which `max` would drop
                     return difference
                 largest = max(largest, difference)
@@ -508,7 +513,7 @@ def compare(model: nn.Module, run: Run, interface: Interface) -> float:
 
 
 def _expected(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Log-posteriors of the original for whole utterances, look-ahead included: [N, T', C]."""
+    """Compute the original's log-posteriors of whole utterances with look-ahead: [N, T', C]."""
     if isinstance(model, CtcModel):
         return model(inputs)[0]
     if isinstance(model, LstmModel):

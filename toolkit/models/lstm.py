@@ -60,19 +60,20 @@ class LstmModel(nn.Module):
 
 
 def initialise(lstm: nn.LSTM, output: nn.Linear) -> None:
-    """Xavier for input and output weights, orthogonal recurrence, forget gates open at first.
+    """Initialise: Xavier for input and output weights, orthogonal recurrence, forget biases of 1.
 
     Two biases per gate exist for cuDNN; the second stays a plain parameter that starts at 0.
     """
     hidden = lstm.hidden_size
     for name, parameter in lstm.named_parameters():
         if name.startswith("weight"):
+            # [4 H, D or H]: each gate's matrix is drawn by itself.
             fill = nn.init.xavier_uniform_ if "ih" in name else nn.init.orthogonal_
             for gate in parameter.data.split(hidden):
                 fill(gate)
         else:
             nn.init.zeros_(parameter)
-            if name.startswith("bias_ih"):
+            if name.startswith("bias_ih"):  # rows H to 2 H are the forget gate's
                 nn.init.ones_(parameter.data[hidden : 2 * hidden])
     nn.init.xavier_uniform_(output.weight)
     nn.init.zeros_(output.bias)
@@ -102,7 +103,11 @@ def run_bidirectional(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _run_packed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    """As torch's packing with `enforce_sorted=False`, which waits for the GPU to sort the rows."""
+    """Run the LSTM on packed rows, sorted by length on the CPU.
+
+    Torch's packing with `enforce_sorted=False` does the same, but waits for the GPU.
+    """
+    # Packed rows must be in the order of decreasing lengths; `argsort` of the order inverts it.
     lengths, order = lengths.sort(descending=True)
     rows = to_device(order, inputs.device)
     packed = pack_padded_sequence(inputs.index_select(0, rows), lengths, batch_first=True)
@@ -121,7 +126,7 @@ def _run_reversed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
     """
     frames = inputs.shape[1]
     turned = reversal(frames, len(inputs), lengths)
-    padding = (torch.arange(frames)[:, None] >= lengths)[:, :, None]
+    padding = (torch.arange(frames)[:, None] >= lengths)[:, :, None]  # [T, N, 1]
     hidden = inputs.transpose(0, 1).masked_fill(padding, 0)
     for layer in range(lstm.num_layers):
         if layer:
@@ -135,7 +140,7 @@ def _run_reversed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
                 x, (start, start), weights, lstm.bias, 1, 0.0, lstm.training, False, False
             )[0]
             outputs.append(ordered(output, turned) if backwards else output)
-        hidden = torch.cat(outputs, dim=2).masked_fill(padding, 0)
+        hidden = torch.cat(outputs, dim=2).masked_fill(padding, 0)  # [T, N, 2 H]
     return hidden.transpose(0, 1)
 
 

@@ -68,16 +68,17 @@ def forward_frame(
       gemm_operands: the same in the type of the next product; may be `outputs`.
     """
     size = cells.shape[2]
-    before = np.empty(4 * size, gates.dtype)
+    # z_t = W_ih x_t + W_hh h_(t-1) + b of one row, in the gates' type: [4 H]
+    z = np.empty(4 * size, gates.dtype)
     for row in range(cells.shape[1]):
-        copy_numbers(preactivations[frame, row], before)
-        after = gates[frame, row]
-        # torch's order of the gates: i, f and o have sigmoids, g has tanh.
-        _sigmoids(before[: 2 * size], after[: 2 * size])
-        _tanhs(before[2 * size : 3 * size], after[2 * size : 3 * size])
-        _sigmoids(before[3 * size :], after[3 * size :])
-        i, f = after[:size], after[size : 2 * size]
-        g, o = after[2 * size : 3 * size], after[3 * size :]
+        copy_numbers(preactivations[frame, row], z)
+        activations = gates[frame, row]
+        # torch's order of the gates: i, f, g, o; i, f and o have sigmoids, g has tanh.
+        _sigmoids(z[: 2 * size], activations[: 2 * size])
+        _tanhs(z[2 * size : 3 * size], activations[2 * size : 3 * size])
+        _sigmoids(z[3 * size :], activations[3 * size :])
+        i, f = activations[:size], activations[size : 2 * size]
+        g, o = activations[2 * size : 3 * size], activations[3 * size :]
         old, new, output = cells[frame, row], cells[frame + 1, row], outputs[frame + 1, row]
         for k in range(size):  # c_t = f c_(t-1) + i g
             new[k] = f[k] * old[k] + i[k] * g[k]
@@ -116,46 +117,48 @@ def backward_frame(
     grad_i, grad_f = grads[:size], grads[size : 2 * size]
     grad_g, grad_o = grads[2 * size : 3 * size], grads[3 * size :]
     for row in range(cells.shape[1]):
-        now = gates[frame, row]
-        i, f, g, o = now[:size], now[size : 2 * size], now[2 * size : 3 * size], now[3 * size :]
+        activations = gates[frame, row]
+        i, f = activations[:size], activations[size : 2 * size]
+        g, o = activations[2 * size : 3 * size], activations[3 * size :]
+        # c_(t-1) and c_t; dc_t, to which the later frames have contributed
         old, new, grad_c = cells[frame, row], cells[frame + 1, row], grad_cells[row]
         copy_numbers(grad_recurrent[row], grad_h)
         from_output = grad_outputs[frame, row]
-        # dh_t: by the output itself, and through the gates of frame t + 1
+        # dh_t = dL/dh_t + W_hh^T dz_(t+1): from the output, and from the gates of frame t + 1
         for k in range(size):
             grad_h[k] += from_output[k]
         for k in range(size):
             tanh_c[k] = tanh(new[k])
-        # h = o tanh(c): do = dh tanh(c), times sigmoid's derivative o (1 - o)
+        # h = o tanh(c): dz_o = dh tanh(c) o (1 - o), with the sigmoid's derivative o (1 - o)
         for k in range(size):
             grad_o[k] = grad_h[k] * tanh_c[k] * o[k] * (1 - o[k])
-        # dc_t: from frame t + 1, and from h by the derivative 1 - tanh(c)^2
+        # dc_t = f_(t+1) dc_(t+1) + dh_t o (1 - tanh(c)^2)
         for k in range(size):
             grad_c[k] += grad_h[k] * o[k] * (1 - tanh_c[k] * tanh_c[k])
-        # c = f c_old + i g, and each gate's own derivative
+        # c_t = f c_(t-1) + i g: dz_i = dc g i (1 - i)
         for k in range(size):
             grad_i[k] = grad_c[k] * g[k] * i[k] * (1 - i[k])
-        for k in range(size):
+        for k in range(size):  # dz_g = dc i (1 - g^2)
             grad_g[k] = grad_c[k] * i[k] * (1 - g[k] * g[k])
-        for k in range(size):
+        for k in range(size):  # dz_f = dc c_(t-1) f (1 - f)
             grad_f[k] = grad_c[k] * old[k] * f[k] * (1 - f[k])
-        for k in range(size):  # dc_(t-1)
+        for k in range(size):  # the part of dc_(t-1) that comes through c_t: f dc_t
             grad_c[k] *= f[k]
-        for k in range(4 * size):
+        for k in range(4 * size):  # db = sum over frames and rows of dz_t
             grad_bias[k] += grads[k]
         copy_numbers(grads, grad_gates[frame, row])
 
 
 @njit(cache=True, nogil=True)
-def _sigmoids(before: Array, after: Array) -> None:
-    for k in range(len(before)):
-        after[k] = sigmoid(before[k])
+def _sigmoids(values: Array, out: Array) -> None:
+    for k in range(len(values)):
+        out[k] = sigmoid(values[k])
 
 
 @njit(cache=True, nogil=True)
-def _tanhs(before: Array, after: Array) -> None:
-    for k in range(len(before)):
-        after[k] = tanh(before[k])
+def _tanhs(values: Array, out: Array) -> None:
+    for k in range(len(values)):
+        out[k] = tanh(values[k])
 
 
 def sigmoid(x: Any) -> Any:
@@ -169,12 +172,12 @@ def tanh(x: Any) -> Any:
 
 
 def widened(x: Any) -> Any:
-    """A number itself, or that of which bits of bfloat16 are given; for kernels only."""
+    """Convert bits of bfloat16 to float32; return any other number unchanged; for kernels only."""
     raise NotImplementedError
 
 
 def copy_numbers(source: Any, target: Any) -> Any:
-    """Copy numbers, from or to bits of bfloat16; for kernels only."""
+    """Copy an array, converting from or to bits of bfloat16; for kernels only."""
     raise NotImplementedError
 
 
@@ -196,7 +199,8 @@ def _tanh(x: Any) -> Any:
     return _tanh32 if x == types.float32 else _tanh64
 
 
-def _tanh32(x: Any) -> Any:  # to 1e-7, not relative to itself
+def _tanh32(x: Any) -> Any:
+    # tanh(x) = 2 / (1 + exp(-2 x)) - 1; the absolute error is below 1e-7.
     return np.float32(2.0) / (np.float32(1.0) + _exp(np.float32(-2.0) * x)) - np.float32(1.0)
 
 
@@ -210,6 +214,7 @@ def _exp(x: float) -> float:
     y = x * np.float32(1.44269504)  # log2(e): exp(x) = 2^y
     y = LARGEST if y > LARGEST else y
     y = -LARGEST if y < -LARGEST else y
+    # Adding 1.5 * 2^23 rounds to an integer, which then stands in the mantissa's lowest bits.
     shifted = y + ROUNDS
     integer = shifted - ROUNDS
     fraction = y - integer  # in [-0.5, 0.5]
@@ -235,6 +240,7 @@ def _itself(x: Any) -> Any:
 
 
 def _bits_widened(x: Any) -> Any:
+    # bfloat16 is the upper half of a float32.
     return np.uint32(np.uint32(x) << 16).view(np.float32)
 
 
@@ -317,10 +323,10 @@ def run_lstm(
             index = layer * (1 + lstm.bidirectional) + direction
             x = ordered(hidden, backwards) if direction else hidden
             if state is None:
-                before = [x.new_zeros(x.shape[1], lstm.hidden_size)] * 2
+                initial_state = [x.new_zeros(x.shape[1], lstm.hidden_size)] * 2
             else:
-                before = [part[index] for part in state]
-            output, last = _Layer.apply(x, *before, *lstm.all_weights[index], bfloat16)
+                initial_state = [part[index] for part in state]
+            output, last = _Layer.apply(x, *initial_state, *lstm.all_weights[index], bfloat16)
             finals.append((output[-1], last))
             outputs.append(ordered(output, backwards) if direction else output)
         hidden = torch.cat(outputs, dim=2) if lstm.bidirectional else outputs[0]
@@ -339,11 +345,11 @@ def _autocast_to_bfloat16() -> bool:
 
 
 def reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:
-    """Index [T, N] of the frame that stands at each place when each row is reversed."""
-    place = torch.arange(frames)[:, None].expand(-1, rows)
+    """Return the source frame [T, N] of each frame when the first `lengths` frames are reversed."""
+    frame = torch.arange(frames)[:, None].expand(-1, rows)
     if lengths is None:
-        return frames - 1 - place
-    return torch.where(place < lengths, lengths - 1 - place, place)
+        return frames - 1 - frame
+    return torch.where(frame < lengths, lengths - 1 - frame, frame)  # padding stays in its place
 
 
 def ordered(x: Tensor, index: Tensor) -> Tensor:
@@ -364,7 +370,13 @@ def spread_rows(matrix: Tensor) -> Tensor:
 
 
 class _Layer(torch.autograd.Function):
-    """One layer in one direction: x [T, N, D] to outputs [T, N, H] and the last cell [N, H]."""
+    """One layer in one direction: x [T, N, D] to outputs [T, N, H] and the last cell [N, H].
+
+    Forward, with the gates' preactivations z_t = W_ih x_t + W_hh h_(t-1) + b, see `forward_frame`:
+    c_t = f c_(t-1) + i g; h_t = o tanh(c_t). Backward, from the last frame to the first, see
+    `backward_frame`: dh_(t-1) gets W_hh^T dz_t, and the weights' gradients are the sums over frames
+    dW_ih = sum_t dz_t x_t^T, dW_hh = sum_t dz_t h_(t-1)^T, db = sum_t dz_t.
+    """
 
     @staticmethod
     def forward(
@@ -418,9 +430,9 @@ class _Layer(torch.autograd.Function):
             arrays = [_array(part) for part in buffers]
             for t in reversed(range(frames)):
                 backward_frame(t, *arrays)
-                torch.mm(grad_gates[t], recurrent, out=dh)  # by h_(t-1)
+                torch.mm(grad_gates[t], recurrent, out=dh)  # dh_(t-1) += W_hh^T dz_t
             # A weight's gradient is one product over all frames: [4 H, T N] by [T N, D or H].
-            flat = grad_gates.flatten(0, 1)
+            flat = grad_gates.flatten(0, 1)  # dz [T N, 4 H]
             dx = None
             if ctx.needs_input_grad[0]:
                 dx = (flat @ w_ih.to(gemm_type)).to(dc.dtype).view(frames, rows, -1)
@@ -431,7 +443,7 @@ class _Layer(torch.autograd.Function):
 
 
 def _array(x: Tensor) -> np.ndarray:
-    """A tensor's memory as numpy knows it: bfloat16 as its bits."""
+    """Return a numpy view of a tensor's memory; bfloat16 as uint16 bits, for lack of the type."""
     if x.dtype == torch.bfloat16:
         return x.detach().view(torch.int16).numpy().view(np.uint16)
     return x.detach().numpy()

@@ -52,10 +52,9 @@ class NeuralLm:
         save_model(folder, self.model)
 
     def score(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Compute ln p(word | words before it) of each word and of the sentence's end.
+        """Compute ln p(word | preceding words) of each word and of the sentence's end.
 
-        Words before that several sentences share, as the hypotheses of an utterance do, are read
-        once.
+        Prefixes that several sentences share, as the hypotheses of an utterance do, are read once.
 
         Args:
           sentences: words.
@@ -66,21 +65,22 @@ class NeuralLm:
         Raises:
           ModelError: they are not finite.
         """
-        found = []
+        log_probs = []
         for start in range(0, len(sentences), SENTENCES_AT_ONCE):
-            some = sentences[start : start + SENTENCES_AT_ONCE]
-            for words, scores in zip(some, self._score(some), strict=True):
+            chunk = sentences[start : start + SENTENCES_AT_ONCE]
+            for words, scores in zip(chunk, self._score(chunk), strict=True):
                 if not np.isfinite(scores).all():
                     raise ModelError(
                         "the neural language model's log-probabilities are no numbers: its weights"
                         " are damaged; train it again or restore it"
                     )
-                found.append(scores + np.array([*self.shortlist.log_shares(words), 0.0]))
-        return found
+                # A word outside the shortlist has its share of p(<UNK>); the end has log share 0.
+                log_probs.append(scores + np.array([*self.shortlist.log_shares(words), 0.0]))
+        return log_probs
 
     @torch.inference_mode()
     def _score(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Read all sentences word by word, equal beginnings once."""
+        """Score all sentences word by word; a prefix that several share is read once."""
         self.model.eval()
         device = next(self.model.parameters()).device
         first, last = self.shortlist.ids([START, END])
@@ -91,7 +91,9 @@ class NeuralLm:
         with full_float32(device):
             for place in range(max(map(len, scores_of_sentences), default=0)):
                 rows = [n for n, row in enumerate(scores_of_sentences) if place < len(row)]
+                # The word to read and the word to score of each sentence that is not finished
                 words = np.array([ids[n][place : place + 2] for n in rows])
+                # A longer prefix is a shorter one and a word: equal pairs are one row of the batch.
                 pairs = np.stack([node[rows], words[:, 0]])
                 beginnings, place_of_row = np.unique(pairs, axis=1, return_inverse=True)
                 node[rows] = place_of_row.reshape(-1)
@@ -107,7 +109,7 @@ class NeuralLm:
         return scores_of_sentences
 
     def _log_likelihoods(self, hidden: Tensor, beginning: Tensor, words: Tensor) -> Tensor:
-        """ln p(words[i] | beginning[i]), [N], from the hidden values [M, H] of beginnings."""
+        """Compute ln p(words[i] | beginning[i]), [N], from hidden values [M, H] of beginnings."""
         log_likelihoods = torch.zeros(len(words), dtype=torch.float64, device=words.device)
         for start in range(0, len(hidden), ROWS_OF_LOGITS):
             logits = self.model.output(hidden[start : start + ROWS_OF_LOGITS]).log_softmax(dim=1)

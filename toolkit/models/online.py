@@ -70,7 +70,7 @@ class OnlineTdnnf:
         self._raw: Tensor | None = None  # [frames of 10 ms, F], from the context's first on
 
     def push(self, inputs: Tensor) -> Tensor:
-        """Take the next frames; logits wait until the frames of their right context are there."""
+        """Compute the logits whose right context is complete with the next frames."""
         raw = inputs.reshape(LOW_RATE_FACTOR * len(inputs), self._model.input.in_channels)
         if self._raw is not None:
             raw = torch.cat([self._raw, raw])
@@ -81,15 +81,16 @@ class OnlineTdnnf:
         return self._run(raw)
 
     def finish(self, inputs: Tensor) -> Tensor:
-        """Take the last frames, and repeat the last one of 10 ms as the right context."""
-        before = self.push(inputs)
+        """Compute the last logits; the last frame of 10 ms is repeated as their right context."""
+        logits = self.push(inputs)
         if self._raw is None:
-            return before
-        rest = self._run(torch.cat([self._raw, self._raw[-1:].expand(self._context, -1)]))
-        return torch.cat([before, rest])
+            return logits
+        padded = torch.cat([self._raw, self._raw[-1:].expand(self._context, -1)])
+        return torch.cat([logits, self._run(padded)])
 
     @torch.inference_mode()
     def _run(self, raw: Tensor) -> Tensor:
+        # Low-rate frames whose context is complete on both sides
         ready = max(0, len(raw) - 2 * self._context) // LOW_RATE_FACTOR
         self._raw = raw[LOW_RATE_FACTOR * ready :]
         if not ready:
@@ -98,7 +99,7 @@ class OnlineTdnnf:
 
 
 def online(model: nn.Module) -> OnlineNetwork | None:
-    """Begin an utterance; None: the network needs the whole utterance, or is none of these."""
+    """Begin an utterance; None if the network cannot compute frame by frame."""
     if isinstance(model, LstmModel):
         return OnlineLstm(model)
     return OnlineTdnnf(model) if isinstance(model, TdnnfModel) else None

@@ -37,6 +37,7 @@ def log_priors(counts: Tensor) -> Tensor:
       [C] float32, natural logarithm.
     """
     counts = counts.double()
+    # log p(s) = log(n_s / sum_s n_s), with n_s of at least FLOOR times the mean count
     floored = counts.clamp(min=FLOOR * float(counts.mean()))
     return (floored / floored.sum()).log().float()
 
@@ -125,7 +126,7 @@ class NeuralModel:
     def log_likelihoods(
         self, features: Tensor, state: CmnState | None = None, offset: int = 0
     ) -> Tensor:
-        """log p(s|x) - log p(s) for stored features.
+        """Compute log p(s|x) - log p(s) for stored features.
 
         Args:
           features: [T, F] raw log-mel energies at 100 Hz.
@@ -147,6 +148,7 @@ class NeuralModel:
         """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
         posteriors = log_posteriors(self.model, inputs)
+        # Bayes: log p(x|s) = log p(s|x) - log p(s) + log p(x), which is the same for all states
         return [self.checked(row - self.log_priors) for row in posteriors]
 
     def checked(self, scores: Tensor) -> Tensor:
@@ -157,7 +159,7 @@ class NeuralModel:
         """
         if not scores.isfinite().all():
             raise ModelError(
-                f"{self._folder}: outputs are no numbers: the model, its normaliser or the features"
+                f"{self._folder}: outputs are not finite: the model, its normaliser or the features"
                 " are damaged"
             )
         return scores

@@ -75,17 +75,17 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     A network's layers may share weights, which are stored under each of their names then.
     """
-    seen: set[int] = set()
+    addresses: set[int] = set()
     stored = {}
     for name, value in tensors.items():
         value = value.detach().cpu().contiguous()
-        stored[name] = value.clone() if value.data_ptr() in seen else value
-        seen.add(value.data_ptr())
+        stored[name] = value.clone() if value.data_ptr() in addresses else value
+        addresses.add(value.data_ptr())
     return stored
 
 
-def _unknown_class(thing: object) -> ModelError:
-    name = type(thing).__name__
+def _unknown_class(model: object) -> ModelError:
+    name = type(model).__name__
     return ModelError(f"{name} is not in KINDS of toolkit/models/store.py: give it a name there")
 
 
@@ -106,8 +106,8 @@ def load_model(folder: Path) -> nn.Module:
         weights, _ = read_tensors(folder / WEIGHTS, {})
     kind = described["kind"]
     if kind not in KINDS:
-        known = ", ".join(KINDS)
-        raise ModelError(f"{folder / CONFIG} is of kind {quoted(kind)}; known kinds: {known}")
+        kinds = ", ".join(KINDS)
+        raise ModelError(f"{folder / CONFIG} is of kind {quoted(kind)}; known kinds: {kinds}")
     configured, built = KINDS[kind]
     with reading(folder / CONFIG, ModelError, "train the model again", f"no {kind} configuration"):
         config = from_plain(configured, described["config"])
@@ -126,28 +126,29 @@ class _ShapesAlone(TorchFunctionMode):
     """Makes tensors that have a shape but no memory (`torch.device("meta")` of later versions)."""
 
     def __torch_function__(
-        self, made: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        elsewhere = {"device": "meta"} if made in _MAKERS else {}
-        return made(*args, **{**(kwargs or {}), **elsewhere})
+        on_meta = {"device": "meta"} if function in _MAKERS else {}
+        return function(*args, **{**(kwargs or {}), **on_meta})
 
 
 def _shapes(built: type[nn.Module], config: Any, tensors: int) -> dict[str, Tensor]:
-    """The tensors that a model of a configuration must have, without allocating their memory."""
+    """Return the tensors that a model must have, by name, without allocating their memory."""
+    # A damaged configuration of a million layers would take minutes to build.
     if max(getattr(config, name, 0) for name in ("layers", "lstm_layers")) > tensors:
         raise ValueError(f"more layers than the {tensors} tensors of the weights allow")
     with _ShapesAlone():
         return built(config).state_dict()
 
 
-def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+def _differences(expected: dict[str, Tensor], weights: dict[str, Tensor]) -> list[str]:
     """List up to five tensors that are missing, superfluous or of another shape."""
-    listed = [f"{name} is missing" for name in expected if name not in found]
-    listed += [f"{name} is not part of the model" for name in found if name not in expected]
+    listed = [f"{name} is missing" for name in expected if name not in weights]
+    listed += [f"{name} is not part of the model" for name in weights if name not in expected]
     listed += [
-        f"{name} is {list(found[name].shape)} instead of {list(value.shape)}"
+        f"{name} is {list(weights[name].shape)} instead of {list(value.shape)}"
         for name, value in expected.items()
-        if name in found and found[name].shape != value.shape
+        if name in weights and weights[name].shape != value.shape
     ]
     return listed[:5] + ([f"and {len(listed) - 5} more"] if len(listed) > 5 else [])
 
@@ -155,9 +156,9 @@ def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[
 def quantize_int8(model: nn.Module) -> nn.Module:
     """Return a copy of a network whose LSTMs and linear layers multiply in 8 bits.
 
-    Weights are rounded once, each matrix with a factor of its own; inputs at every call, with a
-    factor for all frames of the call, so that a stream's outputs are not those of the whole. It
-    cannot be trained and computes on the CPU.
+    Weights are rounded once, with one scale per matrix. Inputs are rounded at every call, with one
+    scale for all its frames, so the outputs of a stream differ from those of the whole utterance.
+    The copy cannot be trained and computes on the CPU.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch announces other ways of doing it

@@ -52,8 +52,9 @@ def make_semi_orthogonal(weight: Tensor) -> None:
     if matrix.shape[0] > matrix.shape[1]:
         matrix = matrix.t()
     product = matrix @ matrix.t()  # P
-    trace, square = product.diagonal().sum(), product.square().sum()
+    trace, square = product.diagonal().sum(), product.square().sum()  # tr(P), tr(P P)
     scale = square / trace  # a^2
+    # Mean square of P's eigenvalues over their squared mean: 1 for a semi-orthogonal matrix
     ratio = square * len(product) / trace.square()
     speed = SPEED * torch.where(ratio > VERY_FAR, 0.25, torch.where(ratio > FAR, 0.5, 1.0))
     product.diagonal().sub_(scale)
@@ -63,7 +64,7 @@ def make_semi_orthogonal(weight: Tensor) -> None:
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation [N, F, T], with the running statistics where N T is 1.
 
-    One frame has no variance, and torch refuses it: an utterance of a frame alone in its batch.
+    A batch of a single frame has no variance, and torch raises an error for it.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +79,8 @@ class BatchNorm(nn.BatchNorm1d):
 class FactorisedLayer(nn.Module):
     """A linear layer to a bottleneck, an affine one back, ReLU, batch norm, and a bypass.
 
-    The first reads frames t - stride and t, the second t and t + stride of what the first gives.
+    The linear layer reads the frames t - stride and t of the input, the affine one the frames t and
+    t + stride of the bottleneck (Povey et al. 2018).
 
     Args:
       config: sizes.
@@ -104,11 +106,12 @@ class FactorisedLayer(nn.Module):
         """Run the layer: [N, H, T] to [N, H, ceil((T - 2 stride) / subsampling_factor)]."""
         y = self.norm(self.affine(self.linear(x)).relu())
         if self.training and self._dropout:
+            # Dropout with one factor in [1 - p, 1 + p] per row and channel, for all its frames
             factors = torch.rand(*y.shape[:2], 1, device=y.device, dtype=y.dtype)
             y = y * (1 + self._dropout * (2 * factors - 1))
-        # The input frames at the outputs' own places: none of the context that was read.
-        own_frames = slice(self._stride, -self._stride or None, self._subsampling_factor)
-        return y + self._bypass * x[:, :, own_frames]
+        # The bypass adds the input frame at the centre of each output's context.
+        centres = slice(self._stride, -self._stride or None, self._subsampling_factor)
+        return y + self._bypass * x[:, :, centres]
 
 
 class TdnnfModel(nn.Module):
@@ -153,17 +156,18 @@ class TdnnfModel(nn.Module):
           None, as there is no state to go on from.
         """
         padding = self.config.raw_context - 1
-        raw = inputs.reshape(len(inputs), -1, self.input.in_channels)
+        raw = inputs.reshape(len(inputs), -1, self.input.in_channels)  # [N, 3 T, F]
         if lengths is None or bool((lengths == inputs.shape[1]).all()):
             return self.logits(repeat_ends(raw, padding)), None
-        places = torch.arange(-padding, raw.shape[1] + padding).clamp(min=0)
-        last = LOW_RATE_FACTOR * lengths[:, None].clamp(min=1) - 1
-        places = to_device(places.minimum(last), raw.device)
-        return self.logits(raw.gather(1, places[:, :, None].expand(-1, -1, raw.shape[2]))), None
+        # The raw frame to read at each position; outside each row's real frames the nearest one
+        frames = torch.arange(-padding, raw.shape[1] + padding).clamp(min=0)
+        last = LOW_RATE_FACTOR * lengths[:, None].clamp(min=1) - 1  # [N, 1]
+        frames = to_device(frames.minimum(last), raw.device)
+        return self.logits(raw.gather(1, frames[:, :, None].expand(-1, -1, raw.shape[2]))), None
 
     def logits(self, raw: Tensor) -> Tensor:
         """Compute logits of raw frames [N, 3 T + 2 (context - 1), F]: [N, T, C]."""
-        x = self.input_norm(self.input(raw.transpose(1, 2)).relu())
+        x = self.input_norm(self.input(raw.transpose(1, 2)).relu())  # [N, H, frames]
         for layer in self.layers:
             x = layer(x)
         x = self.wide_norm(self.widen(self.narrow(x)).relu())

@@ -17,9 +17,9 @@ class WordLstm(nn.Module):
     def __init__(self, config: WordLstmConfig) -> None:
         super().__init__()
         self.config = config
-        between = config.dropout if config.layers > 1 else 0.0  # torch: none after the last layer
+        dropout = config.dropout if config.layers > 1 else 0.0  # torch: none after the last layer
         self.lstm = nn.LSTM(
-            config.hidden, config.hidden, config.layers, batch_first=True, dropout=between
+            config.hidden, config.hidden, config.layers, batch_first=True, dropout=dropout
         )
         self.output = nn.Linear(config.hidden, config.vocabulary)
         self.dropout = nn.Dropout(config.dropout)

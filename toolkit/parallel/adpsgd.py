@@ -57,6 +57,7 @@ def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
     never average with each other; the rest of the ring still connects all.
     """
     if pattern == "fixed":
+        # In a set with an order: with two learners both neighbours are the same.
         neighbours = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
     else:
         neighbours = range(learners)
@@ -73,6 +74,8 @@ def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int =
     if pattern == "fixed":
         return choice[number % len(choice)]
     if pattern == "shuffled":
+        # All learners draw the same permutation of the passive ones: active learner 2 i asks
+        # number i of it, so that no two ask the same one.
         passive = [learner for learner in range(learners) if not is_active(learner)]
         ring = np.random.default_rng([seed, number]).permutation(passive)
         return int(ring[rank // 2 % len(ring)])
@@ -124,6 +127,8 @@ class Learner:
           [P]: half of the difference, which that learner has to subtract by `apply_correction`.
         """
         with self._turns.ordered():
+            # x_j += (x_i - x_j) / 2 here, x_i -= (x_i - x_j) / 2 at the peer: both become their
+            # mean, and x_i + x_j does not change (Lian et al. 2018).
             correction = (peer_weights - self._weights) / 2
             self._weights += correction
             self.averagings += 1
@@ -136,15 +141,16 @@ class Learner:
             self.averagings += 1
 
 
-def delay_by_one_update(before: Tensor, after: Tensor, mean: Tensor) -> Tensor:
+def delay_by_one_update(weights: Tensor, updated_weights: Tensor, mean: Tensor) -> Tensor:
     """Combine an update with the averaging that overlapped with its computation.
 
     Args:
-      before: [P], the weights at which the gradient was computed.
-      after: [P], the same after the optimizer's step.
-      mean: [P], the mean over all learners of their `before`.
+      weights: [P], those at which the gradient was computed.
+      updated_weights: [P], the same after the optimizer's step.
+      mean: [P], the mean over all learners of their `weights`.
     """
-    return mean + (after - before)
+    # x_i(t + 1) = 1/K sum_j x_j(t) - rate * gradient(x_i(t))
+    return mean + (updated_weights - weights)
 
 
 class NeighbourAverager:
@@ -246,6 +252,8 @@ class NeighbourAverager:
                 if not self._servers:
                     continue
                 peer = partner(self._index, len(self._ranks), self._pattern, self.asked)
+                # Send x_i, receive (x_i - x_j) / 2 and subtract it. Steps that the optimizer makes
+                # in between are not lost, as the correction is relative.
                 with copies.stream():
                     weights = copies.to_host(self._learner.weights())
                     correction = self._exchange.request(self._ranks[peer], weights)
@@ -389,11 +397,13 @@ class Adpsgd(Asynchronous):
                 self._copied = rank_states[0]["host_copies"]
                 if self._averager is not None and self._learner is not None:
                     self._learner.averagings, self._averager.asked = rank_states[0]["averagings"]
+                # This rank continues several: [ranks, P] to their mean [P].
                 weights = torch.stack([rank_state["weights"] for rank_state in rank_states]).mean(
                     dim=0
                 )
             self._take(weights)
-        if rank_states:  # without what is sent to go on: a mean under way was counted before
+        # `_take` may begin a mean; the checkpoint has counted its bytes already.
+        if rank_states:
             self.workers.sent = rank_states[0]["counts"]["sent"]
 
     def report(self) -> dict[str, float]:
@@ -407,18 +417,20 @@ class Adpsgd(Asynchronous):
 
     def _mix(self) -> None:
         """Add the optimizer's update to the learner; set `_before_step`, from which to continue."""
-        now = self.flat.weights()
+        updated = self.flat.weights()
         if self._delayed:
-            self._before_step = delay_by_one_update(self._before_step, now, self._finished_mean())
+            mean = self._finished_mean()
+            self._before_step = delay_by_one_update(self._before_step, updated, mean)
             self._learner.set_weights(self._before_step)
             self._begin_mean()
         else:
-            self._before_step = self._learner.add(now - self._before_step)
+            # Averagings may have moved the learner meanwhile: add the update, not the weights.
+            self._before_step = self._learner.add(updated - self._before_step)
             self._averager.wake()
 
     def _take(self, weights: Tensor) -> None:
         """Continue from other weights, while no averaging is in progress on any rank (all)."""
-        if self._delayed:
+        if self._delayed:  # wait for the mean that is under way; nothing uses it
             self._finished_mean()
         if self._learner is not None:
             self._learner.set_weights(weights)
@@ -444,6 +456,7 @@ class Adpsgd(Asynchronous):
         """
         if self._learner is None or len(self.learners()) == 1:
             return self.flat.weights()
+        # 1/K sum_i x_i over the K learners, the consensus model
         weights = self._learner.weights()
         return self.workers.all_reduce(weights, self._group).wait() / len(self.learners())
 
@@ -479,6 +492,8 @@ class HierarchicalAdpsgd(Adpsgd):
                 f"{world_size} workers are not whole nodes of {self._size}: start as many on "
                 "each host, or choose parallel.adpsgd.workers_per_node"
             )
+        # Node k has the ranks k * size to (k + 1) * size - 1. All ranks create all groups, since
+        # that is collective; each keeps its own node's.
         number = rank // self._size
         nodes = [range(i, i + self._size) for i in self.learners()]
         self._inside = [self.workers.new_group(node) for node in nodes][number]

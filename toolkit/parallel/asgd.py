@@ -68,6 +68,7 @@ class ParameterServer:
           [P]: the weights from which the worker continues.
         """
         with self._turns.ordered():
+            # Gradients are added as they arrive; that of old weights is used as it is (stale).
             self._sum += gradient
             self._rates.append(rate)
             if len(self._rates) >= self._parts:
@@ -75,7 +76,7 @@ class ParameterServer:
             return self._weights.detach().clone()
 
     def flush(self) -> None:
-        """Apply the gradients that are left, if there are any."""
+        """Apply the pending gradients, if there are any."""
         with self._turns.ordered():
             if self._rates:
                 self._update()
@@ -111,6 +112,7 @@ class ParameterServer:
                 self._sum += state["sum"].to(self._sum.device)
 
     def _update(self) -> None:
+        # One step of the optimizer with the mean of the gradients, at their mean rate
         self._weights.grad = self._sum / len(self._rates)
         nn.utils.clip_grad_norm_([self._weights], self._max_norm)
         for group in self._optimizer.param_groups:
@@ -129,6 +131,7 @@ def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> 
     """
     kind: Callable[..., Optimizer] = type(optimizer)
     copy = kind(parameters, lr=1.0)
+    # The first group's settings are those of all: flat weights are a single parameter.
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
     for group in copy.param_groups:
         group.update(settings)
@@ -203,6 +206,7 @@ class Asgd(Asynchronous):
         """
         super().backward(loss, weight, accumulated)
         gradient = self.flat.gradients()
+        # The server has its weights on the device of rank 0; others send through the host.
         if self.server is None:
             gradient = self._copies.to_host(gradient)
         self._gradient = gradient if bool(gradient.isfinite().all()) else None
@@ -216,6 +220,7 @@ class Asgd(Asynchronous):
         if self._gradient is None:
             return
         rate = self.optimizer.param_groups[0]["lr"]
+        # Push the gradient; the reply is the current weights, perhaps updated by it.
         if self.server is not None:
             weights = self.server.add(self._gradient, rate)
         else:

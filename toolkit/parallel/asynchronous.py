@@ -100,9 +100,9 @@ class StepQueue:
                 return
             # Half of an equal share, so that the shares shrink as the end comes near.
             number = max(1, untaken[victim] // (2 * nodes))
-            after = self._untaken(self._add(str(victim), number * _STOLEN), victim)
+            remaining = self._untaken(self._add(str(victim), number * _STOLEN), victim)
             # Its owner, or another thief, may have been faster.
-            steps = StepRange(victim, max(after.first, after.end), after.end + number)
+            steps = StepRange(victim, max(remaining.first, remaining.end), remaining.end + number)
             if steps:
                 self._stolen = steps
                 return
@@ -190,7 +190,7 @@ class SharedBatches:
             stolen = [StepRange(*entry["stolen"]) for entry in self._resumed]
         self._resumed = None
         # Steps that all nodes have done before a resumption.
-        before = node.count * steps - sum(map(len, parts)) - sum(map(len, stolen))
+        steps_before = node.count * steps - sum(map(len, parts)) - sum(map(len, stolen))
 
         def add(name: str, number: int) -> int:
             return self._workers.count(f"{self._counters}/{epoch}/{name}", number)
@@ -202,7 +202,7 @@ class SharedBatches:
             for kind, owner, step, end, number in self._turns(add):
                 if kind == WRITE_CHECKPOINT:
                     self._wait()
-                    self.position = (before + add("taken", 0)) // node.count
+                    self.position = (steps_before + add("taken", 0)) // node.count
                     yield CHECKPOINT
                 elif kind == STEP:
                     if (owner, step) != following:
@@ -212,7 +212,7 @@ class SharedBatches:
                         batches = data.batches(epoch, step, owner_rank, world_size)
                         loaded = prefetch(islice(batches, end - step))
                     following = owner, step + 1
-                    self.position = (before + number) // node.count
+                    self.position = (steps_before + number) // node.count
                     yield next(loaded)
             self.position = steps
         finally:

@@ -41,6 +41,7 @@ class BmufState:
 
     def block_rate(self, block: int) -> float:
         """Return zeta of a block (equation 6); 1 in the warm-up."""
+        # Equation 6: zeta / (N (1 - eta)) = C, so zeta = C N (1 - eta); the setting `rate` is C.
         if block < self._config.warmup:
             return 1.0
         return self._config.rate * self._world_size * (1 - self.block_momentum(block))
@@ -168,6 +169,7 @@ class Bmuf(Distributed):
 
     def _end_block(self) -> None:
         self._in_block = 0
+        # Equation 2: the mean of the N workers' models.
         mean = self.workers.all_reduce(self.flat.weights()).wait() / self.workers.world_size
         if not torch.isfinite(mean.sum()):
             raise ParallelError(
@@ -175,6 +177,7 @@ class Bmuf(Distributed):
                 "initial_rate, or shorten the blocks (parallel.bmuf.block)"
             )
         self.flat.set_weights(self._state.step(mean))
+        # Local momentum belongs to the old local weights: drop it, average it, or keep it.
         if self.config.bmuf.optimizer == "reset":
             self.optimizer.state.clear()
         elif self.config.bmuf.optimizer == "average":

@@ -75,8 +75,8 @@ def decode(message: Tensor, threshold: float, total: Tensor) -> int:
         total += body.view(torch.float32)
         return len(body)
     words, values = body.numpy().view(np.uint32), total.numpy()
-    work = _add_sparse if form == SPARSE else _add_bitmap
-    return int(work(words, np.float32(threshold), values))
+    add = _add_sparse if form == SPARSE else _add_bitmap
+    return int(add(words, np.float32(threshold), values))
 
 
 def _header(form: int, like: Tensor) -> Tensor:
@@ -92,6 +92,7 @@ def _encode(gradient: Tensor, residual: Tensor, threshold: float, capacity: int)
     count, settled, added, broken = _take_sparse(g, r, tau, words)
     if settled == size and not broken:
         return torch.from_numpy(words[:count].view(np.int32).copy())
+    # Too many elements for `SPARSE`: a bitmap of two bits per element and the header is shorter.
     bitmap = np.zeros(1 - (-size // PER_WORD), dtype=np.uint32)
     bitmap[0] = BITMAP
     broken += _take_bitmap(g, r, tau, words[1:count], settled, added, bitmap[1:])
@@ -113,6 +114,7 @@ def _take_sparse(
         # Slices tell the compiler that no index is negative: twice as fast.
         begin = block * BLOCK
         values, parts = residual[begin : begin + BLOCK], gradient[begin : begin + BLOCK]
+        # r += g, and count |r| > tau; "not <=" counts nan too.
         beyond = np.int32(0)
         for i in range(values.size):
             value = values[i] + parts[i]
@@ -126,6 +128,7 @@ def _take_sparse(
             value = values[i]
             if abs(value) <= tau:
                 continue
+            # Emit the index and the sign in one word; the residual loses the +-tau that is sent.
             minus = value < 0
             words[count] = np.uint32(2 * (begin + i)) | np.uint32(minus)
             values[i] = value + tau if minus else value - tau
@@ -145,11 +148,13 @@ def _take_bitmap(
     bitmap: np.ndarray,
 ) -> int:
     """Continue where `_take_sparse` stopped, and convert its words into a bitmap."""
+    # Words of `SPARSE` to codes: 1 for +tau, 2 for -tau, two bits each
     for word in words:
         i = word >> np.uint32(1)
         code = np.uint32(1) + (word & np.uint32(1))
         bitmap[i // PER_WORD] |= code << np.uint32(2 * (i % PER_WORD))
     broken = 0
+    # Elements below `added` have their gradient in the residual already.
     for i in range(settled, len(gradient)):
         value = residual[i] if i < added else residual[i] + gradient[i]
         code = np.uint32(0)
@@ -168,6 +173,7 @@ def _take_bitmap(
 
 @njit(nogil=True, cache=True)
 def _add_sparse(words: np.ndarray, tau: float, total: np.ndarray) -> int:
+    # A word is the index, shifted left by one bit, and the sign.
     for word in words:
         total[word >> np.uint32(1)] += -tau if word & np.uint32(1) else tau
     return len(words)
@@ -177,19 +183,19 @@ def _add_sparse(words: np.ndarray, tau: float, total: np.ndarray) -> int:
 def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
     count = 0
     for index, word in enumerate(words):
-        place = index * PER_WORD
-        while word:
+        element = index * PER_WORD
+        while word:  # two bits per element; a word of 0 has no further elements
             code = word & np.uint32(3)
             if code:
-                total[place] += tau if code == 1 else -tau
+                total[element] += tau if code == 1 else -tau
                 count += 1
             word >>= np.uint32(2)
-            place += 1
+            element += 1
     return count
 
 
 def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity: int) -> Tensor:
-    """Add a gradient to the residual and encode_fixed the elements beyond the threshold.
+    """Add a gradient to the residual and encode the elements beyond the threshold in a fixed size.
 
     Args:
       gradient: [W] float32.
@@ -205,11 +211,13 @@ def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity
     place = beyond.cumsum(0, dtype=torch.int32)  # of element i in the message, from 1
     sent = beyond & (place <= capacity)  # the others stay in the residual
     minus = residual < 0
+    # [W] the word that each element would be: its index and sign
     index = torch.arange(len(residual), dtype=torch.int32, device=residual.device)
     words = (index << 1) | minus.int()  # an index has 31 bits, so that the sign bit may be set
     message = torch.zeros(capacity + 1, dtype=torch.int32, device=residual.device)
     message.scatter_(0, torch.where(sent, place, 0).long(), words)  # what is not sent: to word 0
     message[0] = place[-1].masked_fill(~torch.isfinite(residual.sum()), -1)
+    # r -= tau for elements sent as +tau, r += tau for those sent as -tau: 1 - 2 * [r < 0]
     residual -= threshold * (sent.to(residual.dtype) - 2 * (sent & minus).to(residual.dtype))
     return message
 

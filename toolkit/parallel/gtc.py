@@ -25,6 +25,7 @@ def adapted(threshold: Any, density: Any, config: GtcConfig) -> Any:
     """
     if not config.density:
         return threshold
+    # tau <- tau (density / target)^0.03, with the ratio limited to [1/100, 100]: 100^0.03 = 1.15
     excess = density / config.density
     excess = excess.clamp(0.01, 100.0) if torch.is_tensor(excess) else min(100.0, max(0.01, excess))
     return threshold * excess**0.03
@@ -111,9 +112,11 @@ class FixedMessages:
         numbers, sent = [], 0.0
         for index, (_, exchange, encoded) in enumerate(exchanges):
             self._streams.wait(encoded)
+            # [B] the sum of all workers' messages; [N] elements beyond the threshold of each
             total, beyond = self._finish(index, exchange.wait())
             self._buckets.set_gradients(index, total)
             numbers.append(beyond.amax().float())
+            # A message holds at most its capacity; the rest stays in the residual.
             most = self._capacities[index] if self._config.threshold else self._sizes[index]
             sent = sent + beyond.clamp(max=most).float().sum()
         density = sent / (self._workers.world_size * sum(self._sizes))
@@ -146,6 +149,7 @@ class FixedMessages:
         with self._streams.use(self._side):
             self._streams.wait(ready)
             residual = self._residuals[index]
+            # tau = 0 sends the whole residual, which is 0 afterwards.
             if not self._config.threshold:
                 residual += gradient
                 exchange = self._workers.all_reduce(residual.clone())
@@ -155,12 +159,12 @@ class FixedMessages:
                 exchange = self._workers.gather(message)
             return gradient, exchange, self._streams.record()
 
-    def _finish(self, index: int, found: Tensor) -> tuple[Tensor, Tensor]:
+    def _finish(self, index: int, exchanged: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum [B] of what all workers sent, and the number of elements of each: [N]."""
         size = self._sizes[index]
         if self._config.threshold:
-            return decode_fixed(found, self._tau, size)
-        return found, torch.full((self._workers.world_size,), size, device=found.device)
+            return decode_fixed(exchanged, self._tau, size)
+        return exchanged, torch.full((self._workers.world_size,), size, device=exchanged.device)
 
 
 class Exchange(Protocol):
@@ -284,6 +288,7 @@ class Gtc(Distributed):
         self._exchanges += 1
         self._weight = self._weight + weights
         self._density = self._density + density
+        # Sums of gradients: divide by the mean weight of a step; means: by the number of workers.
         scale = self._weight / self._exchanges if summed else self.workers.world_size
         for parameter in self.flat.parameters:
             parameter.grad /= scale
@@ -311,6 +316,7 @@ class Gtc(Distributed):
         self._density = state["density"]
         if self.world_size_changed(state):  # from now on a step has another weight
             self._weight, self._exchanges = 0.0, 0
+        # The residuals of all ranks that this one continues: their sum is what was not sent yet.
         residual = torch.zeros(len(self.flat))
         for rank_state in rank_states:
             residual += rank_state["residual"]

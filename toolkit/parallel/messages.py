@@ -215,12 +215,12 @@ class PointToPoint:
         for client in clients:
             self.start(partial(self._serve, client, make()))
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Run `work` in a thread; `check` raises its exception, `close` joins it."""
+    def start(self, function: Callable[[], None]) -> None:
+        """Run `function` in a thread; `check` raises its exception, `close` joins it."""
 
         def run() -> None:
             try:
-                work()
+                function()
             except Exception as error:
                 self._error = self._error or error
 
@@ -242,6 +242,7 @@ class PointToPoint:
             self._reply = self._streams.buffer(self._size)
         reply = self._reply
         with self._locks[server], self._workers.exchange():
+            # Three messages: header (tag 0), payload (tag), reply (tag + 1); see `_tag`.
             tag = _tag(self._numbers[server])
             self._numbers[server] += 1
             self._send(_header(REQUEST, number), server, 0)
@@ -276,7 +277,7 @@ class PointToPoint:
                     return
                 tag = _tag(number)
                 dist.recv(payload, client, group=self._group, tag=tag)
-            with self._turn:
+            with self._turn:  # one request at a time, whichever client it comes from
                 reply = answer(payload, float(header[1]))
             with self._workers.exchange():
                 self._send(reply, client, tag + 1)

@@ -189,6 +189,7 @@ class GradientBuckets:
             loss.backward()  # of the sum, so that workers count by their batches' weights
         for index, reduction in enumerate(reductions):
             self._buckets.set_gradients(index, reduction.wait())
+        # Gradient of the mean loss over all workers: sum_i grad(loss_i) / sum_i weight_i
         divisor = total_weight.wait()
         for parameter in self._parameters:
             parameter.grad /= divisor
@@ -206,6 +207,7 @@ class Scpsgd(Distributed):
     def after_step(self) -> None:
         """See `Strategy`."""
         super().after_step()
+        # x_i <- 1/K sum_j x_j: the mixing matrix whose entries are all 1/K
         summed = self.workers.all_reduce(self.flat.weights()).wait()
         self.flat.set_weights(summed / self.workers.world_size)
 

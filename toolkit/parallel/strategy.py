@@ -124,6 +124,7 @@ class Strategy:
             `accumulated` that of all batches of the step.
           accumulated: every `grad` holds the gradients of the summed losses of earlier batches.
         """
+        # grad = (sum of the earlier batches' gradients + gradient of this loss) / weight
         if accumulated:
             self.divide_gradients(weight)
         (loss / weight).backward()

@@ -130,18 +130,19 @@ class Workers:
     def all_reduce(self, tensor: Tensor, group: object = None) -> "AsyncResult":
         """Start an all-reduce: the tensor becomes the sum over all ranks, bitwise equal on each."""
         group = group or self._group
+        # A ring sends 2 S (N - 1) / N: reduce-scatter, then all-gather.
         self.sent += 2 * self._other_share(group) * _bytes(tensor)
         with self.exchange():
-            work = dist.all_reduce(tensor, group=group, async_op=True)
-        return AsyncResult(self, work, tensor)
+            operation = dist.all_reduce(tensor, group=group, async_op=True)
+        return AsyncResult(self, operation, tensor)
 
     def gather(self, tensor: Tensor) -> "AsyncResult":
         """Start to collect tensors [C] of equal sizes from all ranks, in their order: [N, C]."""
         self.sent += (self.world_size - 1) * _bytes(tensor)
         out = tensor.new_empty(self.world_size, len(tensor))
         with self.exchange():
-            work = dist.all_gather(list(out), tensor, group=self._group, async_op=True)
-        return AsyncResult(self, work, out)
+            operation = dist.all_gather(list(out), tensor, group=self._group, async_op=True)
+        return AsyncResult(self, operation, out)
 
     def all_gather(self, tensor: Tensor, number: float = 0.0) -> tuple[list[Tensor], list[float]]:
         """Collect one-dimensional tensors of any lengths from all ranks, in their order.
@@ -152,6 +153,7 @@ class Workers:
           tensor: has at least one element.
           number: collected along with the tensor.
         """
+        # First the lengths, then the tensors padded to the longest: all-gather needs equal sizes.
         header = torch.tensor([len(tensor), number], dtype=torch.float64)
         headers = [torch.empty_like(header) for _ in range(self.world_size)]
         with self.exchange():
@@ -244,13 +246,13 @@ def _bytes(tensor: Tensor) -> int:
 class AsyncResult:
     """An operation in progress, whose result is a tensor."""
 
-    def __init__(self, workers: Workers, work: dist.Work, tensor: Tensor) -> None:
-        self._workers, self._work, self._tensor = workers, work, tensor
+    def __init__(self, workers: Workers, operation: dist.Work, tensor: Tensor) -> None:
+        self._workers, self._operation, self._tensor = workers, operation, tensor
 
     def wait(self) -> Tensor:
         """Return the tensor; on a GPU later operations wait for it there, else the caller does."""
         with self._workers.exchange():
-            self._work.wait()
+            self._operation.wait()
         return self._tensor
 
 
@@ -287,6 +289,7 @@ class Distributed(Strategy):
         self.flat = FlatParameters(model.parameters())
         self.steps, self.workers.sent = 0, 0.0
         self.barrier()
+        # All begin with rank 0's weights, as the vector [W] of one broadcast.
         weights = self.flat.weights()
         self.workers.broadcast(weights)
         self.flat.set_weights(weights)
@@ -310,6 +313,7 @@ class Distributed(Strategy):
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Strategy`."""
         local = {name: float(value) for name, value in sums.items()}
+        # In the order of the ranks, so that every rank adds the same numbers in the same order
         totals: dict[str, float] = {}
         for part in self.workers.all_gather_object(local):
             for name, value in part.items():
@@ -344,6 +348,7 @@ class Distributed(Strategy):
             return
         self.steps, self.workers.sent = state["steps"], state["sent"]
         for index, buffer in enumerate(self._running_statistics()):
+            # This rank continues none, one or several of the checkpoint's ranks.
             values = [rank_state["running"][index] for rank_state in rank_states]
             if values:
                 buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
@@ -367,6 +372,7 @@ class Distributed(Strategy):
           ReplicasDifferError: naming the ranks that differ from rank 0.
         """
         bits = self.flat.weights().view(torch.int32)
+        # sum_i bits_i (2 i + 1): odd factors, so that every bit counts, and exchanged values differ
         position = torch.arange(len(bits), device=bits.device)
         checksum = int((bits * (2 * position + 1)).sum())  # modulo 2^64
         checksums = self.workers.all_gather_object(checksum)

@@ -71,17 +71,17 @@ class Progress:
         self._hours = {p.id: float(p.about.get("hours", 0.0)) for p in partitions}
         self.total = len(partitions)
         """Number of partitions."""
-        kept = [p.id for p in partitions if p.id in done]
-        self.kept = len(kept)
+        done_before = [p.id for p in partitions if p.id in done]
+        self.kept = len(done_before)
         """Partitions done by an earlier run."""
-        self.done = len(kept)
+        self.done = len(done_before)
         """Partitions done so far, earlier runs included."""
         self.failed = 0
         """Failed attempts."""
         self.elements_failed = 0
         """Elements, such as utterances, left out in this run."""
         self.hours_total = sum(self._hours.values())
-        self.hours_kept = sum(self._hours[name] for name in kept)
+        self.hours_kept = sum(self._hours[name] for name in done_before)
         self.hours = self.hours_kept
         """Hours of audio done so far."""
         self._report, self._clock, self._start = report, clock, clock()

@@ -61,8 +61,8 @@ class Record:
 
     def to_line(self) -> bytes:
         """Return the record's line in a metadata object."""
-        plain = {key: value for key, value in vars(self).items() if value is not None}
-        return json.dumps(plain, ensure_ascii=False).encode() + b"\n"
+        values = {key: value for key, value in vars(self).items() if value is not None}
+        return json.dumps(values, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> "Record":
@@ -72,16 +72,16 @@ class Record:
           LakeError: it is no JSON object, or fields are missing or invalid.
         """
         try:
-            plain = json.loads(line)
+            values = json.loads(line)
             record = cls(
-                id=_text(plain["id"]),
-                speaker=_text(plain["speaker"]),
-                duration=float(plain["duration"]),
-                time=float(plain["time"]),
-                locale=_text(plain.get("locale", ""), empty=True),
-                audio=_text(plain["audio"]),
-                offset=plain.get("offset"),
-                size=plain.get("size"),
+                id=_text(values["id"]),
+                speaker=_text(values["speaker"]),
+                duration=float(values["duration"]),
+                time=float(values["time"]),
+                locale=_text(values.get("locale", ""), empty=True),
+                audio=_text(values["audio"]),
+                offset=values.get("offset"),
+                size=values.get("size"),
             )
         except KeyError as error:
             raise LakeError(f"a record without {error}") from error
@@ -121,8 +121,8 @@ class Lake:
     def save(self, store: ObjectStore) -> None:
         """Write lake.json."""
         objects = [ref.to_dict() | {"path": _relative(ref.path, self.url)} for ref in self.objects]
-        plain = {"buckets": self.buckets, "objects": objects}
-        store.put(f"{self.url}/{LAKE}", json.dumps(plain, indent=1).encode() + b"\n")
+        manifest = {"buckets": self.buckets, "objects": objects}
+        store.put(f"{self.url}/{LAKE}", json.dumps(manifest, indent=1).encode() + b"\n")
 
 
 def open_lake(store: ObjectStore, url: str) -> Lake:
@@ -142,17 +142,17 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         return Lake(url, tuple(objects), _buckets(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
-        plain = validated(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
-        refs = [ObjectRef.from_dict(entry) for entry in plain["objects"]]
+        manifest = validated(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
+        refs = [ObjectRef.from_dict(entry) for entry in manifest["objects"]]
         for ref in refs:
             for name in ("hours", "utterances"):
                 validated(ref.about.get(name, 0), float, f"{name!r} of {ref.path[:80]!r}")
         if not refs:
             raise ValueError("no objects")
-        if plain["buckets"] is not None and plain["buckets"] < 1:
-            raise ValueError(f"{plain['buckets']} buckets")
+        if manifest["buckets"] is not None and manifest["buckets"] < 1:
+            raise ValueError(f"{manifest['buckets']} buckets")
     objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
-    return Lake(url, tuple(objects), plain["buckets"])
+    return Lake(url, tuple(objects), manifest["buckets"])
 
 
 def _buckets(objects: Sequence[ObjectRef]) -> int | None:
@@ -231,8 +231,8 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
       LakeError: audio lies outside the lake, so that a copy would not hold it.
     """
     lake = open_lake(store, source)
-    found = [store.get(ref) for ref in lake.objects]
-    audio = {record.audio for content in found for record in readable(BytesIO(content))}
+    contents = [store.get(ref) for ref in lake.objects]
+    audio = {record.audio for content in contents for record in readable(BytesIO(content))}
     outside = sorted(name for name in audio if ".." in name.split("/") or name == resolve(name, ""))
     if outside:
         raise LakeError(f"{source}: {outside[0]} lies outside the lake, which cannot be copied")
@@ -242,11 +242,11 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
     paths = [f"{target}/{ref.path.removeprefix(f'{lake.url}/')}" for ref in lake.objects]
     objects = tuple(
         store.put(path, content, ref.about)
-        for path, content, ref in zip(paths, found, lake.objects, strict=True)
+        for path, content, ref in zip(paths, contents, lake.objects, strict=True)
     )
-    made = Lake(target, objects, lake.buckets)
-    made.save(store)
-    return made
+    copied = Lake(target, objects, lake.buckets)
+    copied.save(store)
+    return copied
 
 
 def _copy(store: ObjectStore, source: str, target: str, audio: str) -> None:

@@ -68,13 +68,13 @@ class WorkerProcess:
         self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
         arguments = (child_end, self._scratch, threads)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        before = {name: os.environ.get(name) for name in numeric}
+        environment = {name: os.environ.get(name) for name in numeric}
         os.environ.update(numeric)
         try:
             with block_sigint():
                 self._process.start()
         finally:
-            for name, value in before.items():
+            for name, value in environment.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
         child_end.close()
         self._job: Task | None = None
@@ -102,8 +102,8 @@ class WorkerProcess:
         except (EOFError, OSError):
             self._process.join(5)
             code = self._process.exitcode
-            how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-            answer = f"the worker process died ({how})"
+            cause = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+            answer = f"the worker process died ({cause})"
         if isinstance(answer, str):
             answer = TaskResult(self._job.partition.id, None, answer)
         if answer.result is None:
@@ -188,9 +188,9 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
             return TaskResult(partition.id, marker.result, run=marker.run)
         resources = Resources(job.device, job.threads, folder)
         result = job.step.run(partition, store, job.out, resources)
-        work = work_digest(job.step, partition)
-        mine = Marker(work, result, statistics(), job.numeric)
-        marker = mine.commit(store, job.out, partition.id)
+        step_digest = work_digest(job.step, partition)
+        marker_of_attempt = Marker(step_digest, result, statistics(), job.numeric)
+        marker = marker_of_attempt.commit(store, job.out, partition.id)
     except Exception as error:
         reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
         trace = redact(traceback.format_exc())
@@ -198,7 +198,7 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
         return TaskResult(partition.id, None, reason, trace, statistics(), damaged=damaged)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    run = statistics() if marker is mine else marker.run
+    run = statistics() if marker is marker_of_attempt else marker.run
     return TaskResult(partition.id, marker.result, run=run)
 
 
@@ -245,8 +245,17 @@ class LocalExecutor(Executor):
                     device = free.popleft()
                     worker = self._worker(device)
                     partition = queue.popleft()
-                    how = (config.store, device, config.threads, repeated, self.numeric)
-                    worker.start(Task(step, partition, out, *how))
+                    task = Task(
+                        step,
+                        partition,
+                        out,
+                        config.store,
+                        device,
+                        config.threads,
+                        repeated,
+                        self.numeric,
+                    )
+                    worker.start(task)
                     limit = time.monotonic() + (config.timeout or float("inf"))
                     busy[worker] = device, limit
                 for worker in self._finished(busy):

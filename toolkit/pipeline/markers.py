@@ -108,17 +108,17 @@ class Marker:
         """
         outputs = tuple(_move(ref, f"{out}/", "") for ref in self.result.outputs)
         result = replace(self.result, outputs=outputs).to_dict()
-        plain = {"work": self.work, "result": result, "run": dict(self.run)}
+        record = {"work": self.work, "result": result, "run": dict(self.run)}
         if self.numeric is not None:
-            plain["numeric"] = dict(self.numeric)
-        plain["digest"] = _digest(plain)
+            record["numeric"] = dict(self.numeric)
+        record["digest"] = _digest(record)
         path = _path(out, partition, self.work, self.numeric)
-        if store.create(path, (json.dumps(plain, indent=1) + "\n").encode()):
+        if store.create(path, (json.dumps(record, indent=1) + "\n").encode()):
             return self
-        other = Marker.read(store, path)
-        if other is None:
+        committed = Marker.read(store, path)
+        if committed is None:
             raise MarkerError(f"{path}: a marker that cannot be read; run the same command again")
-        return other
+        return committed
 
     @classmethod
     def read(cls, store: ObjectStore, path: str) -> "Marker | None":
@@ -134,12 +134,12 @@ class Marker:
 
     @classmethod
     def _parse(cls, content: bytes, out: str) -> "Marker":
-        plain = validated(json.loads(content), _FORM)
-        if plain["digest"] != _digest(plain):
+        record = validated(json.loads(content), _FORM)
+        if record["digest"] != _digest(record):
             raise ValueError("the digest is not that of the content")
-        result = StepResult.from_dict(plain["result"])
-        numeric = validated(plain["numeric"], {str: str}) if "numeric" in plain else None
-        marker = cls(plain["work"], result, plain["run"], numeric)
+        result = StepResult.from_dict(record["result"])
+        numeric = validated(record["numeric"], {str: str}) if "numeric" in record else None
+        marker = cls(record["work"], result, record["run"], numeric)
         outputs = tuple(
             ref if _is_absolute(ref.path) else _move(ref, "", f"{out}/") for ref in result.outputs
         )
@@ -207,8 +207,8 @@ def all_finished(
         return marker
 
     with ThreadPoolExecutor(THREADS) as threads:
-        found = list(threads.map(read, candidates))
-    markers = {p.id: m for p, m in zip(candidates, found, strict=True) if m is not None}
+        stored = list(threads.map(read, candidates))
+    markers = {p.id: m for p, m in zip(candidates, stored, strict=True) if m is not None}
     return markers, sum((s.counts for s in stores), Counts())
 
 
@@ -220,14 +220,14 @@ def remove_markers_of(store: ObjectStore, path: str) -> bool:
     Returns:
       Whether there was such a marker.
     """
-    prefix, found = path, False
+    prefix, is_named = path, False
     while (prefix := prefix.rpartition("/")[0]) and not prefix.endswith((":", "/")):
         for ref in store.list(f"{prefix}/{FOLDER}"):
             marker = Marker.read(store, ref.path)
             if marker and any(output.path == path for output in marker.result.outputs):
                 store.remove(ref.path)
-                found = True
-        if found:
+                is_named = True
+        if is_named:
             return True
     return False
 
@@ -251,14 +251,14 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
         raise DamagedObjectError(f"{error}; {hint}", error.path) from None
 
 
-def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None) -> str:
-    plain = None if numeric is None else dict(numeric)
-    key = digest_bytes(json.dumps([work, plain], sort_keys=True).encode())[:16]
+def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str] | None) -> str:
+    variables = None if numeric is None else dict(numeric)
+    key = digest_bytes(json.dumps([step_digest, variables], sort_keys=True).encode())[:16]
     return f"{out}/{FOLDER}/{partition}.{key}.json"
 
 
-def _digest(plain: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in plain.items() if name != "digest"}
+def _digest(record: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in record.items() if name != "digest"}
     return digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
@@ -293,25 +293,25 @@ def remove_leftovers(
     """
     valid = {p.id: marker_path(step, p, out, numeric) for p in partitions}
     listed = [ref.path for ref in store.list(f"{out}/{FOLDER}")]
-    found, others = set(listed), []
+    existing, foreign = set(listed), []
     works = {p.id: work_digest(step, p) for p in partitions}
     for path in listed:
         partition = partition_of(path)
-        own = valid.get(partition)
-        if path == own:
+        expected = valid.get(partition)
+        if path == expected:
             continue
-        if own is None or own not in found:
-            others.append(path)
+        if expected is None or expected not in existing:
+            foreign.append(path)
             continue
         marker = Marker.read(store, path)
         same = marker is not None and marker.work == works[partition]
         if same and marker.numeric != numeric:
-            others.append(path)
+            foreign.append(path)
         else:
             store.remove(path)
-    kept = {ref.path for result in results for ref in result.outputs}
-    orphans = {ref.path for ref in store.list(f"{out}/{OBJECTS}")} - kept
-    for path in others if orphans else ():
+    referenced = {ref.path for result in results for ref in result.outputs}
+    orphans = {ref.path for ref in store.list(f"{out}/{OBJECTS}")} - referenced
+    for path in foreign if orphans else ():
         marker = Marker.read(store, path)
         orphans -= {ref.path for ref in marker.result.outputs} if marker else set()
     for path in sorted(orphans):
@@ -347,10 +347,10 @@ class TaskResult:
         return {**vars(self), "result": result, "run": dict(self.run)}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "TaskResult":
+    def from_dict(cls, values: Mapping[str, Any]) -> "TaskResult":
         """Restore the object from `to_dict`."""
-        result = plain["result"]
-        return cls(**{**plain, "result": None if result is None else StepResult.from_dict(result)})
+        result = values["result"]
+        return cls(**{**values, "result": None if result is None else StepResult.from_dict(result)})
 
 
 def numeric_variables(threads: int) -> dict[str, str]:

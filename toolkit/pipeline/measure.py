@@ -166,14 +166,14 @@ class _NoiseLake:
         from toolkit.pipeline.steps.stats import Stats, merge_stats, plan_shards
         from toolkit.pipeline.steps.targets import Targets, TargetsConfig, Teacher
 
-        work = {"extract": self._extract("aggregated", str(self.folder))}
-        shards = shards_of(ref for r in self.run(work["extract"]) for ref in r.outputs)
-        seconds = work["extract"].seconds
-        work["shuffle"] = _StepRun(
+        step_runs = {"extract": self._extract("aggregated", str(self.folder))}
+        shards = shards_of(ref for r in self.run(step_runs["extract"]) for ref in r.outputs)
+        seconds = step_runs["extract"].seconds
+        step_runs["shuffle"] = _StepRun(
             Shuffle(ShuffleConfig()), plan_shuffle(shards, ShuffleConfig()), seconds
         )
-        work["stats"] = _StepRun(Stats(StatsConfig()), plan_shards(shards), seconds)
-        sums = [ref for r in self.run(work["stats"]) for ref in r.outputs]
+        step_runs["stats"] = _StepRun(Stats(StatsConfig()), plan_shards(shards), seconds)
+        sums = [ref for r in self.run(step_runs["stats"]) for ref in r.outputs]
         normaliser = self.folder / "normaliser.json"
         merge_stats(sums, self.store).save(normaliser)
         parts = RepartitionConfig(hours=max(self.hours / 20, 0.002))
@@ -181,27 +181,27 @@ class _NoiseLake:
         pieces = shards_of(ref for r in self.run(small) for ref in r.outputs)
         teacher = Teacher.at(self.store, write_teacher(self.folder / "teacher"), normaliser)
         piece = pieces[:1]
-        work["targets"] = _StepRun(
+        step_runs["targets"] = _StepRun(
             Targets(TargetsConfig(teacher)), plan_shards(piece), 3600 * piece[0].hours
         )
         halves = RepartitionConfig(hours=self.hours / 2)
-        work["repartition"] = _StepRun(
+        step_runs["repartition"] = _StepRun(
             Repartition(halves), plan_repartition(shards, halves), seconds
         )
-        return work
+        return step_runs
 
-    def run(self, work: _StepRun, base: str | None = None) -> "list[StepResult]":
+    def run(self, step_run: _StepRun, base: str | None = None) -> "list[StepResult]":
         """Run a step in this process and count its calls."""
         from toolkit.pipeline.step import Resources, output_prefix
 
         results = []
         store = ObjectStore()
-        for partition in work.partitions:
+        for partition in step_run.partitions:
             with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
                 resources = Resources("cpu", 1, Path(scratch))
-                out = output_prefix(work.step, f"{base or self.folder}/out")
-                results.append(work.step.run(partition, store, out, resources))
-        self.calls[work.step.name] = store.counts
+                out = output_prefix(step_run.step, f"{base or self.folder}/out")
+                results.append(step_run.step.run(partition, store, out, resources))
+        self.calls[step_run.step.name] = store.counts
         return results
 
     def cases(self) -> dict[str, Callable[[], float]]:
@@ -218,11 +218,11 @@ class _NoiseLake:
                 frontend(x)
             return 3600 * self.hours
 
-        def run_step(work: _StepRun) -> float:
-            self.run(work)
-            return work.seconds
+        def run_step(step_run: _StepRun) -> float:
+            self.run(step_run)
+            return step_run.seconds
 
-        steps = {name: partial(run_step, work) for name, work in self.work.items()}
+        steps = {name: partial(run_step, step_run) for name, step_run in self.work.items()}
         return {FRONTEND: features, **steps}
 
     def remote_calls(self, layout: str) -> Counts:
@@ -235,9 +235,9 @@ class _NoiseLake:
     def rates(self, speeds: Mapping[str, Sequence[float]], extract: Counts) -> Rates:
         """Return the rates that a plan needs."""
         steps = {"select": self._select_rate()}
-        for name, work in self.work.items():
+        for name, step_run in self.work.items():
             counts = extract if name == "extract" else self.calls[name]
-            hours, speed = work.seconds / 3600, median(speeds[name])
+            hours, speed = step_run.seconds / 3600, median(speeds[name])
             half_range = _spread(speeds[name]) / 2
             steps[name] = StepRate(
                 speed=speed,

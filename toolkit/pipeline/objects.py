@@ -213,9 +213,9 @@ class ObjectRef:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "ObjectRef":
+    def from_dict(cls, values: Mapping[str, Any]) -> "ObjectRef":
         """Restore the object from `to_dict`."""
-        return cls(plain["path"], plain["size"], plain["digest"], plain["about"])
+        return cls(values["path"], values["size"], values["digest"], values["about"])
 
 
 @dataclass
@@ -239,8 +239,8 @@ class Counts:
         """All calls."""
         return self.put + self.get + self.head + self.list + self.delete
 
-    def __add__(self, other: "Counts") -> "Counts":
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+    def __add__(self, counts: "Counts") -> "Counts":
+        sums = {f.name: getattr(self, f.name) + getattr(counts, f.name) for f in fields(self)}
         return Counts(**sums)
 
     def to_dict(self) -> dict[str, float]:

@@ -174,8 +174,8 @@ def _fuse(parts: Sequence[StepRate]) -> StepRate:
         return 1 / sum(1 / (getattr(part, end) or part.speed) for part in parts)
 
     written = parts[1].written + parts[2].written
-    known = any(part.low is not None for part in parts)
-    low, high = (speed("low"), speed("high")) if known else (None, None)
+    has_intervals = any(part.low is not None for part in parts)
+    low, high = (speed("low"), speed("high")) if has_intervals else (None, None)
     measured = dict.fromkeys(part.measured_on for part in parts)
     return StepRate(
         speed("speed"),
@@ -208,13 +208,13 @@ def _row(
     slots = cluster.devices if rate.device and cluster.devices else cluster.cores
     workers = cluster.nodes * slots
     partitions = max(1, math.ceil(hours / per_partition))
-    own = min(per_partition, hours)
+    partition_hours = min(per_partition, hours)
     calls = gets + puts + 1  # and the marker
-    computing = 3600 * own / rate.speed
+    computing = 3600 * partition_hours / rate.speed
     waits = {
         "computing": computing,
         "calls": calls * cluster.latency,
-        "connection": own * (rate.read + rate.written) / cluster.bandwidth,
+        "connection": partition_hours * (rate.read + rate.written) / cluster.bandwidth,
         "scheduling": TASK_SECONDS,
     }
     waves = math.ceil(partitions / workers)
@@ -222,8 +222,8 @@ def _row(
     through = hours * (rate.read + rate.written) / (cluster.nodes * cluster.network)
 
     def wall(speed: float | None) -> float:
-        other = sum(waits.values()) - computing
-        return max(through, waves * (other + 3600 * own / (speed or rate.speed)))
+        overhead = sum(waits.values()) - computing
+        return max(through, waves * (overhead + 3600 * partition_hours / (speed or rate.speed)))
 
     seconds = wall(None)
     if through >= seconds:
@@ -280,12 +280,12 @@ def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
     }
 
 
-def nodes_for(days: float, made: Plan, rates: Rates) -> int:
+def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
     """Find the least number of nodes that do the same in `days`, by bisection up to 100,000.
 
     Args:
       days: the limit.
-      made: a plan, with any number of nodes.
+      reference: a plan, with any number of nodes.
       rates: those of the plan.
 
     Raises:
@@ -293,12 +293,22 @@ def nodes_for(days: float, made: Plan, rates: Rates) -> int:
     """
 
     def seconds(nodes: int) -> float:
-        how = (made.hours_per_file, made.hours_per_shard, bool(made.fused), made.aggregated)
-        return plan(made.hours, replace(made.cluster, nodes=nodes), rates, *how).seconds
+        changed = plan(
+            reference.hours,
+            replace(reference.cluster, nodes=nodes),
+            rates,
+            reference.hours_per_file,
+            reference.hours_per_shard,
+            bool(reference.fused),
+            reference.aggregated,
+        )
+        return changed.seconds
 
     low, high = 1, 100_000
     if seconds(high) > days * 86400:
-        raise PlanError(f"{days:g} days are not enough for {made.hours:,.0f} h with {high:,} nodes")
+        raise PlanError(
+            f"{days:g} days are not enough for {reference.hours:,.0f} h with {high:,} nodes"
+        )
     while low < high:
         middle = (low + high) // 2
         if seconds(middle) <= days * 86400:

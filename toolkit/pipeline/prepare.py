@@ -94,7 +94,7 @@ def make_features(
 def make_training_shards(
     features: ShardSet,
     teacher: Teacher,
-    kept: TargetsSection,
+    settings: TargetsSection,
     parts: RepartitionConfig,
     frontend: FrontendConfig,
     executor: Executor,
@@ -114,14 +114,14 @@ def make_training_shards(
     Yields:
       Each offset with its shards.
     """
-    for offset in kept.offsets:
+    for offset in settings.offsets:
         place = f"{base}/{offset}"
-        config = TargetsConfig(teacher, kept.k, offset)
+        config = TargetsConfig(teacher, settings.k, offset)
         labelled = prepare_targets(features, config, executor, store, place)
-        made = repartition(
+        training_shards = repartition(
             labelled.shards, parts, frontend, executor, store, place, targets=labelled.url
         )
-        yield offset, made
+        yield offset, training_shards
 
 
 NORMALISER = "normaliser.json"
@@ -215,15 +215,15 @@ def repartition(
     step, partitions = Repartition(config), plan_repartition(shards, config)
     out = output_path(step, partitions, base)
     results = executor.run(step, partitions, out)
-    made = write_manifests(store, out, results, frontend)
+    listed = write_manifests(store, out, results, frontend)
     if targets is not None:
         store.put(f"{out}/{TARGETS_MANIFEST}", store.get(f"{targets}/{TARGETS_MANIFEST}"))
-    return ShardSet(out, made, _failures(results))
+    return ShardSet(out, listed, _failures(results))
 
 
 def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> str:
     frames = sum(result.about["targets"] for result in results)
-    plain = {
+    manifest = {
         "senones": results[0].about["senones"],
         "k": config.k,
         "offset": config.offset,
@@ -232,7 +232,7 @@ def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> s
         "bytes": sum(ref.size for result in results for ref in result.outputs),
         "teacher": {name: ref["digest"] for name, ref in asdict(config.teacher).items()},
     }
-    return json.dumps(plain, indent=1) + "\n"
+    return json.dumps(manifest, indent=1) + "\n"
 
 
 def _failures(results: Sequence[StepResult]) -> list[tuple[str, str]]:
@@ -308,11 +308,10 @@ def _check_device(plan: RunPlan) -> None:
         return
     import torch
 
-    found = torch.cuda.device_count()
-    if int(plan.device.partition(":")[2] or 0) >= found:
+    num_gpus = torch.cuda.device_count()
+    if int(plan.device.partition(":")[2] or 0) >= num_gpus:
         raise RunPlanError(
-            f"device is {plan.device}, but torch finds {found} GPUs on this machine: set another, "
-            "such as cpu"
+            f"device is {plan.device}, but torch finds {num_gpus} GPUs: set another, such as cpu"
         )
 
 

@@ -74,8 +74,8 @@ class Rates:
         """Return rates with another speed of one step, on a core or on a device."""
         if name not in self.steps:
             raise RatesError(f"no step {name!r}: {', '.join(self.steps)}")
-        given = {"low": None, "high": None, "measured_on": "given"}
-        rate = replace(self.steps[name], speed=speed, device=device, **given)
+        unmeasured = {"low": None, "high": None, "measured_on": "given"}
+        rate = replace(self.steps[name], speed=speed, device=device, **unmeasured)
         return replace(self, steps={**self.steps, name: rate})
 
     def save(self, path: Path) -> None:
@@ -91,9 +91,9 @@ class Rates:
         """
         advice = "`toolkit pipeline rates` and `toolkit pipeline measure` write them"
         with reading(path, RatesError, advice, "no rates"):
-            plain = read_json(path, {"steps": {str: {str: Any}}})
-            steps = {name: from_plain(StepRate, rate) for name, rate in plain["steps"].items()}
-            return replace(from_plain(cls, {**plain, "steps": {}}), steps=steps)
+            content = read_json(path, {"steps": {str: {str: Any}}})
+            steps = {name: from_plain(StepRate, rate) for name, rate in content["steps"].items()}
+            return replace(from_plain(cls, {**content, "steps": {}}), steps=steps)
 
 
 SELECT = ("sample", "group")
@@ -165,16 +165,18 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
     steps = {}
     if all(name in runs for name in SELECT):
         steps["select"] = _select_rate(*(runs.pop(name) for name in SELECT))
-    others = sorted(runs.keys() - set(SELECT), key=lambda name: (ORDER.get(name, len(ORDER)), name))
-    steps |= {name: _rate(runs[name]) for name in others}
+    single_steps = sorted(
+        runs.keys() - set(SELECT), key=lambda name: (ORDER.get(name, len(ORDER)), name)
+    )
+    steps |= {name: _rate(runs[name]) for name in single_steps}
     about = {"cpu": str(machine()["cpu"]), "date": time.strftime("%Y-%m-%d")}
     return Rates(steps, measured=about)
 
 
 def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Yield prefix and name of every step with a summary."""
-    found = {ref.path for prefix in prefixes for ref in store.list(prefix.rstrip("/"))}
-    for path in sorted(path for path in found if path.endswith(f"/{SUMMARY}")):
+    paths = {ref.path for prefix in prefixes for ref in store.list(prefix.rstrip("/"))}
+    for path in sorted(path for path in paths if path.endswith(f"/{SUMMARY}")):
         out = path.removesuffix(f"/{SUMMARY}")
         summary = read_summary(store, out)
         if summary is None or summary["done"] < summary["partitions"]:

@@ -81,11 +81,11 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
     wall = max(summary["wall_seconds"], 1e-9)
     calls = summary["calls"]
-    kept = f" ({summary['kept']} kept)" if summary["kept"] else ""
+    kept_note = f" ({summary['kept']} kept)" if summary["kept"] else ""
     rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
     return (
         summary["step"],
-        f"{summary['done']:,} of {summary['partitions']:,}{kept}",
+        f"{summary['done']:,} of {summary['partitions']:,}{kept_note}",
         f"{summary['hours']:,.2f}",
         duration(wall),
         rate,
@@ -163,16 +163,16 @@ class PlanReport:
     def sentences(self) -> list[str]:
         """Return what the table does not show: totals, assumptions, and what less time takes."""
         plan = self.plan
-        told = [f"All steps, one after the other: {duration(plan.seconds)}"]
+        lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
-        told[0] += f" ({interval} at the ends of all intervals)." if interval else "."
+        lines[0] += f" ({interval} at the ends of all intervals)." if interval else "."
         if self.other is not None:
-            told.append(_fusion(plan, self.other))
+            lines.append(_fusion(plan, self.other))
         if plan.cluster.price:
-            told.append(f"Cost of all steps: {plan.cost:,.2f}.")
-        told += [self._nodes_within(days) for days in DAYS]
-        told.append(_assumptions(plan.cluster, self.rates))
-        return told
+            lines.append(f"Cost of all steps: {plan.cost:,.2f}.")
+        lines += [self._nodes_within(days) for days in DAYS]
+        lines.append(_assumptions(plan.cluster, self.rates))
+        return lines
 
     def _nodes_within(self, days: float) -> str:
         plan = self.plan
@@ -180,11 +180,11 @@ class PlanReport:
             nodes = nodes_for(days, plan, self.rates)
         except PlanError as error:
             return f"{error}."
-        such = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"
+        cluster_nodes = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"
         when = "a day" if days == 1 else f"{days:g} days"
         cost = nodes * plan.cluster.price * 24 * days
         price = f", for up to {cost:,.0f}" if plan.cluster.price else ""
-        return f"{such} would take at most {when}{price}."
+        return f"{cluster_nodes} would take at most {when}{price}."
 
     def comparison(self) -> list[tuple[str, str, str]]:
         """Return rows of name, planned and the paper's figure."""
@@ -220,7 +220,7 @@ def print_plan(report: PlanReport) -> None:
 
 def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
     """Write a plan as JSON."""
-    plain = {
+    record = {
         **asdict(plan),
         "seconds": plan.seconds,
         "interval": plan.interval,
@@ -229,7 +229,7 @@ def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
         "figures": planned_figures(plan, rates),
         "paper": dict(PAPER),
     }
-    write_atomically(path, json.dumps(plain, indent=1) + "\n")
+    write_atomically(path, json.dumps(record, indent=1) + "\n")
 
 
 def plan_page(report: PlanReport) -> str:
@@ -248,8 +248,8 @@ def _interval(least: float, most: float) -> str:
     return "" if least == most else f"{duration(least)} to {duration(most)}"
 
 
-def _fusion(plan: Plan, other: Plan) -> str:
-    fused, apart = (plan, other) if plan.fused else (other, plan)
+def _fusion(plan: Plan, alternative: Plan) -> str:
+    fused, apart = (plan, alternative) if plan.fused else (alternative, plan)
     names = ", ".join(fused.fused)
     saved = f"{(fused.saved or 0) / 1e12:,.2f} TB and"
     saved += f" {duration(max(0, apart.seconds - fused.seconds))}"

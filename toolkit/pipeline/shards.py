@@ -77,16 +77,16 @@ class Shard:
 
 def shards_of(refs: Iterable[ObjectRef]) -> list[Shard]:
     """Group objects into shards by their `about`, which has `field` and `shard` (its index)."""
-    found: dict[int, dict[str, ObjectRef]] = {}
+    objects_by_shard: dict[int, dict[str, ObjectRef]] = {}
     for ref in refs:
         if "field" in ref.about:
-            found.setdefault(ref.about["shard"], {})[ref.about["field"]] = ref
-    for index, objects in found.items():
+            objects_by_shard.setdefault(ref.about["shard"], {})[ref.about["field"]] = ref
+    for index, objects in objects_by_shard.items():
         if CUTS not in objects:
             raise StepError(f"shard {index} has no cuts")
     return [
         Shard(index, dict(sorted(objects.items(), key=lambda item: (item[0] != CUTS, item[0]))))
-        for index, objects in sorted(found.items())
+        for index, objects in sorted(objects_by_shard.items())
     ]
 
 
@@ -97,10 +97,10 @@ def with_fields(shards: Iterable[Shard], refs: Iterable[ObjectRef]) -> list[Shar
 
 def single_shard(refs: Iterable[ObjectRef]) -> Shard:
     """Return the shard of a partition's inputs, which must be exactly one."""
-    found = shards_of(refs)
-    if len(found) != 1:
-        raise StepError(f"{len(found)} shards in a partition that must have exactly one")
-    return found[0]
+    shards = shards_of(refs)
+    if len(shards) != 1:
+        raise StepError(f"{len(shards)} shards in a partition that must have exactly one")
+    return shards[0]
 
 
 def tar_rows(path: Path) -> list[tuple[int, int]]:
@@ -225,18 +225,18 @@ def read_shards(store: ObjectStore, out: str) -> list[Shard]:
     shards = []
     for number, line in enumerate(store.get(f"{out}/{SHARD_LIST}").split(b"\n")[:-1], start=1):
         with reading(f"{out}/{SHARD_LIST}:{number}", StepError, "run the step again", "damaged"):
-            plain = validated(json.loads(line), _LISTED)
-        about = {key: plain[key] for key in ("hours", "utterances", "frames")}
+            entry_of_shard = validated(json.loads(line), _LISTED)
+        about = {key: entry_of_shard[key] for key in ("hours", "utterances", "frames")}
         objects = {}
-        for field, entry in plain["objects"].items():
+        for field, entry in entry_of_shard["objects"].items():
             entry_about = {
                 "field": field,
-                "shard": plain["index"],
+                "shard": entry_of_shard["index"],
                 **(about if field == CUTS else {}),
             }
             path = _resolved(entry["path"], out)
             objects[field] = ObjectRef(path, entry["size"], entry["digest"], entry_about)
-        shards.append(Shard(plain["index"], objects))
+        shards.append(Shard(entry_of_shard["index"], objects))
     return shards
 
 
@@ -245,8 +245,8 @@ def _listed(shard: Shard, out: str) -> dict:
     for field, ref in shard.objects.items():
         path = _layout(out, field, shard.index) if is_local(out) else ref.path
         objects[field] = {"path": _relative(path, out), "size": ref.size, "digest": ref.digest}
-    plain = {"index": shard.index, "hours": shard.hours, "utterances": shard.utterances}
-    return {**plain, "frames": shard.frames, "objects": objects}
+    counts = {"index": shard.index, "hours": shard.hours, "utterances": shard.utterances}
+    return {**counts, "frames": shard.frames, "objects": objects}
 
 
 def _layout(out: str, field: str, index: int) -> str:

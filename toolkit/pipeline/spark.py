@@ -45,11 +45,11 @@ def check_spark() -> None:
       SparkError: pyspark or Java is missing.
     """
     home = os.environ.get("JAVA_HOME")
-    found = {
+    programs = {
         "pyspark": find_spec("pyspark"),
         "Java": shutil.which(f"{home}/bin/java" if home else "java"),
     }
-    missing = [name for name, where in found.items() if not where]
+    missing = [name for name, where in programs.items() if not where]
     if missing:
         raise SparkError(
             f"Spark cannot start, as {' and '.join(missing)} cannot be found: install pyspark with "
@@ -130,9 +130,9 @@ class SparkExecutor(Executor):
         context = self._context
         arrived = context.accumulator([], AddingAccumulatorParam([]))
         rows = [json.dumps(partition.to_dict()) for partition in partitions]
-        work = _task((step, out, self.config, self.numeric, repeated), arrived)
-        job = _Collection(context.parallelize(rows, len(rows)).mapPartitions(work))
-        seen: set[str] = set()
+        run_rows = _task((step, out, self.config, self.numeric, repeated), arrived)
+        job = _Collection(context.parallelize(rows, len(rows)).mapPartitions(run_rows))
+        reported: set[str] = set()
         read = 0
         try:
             while job.is_alive() or read < len(arrived.value):
@@ -140,8 +140,8 @@ class SparkExecutor(Executor):
                 while read < len(arrived.value):
                     attempt = TaskResult.from_dict(json.loads(arrived.value[read]))
                     read += 1
-                    if attempt.partition not in seen:
-                        seen.add(attempt.partition)
+                    if attempt.partition not in reported:
+                        reported.add(attempt.partition)
                         yield attempt
         finally:
             if job.is_alive():
@@ -152,7 +152,7 @@ class SparkExecutor(Executor):
             return
         for row in job.rows:  # results whose accumulator update never arrived
             attempt = TaskResult.from_dict(json.loads(row))
-            if attempt.partition not in seen:
+            if attempt.partition not in reported:
                 yield attempt
 
     def close(self) -> None:
@@ -181,11 +181,11 @@ class _Collection(threading.Thread):
 def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[TaskResult]:
     """Yield a failed attempt of the partition for which Spark gave up, and none of the others."""
     message = redact(str(error))
-    found = CULPRIT.search(message)
-    if found is None:
+    match = CULPRIT.search(message)
+    if match is None:
         raise SparkError(f"Spark gave up: {message[:1000]}") from error
-    partition = partitions[int(found[1])]
-    reason = f"its executor was lost {found[2]} times"
+    partition = partitions[int(match[1])]
+    reason = f"its executor was lost {match[2]} times"
     yield TaskResult(partition.id, None, reason, message)
 
 
@@ -242,8 +242,8 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
         if worker is None or not worker.alive:
             worker = _workers[key] = WorkerProcess(config.threads, numeric, scratch)
         partition = Partition.from_dict(json.loads(row))
-        how = (config.store, device, config.threads, repeated or attempt > 0, numeric)
-        job = Task(step, partition, out, *how)
+        repeats = repeated or attempt > 0
+        job = Task(step, partition, out, config.store, device, config.threads, repeats, numeric)
         outcome = worker.run(job, config.timeout)
         if not worker.alive:
             worker.close()

@@ -45,10 +45,10 @@ class Partition:
         return {"id": self.id, "inputs": inputs, "about": dict(self.about)}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "Partition":
+    def from_dict(cls, values: Mapping[str, Any]) -> "Partition":
         """Restore the object from `to_dict`."""
-        inputs = tuple(ObjectRef.from_dict(ref) for ref in plain["inputs"])
-        return cls(plain["id"], inputs, plain["about"])
+        inputs = tuple(ObjectRef.from_dict(ref) for ref in values["inputs"])
+        return cls(values["id"], inputs, values["about"])
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class StepResult:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "StepResult":
+    def from_dict(cls, values: Mapping[str, Any]) -> "StepResult":
         """Restore the object from `to_dict`."""
         return cls(
-            tuple(ObjectRef.from_dict(ref) for ref in plain["outputs"]),
-            tuple((element, reason) for element, reason in plain["failures"]),
-            plain["about"],
+            tuple(ObjectRef.from_dict(ref) for ref in values["outputs"]),
+            tuple((element, reason) for element, reason in values["failures"]),
+            values["about"],
         )
 
 
@@ -144,13 +144,13 @@ def work_digest(step: Step, partition: Partition) -> str:
         [ref.path.rsplit("/", 1)[-1] if ref.digest else ref.path, ref.size, ref.digest, ref.about]
         for ref in partition.inputs
     ]
-    plain = {
+    identity = {
         **config_plain(step),
         "id": partition.id,
         "inputs": inputs,
         "about": dict(partition.about),
     }
-    return digest_bytes(json.dumps(plain, sort_keys=True, default=dict).encode())
+    return digest_bytes(json.dumps(identity, sort_keys=True, default=dict).encode())
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class FusedStep:
             last = step is self.steps[-1]
             folder = resources.scratch / step.name
             (folder / "scratch").mkdir(parents=True)
-            own = replace(resources, scratch=folder / "scratch")
+            step_resources = replace(resources, scratch=folder / "scratch")
             prefix = f"{out}/{step.name}" if last else str(folder / "out")
-            result = step.run(partition, store, prefix, own)
+            result = step.run(partition, store, prefix, step_resources)
             if not last and step.name in self.keep:
                 outputs += [
                     _keep(ref, prefix, f"{out}/{step.name}", store) for ref in result.outputs

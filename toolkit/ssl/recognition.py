@@ -136,13 +136,13 @@ def recognise_and_align(
     total = (1 + LOW_RATE_FACTOR) * shards
     weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
     decoder = decoder.at(weights.acoustic_scale)
-    work = _WordRecogniser(decoder, weights, config.samples, calibration, out / "recognised")
+    recogniser = _WordRecogniser(decoder, weights, config.samples, calibration, out / "recognised")
     recognised: list[Recognised] = []
 
-    def report(done: int, _: int, before: int = 0) -> None:
-        progress(before + done, total)
+    def report(done: int, _: int, shards_done: int = 0) -> None:
+        progress(shards_done + done, total)
 
-    for path in map_scored_shards(work, scorer, jobs, "recognise", report):
+    for path in map_scored_shards(recogniser, scorer, jobs, "recognise", report):
         lines = path.read_text(encoding="utf-8").splitlines()
         recognised += [Recognised(**json.loads(line)) for line in lines]
     selected = most_confident(recognised, config)
@@ -151,7 +151,7 @@ def recognise_and_align(
         RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
         for offset in range(LOW_RATE_FACTOR)
     ]
-    further = partial(report, before=shards)
+    further = partial(report, shards_done=shards)
     counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, further)
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
     frames = sum(u.frames for u in selected)
@@ -202,8 +202,10 @@ def most_confident(
         )
     limit = config.share * sum(u.frames for u in recognised)
     ranked = sorted(eligible, key=lambda u: (-u.confidence, zlib.crc32(u.utterance.encode())))
-    before = accumulate((u.frames for u in ranked), initial=0)
-    selected = {u.utterance for u, frames in zip(ranked, before, strict=False) if frames < limit}
+    frames_before = accumulate((u.frames for u in ranked), initial=0)
+    selected = {
+        u.utterance for u, frames in zip(ranked, frames_before, strict=False) if frames < limit
+    }
     return [u for u in eligible if u.utterance in selected]
 
 
@@ -230,13 +232,13 @@ class _WordRecogniser:
         def recognise(scored: ScoredUtterance) -> str:
             words, posteriors = self._words(decoder, scored)
             confidences = calibrated(posteriors)
-            plain = {
+            record = {
                 "utterance": scored.utterance,
                 "frames": scorer.store.num_frames(scored.utterance),
                 "text": decoder.text(words),
                 "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
             }
-            return json.dumps(plain) + "\n"
+            return json.dumps(record) + "\n"
 
         write_atomically(path, "".join(map_utterances(recognise, scorer, ids, threads)))
         return path
@@ -366,9 +368,11 @@ def recognise_phones(
     """
     scorer = NeuralScorer(model, normaliser, features, device=device)
     weights = Weights.load(tuned)
-    work = _PhoneRecogniser(decoder.at(weights.acoustic_scale), weights, lang, senones, config, out)
+    recogniser = _PhoneRecogniser(
+        decoder.at(weights.acoustic_scale), weights, lang, senones, config, out
+    )
     out.mkdir(parents=True, exist_ok=True)
-    for _ in map_scored_shards(work, scorer, jobs, "recognise", progress):
+    for _ in map_scored_shards(recogniser, scorer, jobs, "recognise", progress):
         pass
     store = FeatureStore(features)
     phones = RecognisedPhones(out, store, config.samples)
@@ -410,9 +414,9 @@ class _PhoneRecogniser:
         def recognise(scored: ScoredUtterance) -> list[tuple[int, int, int]]:
             return list(self._phones(decoder, scored, compiler))
 
-        found = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
+        rows_by_utterance = zip(ids, map_utterances(recognise, scorer, ids, threads), strict=True)
         with shard_writer(path) as writer:
-            for name, rows in sorted(found):
+            for name, rows in sorted(rows_by_utterance):
                 if rows:
                     writer.add_array(name, np.array(rows, dtype=np.int32))
         return path
@@ -425,17 +429,17 @@ class _PhoneRecogniser:
         if lattice is None:
             return
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
-        kept = drawn.most_common(self.config.alternatives)
+        alternatives = drawn.most_common(self.config.alternatives)
         symbol = compiler.lang.words.symbol
-        graphs = [compiler.compile([symbol(word) for word in words]) for words, _ in kept]
+        graphs = [compiler.compile([symbol(word) for word in words]) for words, _ in alternatives]
         columns: list[Tensor] = [scored.log_likelihoods[:, graph.pdfs] for graph in graphs]
         decoding = self.decoder.config
         config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)
         aligned = force_align(columns, graphs, self.senones, config)
         alike: Counter[tuple[tuple[int, int], ...]] = Counter()  # words may sound alike
-        for (_, count), one in zip(kept, aligned, strict=True):
-            if one is not None:
-                begins = [LOW_RATE_FACTOR * frame for frame in one.phone_frames]
-                alike[tuple(zip(one.phones, begins, strict=True))] += count
+        for (_, count), alignment in zip(alternatives, aligned, strict=True):
+            if alignment is not None:
+                begins = [LOW_RATE_FACTOR * frame for frame in alignment.phone_frames]
+                alike[tuple(zip(alignment.phones, begins, strict=True))] += count
         for phones, count in alike.most_common():
             yield from ((count, phone, begin) for phone, begin in phones)

@@ -269,13 +269,13 @@ def _student(
     config: ScheduledConfig, input_dim: int, num_targets: int, start: Path | None
 ) -> nn.Module:
     """Make the student, or take the model to begin with."""
-    wanted = replace(config.model, input_dim=input_dim, output_dim=num_targets)
+    model_config = replace(config.model, input_dim=input_dim, output_dim=num_targets)
     if start is not None:
         model = load_model(start)
-        if _sizes(model.config) != _sizes(wanted):
-            raise ModelError(f"{start} holds {model.config}, the student is to be {wanted}")
+        if _sizes(model.config) != _sizes(model_config):
+            raise ModelError(f"{start} holds {model.config}, the student is to be {model_config}")
     torch.manual_seed(config.seed)
-    student = make_model(wanted)
+    student = make_model(model_config)
     if start is not None:
         student.load_state_dict(model.state_dict())
     return student

@@ -59,7 +59,7 @@ class KBest:
         parts = (
             np.split(x, np.cumsum(frames)[:-1]) for x in (self.ids, self.logits, self.log_tail)
         )
-        return [KBest(*one) for one in zip(*parts, strict=True)]
+        return [KBest(*arrays) for arrays in zip(*parts, strict=True)]
 
     def probabilities(self) -> Tensor:
         """Return the reconstructed posteriors of the stored senones: [T, k] float32, rows sum to 1.

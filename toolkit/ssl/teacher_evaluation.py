@@ -512,9 +512,9 @@ def _tensors(best: KBest) -> tuple[Tensor, Tensor]:
 
 
 def _write(rows: Sequence[Row], out: Path) -> None:
-    plain = [asdict(row) for row in rows]
-    write_atomically(out / "choice_of_k.json", json.dumps(plain, indent=1) + "\n")
+    values = [asdict(row) for row in rows]
+    write_atomically(out / "choice_of_k.json", json.dumps(values, indent=1) + "\n")
     names = [field.name for field in fields(Row)]
-    lines = ["\t".join(names), *("\t".join(f"{row[name]:g}" for name in names) for row in plain)]
+    lines = ["\t".join(names), *("\t".join(f"{row[name]:g}" for name in names) for row in values)]
     write_atomically(out / "choice_of_k.tsv", "".join(f"{line}\n" for line in lines))
-    write_atomically(out / "choice_of_k.png", choice_of_k_figure(plain))
+    write_atomically(out / "choice_of_k.png", choice_of_k_figure(values))

@@ -219,13 +219,13 @@ class Selection:
 
     def save(self, path: Path) -> None:
         """Write JSON."""
-        plain = {
+        content = {
             "config": asdict(self.config),
             "threshold": self.threshold,
             "data": self.data,
         }
         counts = {"frames": self.frames.tolist(), "utterances": self.utterances.tolist()}
-        write_atomically(path, json.dumps(plain | counts) + "\n")
+        write_atomically(path, json.dumps(content | counts) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Selection":
@@ -235,10 +235,10 @@ class Selection:
           TargetError: it is damaged; names it.
         """
         with reading(path, TargetError, "remove it, and it is made again", "damaged"):
-            plain = json.loads(path.read_text(encoding="utf-8"))
-            counts = (np.array(plain[name], dtype=np.int64) for name in ("frames", "utterances"))
-            config = SelectionConfig(**plain["config"])
-            return cls(config, plain["threshold"], *counts, data=plain.get("data", ""))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            counts = (np.array(content[name], dtype=np.int64) for name in ("frames", "utterances"))
+            config = SelectionConfig(**content["config"])
+            return cls(config, content["threshold"], *counts, data=content.get("data", ""))
 
 
 def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
@@ -254,10 +254,10 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
         rows += [(shard, selection_score(config, e), len(e.features)) for e in shards.read(shard)]
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
-    taken = scores >= threshold
+    is_selected = scores >= threshold
     counts = (
-        np.bincount(shard[taken], weights, len(shards.frames)).astype(np.int64)
-        for weights in (frames[taken], None)
+        np.bincount(shard[is_selected], weights, len(shards.frames)).astype(np.int64)
+        for weights in (frames[is_selected], None)
     )
     return Selection(config, threshold, *counts, data=shards.digest)
 

@@ -197,18 +197,18 @@ def collate(
       width: scored frames of the padded rows; None: those of the longest row.
     """
     utterance, start, scored = torch.from_numpy(rows).unbind(1)
-    after = (int(scored.max()) if width is None else width) + right_context
+    end = (int(scored.max()) if width is None else width) + right_context
     first = torch.from_numpy(group.first)[utterance]
     length = torch.from_numpy(group.length)[utterance]
     # [T + lookahead]: frames relative to the first scored one, from -left_context on
-    position = torch.arange(-left_context, after + lookahead)
+    position = torch.arange(-left_context, end + lookahead)
     within = (start[:, None] + position).clamp(min=0).minimum(length[:, None] - 1)
     frame_rows = first[:, None] + within  # [N, T + lookahead] rows of group.inputs
     inputs = group.inputs.index_select(0, frame_rows.view(-1)).view(*frame_rows.shape, -1)
-    position = position[: left_context + after]
+    position = position[: left_context + end]
     is_scored = (position >= 0) & (position < scored[:, None])
     return group.make_batch(
-        frame_rows[:, : left_context + after],
+        frame_rows[:, : left_context + end],
         ids=[group.names[u] for u in utterance.tolist()],
         inputs=inputs.float(),
         weights=is_scored.float(),
@@ -444,9 +444,9 @@ class CorpusBatches:
         counts = self._num_batches(epoch)
         ends = np.cumsum(counts).tolist()
         usable = ends[-1] // world_size * world_size  # the same number of batches for every rank
-        mine = range(start * world_size + rank, usable, world_size)
+        numbers_of_rank = range(start * world_size + rank, usable, world_size)
         by_group = [
-            [b - end + count for b in range(end - count, end) if b in mine]
+            [b - end + count for b in range(end - count, end) if b in numbers_of_rank]
             for end, count in zip(ends, counts, strict=True)
         ]
         needed = [i for i, numbers in enumerate(by_group) if numbers]

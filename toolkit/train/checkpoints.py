@@ -35,16 +35,18 @@ _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
 _RANK_NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.rank-\d+\.safetensors")
 
 
-def write_state(path: Path, state: dict[str, Any], own: bool = False) -> None:
+def write_state(path: Path, state: dict[str, Any], every_rank: bool = False) -> None:
     """Write nested dicts (with str or int keys) and lists atomically, bit for bit.
 
     Tensors are moved to the CPU; everything else goes to the file's header as JSON. Keys keep
-    their types, so that an optimizer's state is restored unchanged. With `own` ranks other than 0
-    write too.
+    their types, so that an optimizer's state is restored unchanged. With `every_rank` other ranks
+    than 0 write too.
     """
     tensors: dict[str, Tensor] = {}
-    plain = _split(state, "", tensors)
-    write_atomically(path, save(storable(tensors), metadata={"plain": json.dumps(plain)}), own)
+    tree = _split(state, "", tensors)
+    write_atomically(
+        path, save(storable(tensors), metadata={"plain": json.dumps(tree)}), every_rank
+    )
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Checkpoints:
 
     def save_rank(self, epoch: int, step: int, rank: int, state: dict[str, Any]) -> None:
         """Write the state of one rank; all ranks must have done so before `save`."""
-        write_state(self._rank_path(epoch, step, rank), state, own=True)
+        write_state(self._rank_path(epoch, step, rank), state, every_rank=True)
 
     def load_rank(self, epoch: int, step: int, rank: int) -> dict[str, Any]:
         """Read what `save_rank` wrote.
@@ -307,8 +309,8 @@ def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return ["value", value]
 
 
-def _join(plain: Any, tensors: dict[str, Tensor]) -> Any:
-    kind, value = plain
+def _join(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    kind, value = tree
     if kind == "tensor":
         return tensors[value]
     if kind == "dict":

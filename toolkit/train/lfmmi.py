@@ -352,8 +352,8 @@ class LfmmiLoss:
 def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     """Gradients of 0; the weight of one frame, as sums are divided by that of the weights."""
     loss = sum(0.0 * parameter.sum() for parameter in model.parameters())
-    one, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
-    return loss, {"weight": one, "objective": zero, "cross_entropy": zero}
+    unit, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
+    return loss, {"weight": unit, "objective": zero, "cross_entropy": zero}
 
 
 def train_lfmmi(

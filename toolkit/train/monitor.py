@@ -46,8 +46,8 @@ def phase_progress(
     """
     if progress is None:
         return None
-    before, total = sum(num_steps[:phase]), sum(num_steps)
-    return lambda step, _: progress(before + step, total)
+    steps_before, total = sum(num_steps[:phase]), sum(num_steps)
+    return lambda step, _: progress(steps_before + step, total)
 
 
 class Monitor:
@@ -126,9 +126,9 @@ class EpochMonitor:
         """Yield `batches`, measuring the time spent waiting for them."""
         iterator = iter(batches)
         while True:
-            before = perf_counter()
+            started = perf_counter()
             item = next(iterator, None)
-            self._waited += perf_counter() - before
+            self._waited += perf_counter() - started
             if item is None:
                 return
             yield item
@@ -143,8 +143,8 @@ class EpochMonitor:
             self._reported = now
             self._monitor.report_progress(self._first_step + self._done)
             if not self._bar.disable:
-                shown = {name: f"{value:.4g}" for name, value in values().items()}
-                self._bar.set_postfix({**shown, **self._rates_in_words()}, refresh=False)
+                texts = {name: f"{value:.4g}" for name, value in values().items()}
+                self._bar.set_postfix({**texts, **self._rates_in_words()}, refresh=False)
         if self._done % STEPS_BETWEEN_EVENTS == 0:
             self._monitor.events(self._first_step + self._done, {**values(), **self.rates()})
 
@@ -172,8 +172,8 @@ class EpochMonitor:
 def log_epoch(epochs: int, record: dict[str, float]) -> None:
     """Log an epoch's record in one line, without the utterances per unit of the loss."""
     left_out = ("epoch", "utterances")
-    shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in left_out]
-    logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(shown))
+    texts = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in left_out]
+    logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(texts))
     waited = record["data_wait"]
     if waited > MAX_DATA_WAIT and waited * record["seconds"] >= NOTICEABLE:
         logger.warning(
@@ -226,7 +226,7 @@ def open_tracker(out: Path) -> Tracker | None:
 def run_name(out: Path) -> str:
     """Return the name of a training's run: run directory and network, as `demo/lstm_ce`."""
     parts = out.absolute().parts
-    final = [part for before, part in pairwise(parts) if ".partial" not in (before, part)]
+    final = [part for parent, part in pairwise(parts) if ".partial" not in (parent, part)]
     return "/".join(final[-2:])
 
 
@@ -236,8 +236,10 @@ class _Mlflow:
     def __init__(self, library: Any, run: str) -> None:
         self._client = library.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        known = self._client.get_experiment_by_name(experiment)
-        identity = known.experiment_id if known else self._client.create_experiment(experiment)
+        existing = self._client.get_experiment_by_name(experiment)
+        identity = (
+            existing.experiment_id if existing else self._client.create_experiment(experiment)
+        )
         self._run = self._client.create_run(identity, run_name=run).info.run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

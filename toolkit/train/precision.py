@@ -85,12 +85,12 @@ class Precision:
             yield
             return
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        before = matmul.allow_tf32, cudnn.allow_tf32
+        settings = matmul.allow_tf32, cudnn.allow_tf32
         matmul.allow_tf32 = cudnn.allow_tf32 = self._tf32
         try:
             yield
         finally:
-            matmul.allow_tf32, cudnn.allow_tf32 = before
+            matmul.allow_tf32, cudnn.allow_tf32 = settings
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Return the loss whose gradients are computed."""
@@ -182,12 +182,12 @@ def non_finite_message(ids: Sequence[str], path: Path, epoch: int, world_size: i
     """
     names = sorted(set(ids))
     listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-    others = (
+    hint = (
         " or in what the other workers computed with then (bad_batch*.safetensors beside it), since"
         " what is not finite spreads to all,"
     )
     return (
         f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
         f" saved as {path}. Look for broken features or alignments there,"
-        f"{others if world_size > 1 else ''} or lower initial_rate or max_gradient_norm"
+        f"{hint if world_size > 1 else ''} or lower initial_rate or max_gradient_norm"
     )

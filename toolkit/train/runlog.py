@@ -231,12 +231,12 @@ def read_run_log(path: Path) -> RunLog:
     return RunLog(path, tuple(events))
 
 
-def _event(plain: dict[str, Any]) -> list[Event]:
-    kind = KINDS.get(plain["event"])
+def _event(values: dict[str, Any]) -> list[Event]:
+    kind = KINDS.get(values["event"])
     if kind is None:
         return []
     names = {field.name for field in fields(kind)}
-    return [from_plain(kind, {k: v for k, v in plain.items() if k in names})]
+    return [from_plain(kind, {k: v for k, v in values.items() if k in names})]
 
 
 class RunLogWriter:
@@ -300,9 +300,9 @@ class RunLogWriter:
             self._append(replace(event, seconds=round(self.seconds(), 4)))
 
     def _append(self, event: Event) -> None:
-        plain = {"event": type(event).__name__.lower(), **asdict(event)}
+        values = {"event": type(event).__name__.lower(), **asdict(event)}
         with open(self._path, "ab") as file:
-            file.write(json.dumps(plain, ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
 
     def seconds(self) -> float:
         """Return the clock."""

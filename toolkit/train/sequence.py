@@ -340,8 +340,8 @@ def train_sequence(
         progress=progress,
     )
     # What the given weights reach is epoch 0: the later ones have to do better.
-    before = {f"valid_{name}": value for name, value in result.initial.items()}
-    history = [{"epoch": 0, **before}, *result.history]
+    initial = {f"valid_{name}": value for name, value in result.initial.items()}
+    history = [{"epoch": 0, **initial}, *result.history]
     write_history(out, history)
     if result.initial:
         _log_criterion(history)

@@ -206,8 +206,8 @@ def fit(
         model.load_state_dict(initial_weights)
         selected, score = trainer.initial, selection_score(trainer.initial)
     else:
-        shown = f"score {score:.4f}" if selected else "nothing is held out"
-        logger.info("kept %s, %s", description, shown)
+        score_text = f"score {score:.4f}" if selected else "nothing is held out"
+        logger.info("kept %s, %s", description, score_text)
     return FitResult(trainer.history, selected, score, trainer.initial)
 
 
@@ -307,8 +307,8 @@ class Trainer:
     def train_epoch(self) -> EpochMonitor:
         """Take the remaining steps of the current epoch; return what measured them."""
         title = f"epoch {self.epoch + 1}/{self.config.epochs}"
-        steps, before = self.num_steps[self.epoch], sum(self.num_steps[: self.epoch])
-        monitor = self.monitor.epoch(title, steps, self.step, before)
+        steps, steps_before = self.num_steps[self.epoch], sum(self.num_steps[: self.epoch])
+        monitor = self.monitor.epoch(title, steps, self.step, steps_before)
         may_share = self.callback.may_share_batches
         batches = self.strategy.batches(
             self._steps, self.epoch, self.step, self._load_ahead, may_share
@@ -404,12 +404,14 @@ class Trainer:
         Raises:
           TrainingError: the loss is not finite, so that no epoch could be selected by it.
         """
-        mine = islice(self._valid or (), self.strategy.rank, None, self.strategy.world_size)
+        batches_of_rank = islice(
+            self._valid or (), self.strategy.rank, None, self.strategy.world_size
+        )
         sums: dict[str, Tensor] = {}
         losses: list[tuple[Tensor, list[str]]] = []
         self.model.eval()
         with torch.inference_mode():
-            for batch in self._load_ahead(mine):
+            for batch in self._load_ahead(batches_of_rank):
                 loss, stats = self._compute_loss(batch.to(self.device))
                 losses.append((loss, batch.ids))
                 accumulate(sums, {"loss": loss, **stats})
@@ -531,10 +533,10 @@ class Trainer:
         load_optimizer(self.optimizer, state["optimizer"])
         self._precision.load_state_dict(state["precision"])
         # This rank's state alone for equal sizes; with fewer ranks that of several old ones.
-        mine = range(strategy.rank, old_size, strategy.world_size)
+        old_ranks = range(strategy.rank, old_size, strategy.world_size)
         rank_states = [
             self._checkpoints.load_rank(*position, rank)
-            for rank in mine
+            for rank in old_ranks
             if rank in state["ranks_with_state"]
         ]
         strategy.load_state_dict(state["strategy"], rank_states)

@@ -106,14 +106,14 @@ def fetch(
     with _Workers(store) as workers, ExitStack() as stack:
         spans = _Spans(records, workers, lake, scratch, stack)
 
-        def read(own: ObjectStore, record: Record) -> Content | FetchError:
+        def read(thread_store: ObjectStore, record: Record) -> Content | FetchError:
             if record.offset is not None:
-                return spans.read(own, record)
+                return spans.read(thread_store, record)
             path = resolve(record.audio, lake)
             if is_local(path) and not os.path.isfile(local_path(path)):
                 return FetchError(f"{record.audio}: no such object")
             try:
-                return own.get(path)
+                return thread_store.get(path)
             except MissingObjectError:
                 return FetchError(f"{record.audio}: no such object")
 
@@ -139,8 +139,8 @@ class _Spans:
         self._open: dict[str, BinaryIO | None] = {}
         self._stack = stack
 
-        def copy(own: ObjectStore, numbered: tuple[int, Span]) -> Path | None:
-            content = _read_span(own, numbered[1], resolve(numbered[1].path, lake))
+        def copy(thread_store: ObjectStore, numbered: tuple[int, Span]) -> Path | None:
+            content = _read_span(thread_store, numbered[1], resolve(numbered[1].path, lake))
             if content is None:
                 return None
             copied = scratch / f"span.{numbered[0]:06d}"
@@ -149,8 +149,8 @@ class _Spans:
 
         remote = [r for r in records if not is_local(resolve(r.audio, lake))]
         spans = plan_spans(remote)
-        found = workers.map(copy, list(enumerate(spans)), SPAN_THREADS)
-        for span, copied in zip(spans, found, strict=True):
+        local_copies = workers.map(copy, list(enumerate(spans)), SPAN_THREADS)
+        for span, copied in zip(spans, local_copies, strict=True):
             self._copies.setdefault(span.path, []).append((span.start, copied))
 
     def read(self, store: ObjectStore, record: Record) -> bytearray | FetchError:
@@ -233,8 +233,8 @@ class _Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for own in self._stores:
-            self._store.counts = self._store.counts + own.counts
+        for thread_store in self._stores:
+            self._store.counts = self._store.counts + thread_store.counts
 
 
 DURATION_TOLERANCE = 0.1

@@ -147,7 +147,7 @@ class Sample:
         number_of = random_numbers(select.seed)
         buckets = _BucketFiles(resources.scratch / "pieces")
         bins = [0] * BINS
-        failures, read, kept = [], 0, 0
+        failures, read, selected = [], 0, 0
         for ref in partition.inputs:
             name = ref.path.rsplit("/", 2)
             with open(store.local(ref, resources.scratch), "rb") as file:
@@ -165,7 +165,7 @@ class Sample:
                     if is_eligible(record, select):
                         bin = bin_of(number, config.threshold)
                         bins[bin] += round(record.duration * MICROSECONDS)
-                        kept += 1
+                        selected += 1
                         ended = line if line.endswith(b"\n") else line + b"\n"  # the last one
                         buckets.add(bucket_of(record.speaker, config.buckets), ended)
         outputs = tuple(
@@ -173,7 +173,7 @@ class Sample:
             for bucket, path in buckets.close()
         )
         hours = sum(bins) / (3600 * MICROSECONDS)
-        about = {"utterances": kept, "hours": hours, "read": read, "bins": bins}
+        about = {"utterances": selected, "hours": hours, "read": read, "bins": bins}
         return StepResult(outputs, tuple(failures), about)
 
 
@@ -270,19 +270,19 @@ class Group:
         """Group the records of one bucket, as described at `Step.run`."""
         number_of = random_numbers(self.config.seed)
         speakers: dict[str, list[tuple[float, str, float, bytes]]] = defaultdict(list)
-        seen, failures = set(), []
+        ids, failures = set(), []
         for ref in partition.inputs:
             for line in BytesIO(store.get(ref)):  # not by `splitlines`, which ends them at \r too
-                plain = json.loads(line)
-                id = plain["id"]
+                values = json.loads(line)
+                id = values["id"]
                 if number_of(id) >= self.config.threshold:
                     continue
-                if id in seen:
+                if id in ids:
                     failures.append((id, "another record has this id"))
                     continue
-                seen.add(id)
-                entry = (float(plain["time"]), id, float(plain["duration"]), line)
-                speakers[plain["speaker"]].append(entry)
+                ids.add(id)
+                entry = (float(values["time"]), id, float(values["duration"]), line)
+                speakers[values["speaker"]].append(entry)
         outputs = []
         for number, names in enumerate(pack(speakers, self.config.hours_per_file)):
             entries = [entry for name in names for entry in sorted(speakers[name])]
@@ -302,7 +302,7 @@ class Group:
 
 def pack(speakers: dict[str, list[tuple]], hours_per_file: float) -> list[list[str]]:
     """Distribute speakers over files; an entry's third field is its duration in seconds."""
-    seconds = {s: math.fsum(entry[2] for entry in own) for s, own in speakers.items()}
+    seconds = {s: math.fsum(entry[2] for entry in entries) for s, entries in speakers.items()}
     return partition_by_size(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
 
 
@@ -355,9 +355,9 @@ def select_records(
     Raises:
       LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
     """
-    known = metadata_totals(lake.objects)
-    told = known["hours"] if known else 0.0
-    lake_hours = told if told > 0 else estimate_hours(lake.objects, store)
+    totals = metadata_totals(lake.objects)
+    total_hours = totals["hours"] if totals else 0.0
+    lake_hours = total_hours if total_hours > 0 else estimate_hours(lake.objects, store)
     partitions = plan_sample(lake)
     buckets = choose_buckets(min(config.hours, lake_hours), config.hours_per_file, lake.buckets)
     # There can be less eligible audio than estimated, by limits or shorter utterances. A sample

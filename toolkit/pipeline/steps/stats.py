@@ -121,10 +121,10 @@ class NormaliserStats:
         }
 
     @classmethod
-    def from_dict(cls, plain: dict) -> "NormaliserStats":
+    def from_dict(cls, values: dict) -> "NormaliserStats":
         """Restore statistics from `to_dict`."""
-        sums = np.array(plain["sums"], np.float64)
-        return cls(plain["frames"], plain["prior_frames"], plain["kind"], sums)
+        sums = np.array(values["sums"], np.float64)
+        return cls(values["frames"], values["prior_frames"], values["kind"], sums)
 
 
 def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:

@@ -67,8 +67,8 @@ class Teacher:
         def place(path: Path) -> str:
             return str(path) if url is None else f"{url}/{file_digest(path).digest}/{path.name}"
 
-        own = {name: path.absolute() for name, path in files.items()}
-        return cls(**{name: store.put_file(path, place(path)) for name, path in own.items()})
+        paths = {name: path.absolute() for name, path in files.items()}
+        return cls(**{name: store.put_file(path, place(path)) for name, path in paths.items()})
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,18 @@ def compute_targets(
     """
     stream = iter(utterances)
     while window := list(islice(stream, WINDOW)):
-        found: dict[int, KBest] = {}
+        targets_by_row: dict[int, KBest] = {}
         for batch in batches([len(x) for _, x in window], config.batch_frames):
             logits = batch_logits(model, [window[row][1] for row in batch])
-            together = k_best(torch.cat(logits), config.k)  # one copy from a GPU
-            found |= zip(batch, together.split([len(rows) for rows in logits]), strict=True)
+            batch_targets = k_best(torch.cat(logits), config.k)  # one copy from a GPU
+            targets_by_row |= zip(
+                batch, batch_targets.split([len(rows) for rows in logits]), strict=True
+            )
         for row, (name, _) in enumerate(window):
-            yield name, found[row] if row in found else _no_targets(model, config.k)
+            yield (
+                name,
+                targets_by_row[row] if row in targets_by_row else _no_targets(model, config.k),
+            )
 
 
 def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
@@ -162,12 +167,12 @@ def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
     Padding counts. A longer utterance is a batch of its own; empty utterances are in no batch.
     """
     rows = sorted((r for r in range(len(lengths)) if lengths[r]), key=lambda r: (-lengths[r], r))
-    made: list[list[int]] = []
+    row_batches: list[list[int]] = []
     while rows:
         count = max(1, frames // lengths[rows[0]])
-        made.append(rows[:count])
+        row_batches.append(rows[:count])
         rows = rows[count:]
-    return made
+    return row_batches
 
 
 def _no_targets(model: nn.Module, k: int) -> KBest:

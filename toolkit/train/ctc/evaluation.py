@@ -193,8 +193,8 @@ class EvaluationFolder:
 
     def waiting(self) -> list[int]:
         """List the epochs that have a model but no result, oldest first."""
-        found = sorted(path.parent.name for path in self._folder.glob(f"epoch-*/{CONFIG}"))
-        epochs = [int(name.removeprefix("epoch-")) for name in found]
+        names = sorted(path.parent.name for path in self._folder.glob(f"epoch-*/{CONFIG}"))
+        epochs = [int(name.removeprefix("epoch-")) for name in names]
         return [epoch for epoch in epochs if self.result(epoch) is None]
 
     def finish(self, epoch: int, result: dict[str, float]) -> None:
@@ -266,11 +266,11 @@ def evaluate_elsewhere(
     while folder.plan() == plan:
         finished = folder.is_finished()
         for epoch in folder.waiting():
-            before = time.monotonic()
+            started = time.monotonic()
             result = evaluation(load_model(folder.model(epoch)).to(device))
             if folder.plan() != plan:
                 break
-            folder.finish(epoch, {**result, "duration": time.monotonic() - before})
+            folder.finish(epoch, {**result, "duration": time.monotonic() - started})
             number += 1
             if on_result is not None:
                 on_result(epoch, result)
@@ -326,7 +326,7 @@ class BackgroundEvaluator:
         Raises:
           TrainingError: the evaluating process has ended, or the model was removed.
         """
-        before = reminded = time.monotonic()
+        started = reminded = time.monotonic()
         while (result := self._folder.result(epoch)) is None:
             self._check(epoch)
             if self._kind == "elsewhere" and time.monotonic() - reminded > REMINDER:
@@ -336,7 +336,7 @@ class BackgroundEvaluator:
                     self._folder.model(epoch),
                 )
             time.sleep(POLL)
-        return result, time.monotonic() - before
+        return result, time.monotonic() - started
 
     def end(self) -> None:
         """Mark that no more epochs follow."""

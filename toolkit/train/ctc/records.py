@@ -187,11 +187,11 @@ def _pack(record: Record) -> bytes:
 
 def _unpack(content: bytes, frames: int, dimension: int, labels: int, cmn_frames: int) -> Record:
     cmn_sum = np.frombuffer(content, "<f8", dimension).copy()  # writable, as torch wants it
-    found = np.frombuffer(content, "<i4", labels, 8 * dimension)
+    labels_array = np.frombuffer(content, "<i4", labels, 8 * dimension)
     planes = np.frombuffer(content, np.uint8, offset=8 * dimension + 4 * labels)
     low, high = planes.reshape(2, dimension, frames)
-    together = low | (high.astype("<u2") << 8)
-    return Record(np.ascontiguousarray(together.T).view("<f2"), found, cmn_frames, cmn_sum)
+    bits = low | (high.astype("<u2") << 8)
+    return Record(np.ascontiguousarray(bits.T).view("<f2"), labels_array, cmn_frames, cmn_sum)
 
 
 def record_path(folder: Path, number: int) -> Path:
@@ -219,8 +219,8 @@ class Records:
         self.dimension: int = manifest["dimension"]
         """F, values per frame."""
         with reading(self.path / RECORDS, RecordError, ADVICE, "has no settings of a front end"):
-            plain = validated(manifest.get("frontend", {}), {str: Any})
-            self.frontend = from_plain(FrontendConfig, plain)
+            settings = validated(manifest.get("frontend", {}), {str: Any})
+            self.frontend = from_plain(FrontendConfig, settings)
             """Settings of the features; the defaults where records do not tell."""
         numbers, utterances = range(manifest["files"]), manifest["utterances"]
         self._files: list[FileIndex] = [read_index(record_path(self.path, i)) for i in numbers]
@@ -302,8 +302,8 @@ def write_records(
     for path in set((out / FILES).glob("*")) - {record_path(out, plan.number) for plan in plans}:
         path.unlink()
     done = len(names) - sum(len(plan.labels) for plan in pending)
-    work = partial(_write, features=features, out=out)
-    for plan, _ in zip(pending, map_in_processes(work, pending, jobs), strict=True):
+    write = partial(_write, features=features, out=out)
+    for plan, _ in zip(pending, map_in_processes(write, pending, jobs), strict=True):
         done += len(plan.labels)
         if progress is not None:
             progress(done, len(names))
@@ -386,22 +386,22 @@ def _select(
 
 
 def _require(
-    kept: Sequence, faulty: Mapping[str, str], total: int, config: RecordConfig, out: Path
+    usable: Sequence, faulty: Mapping[str, str], total: int, config: RecordConfig, out: Path
 ) -> None:
-    if kept and len(faulty) <= config.max_excluded * total:
+    if usable and len(faulty) <= config.max_excluded * total:
         return
     example = next(iter(sorted(faulty.items())), None)
     reason = f", such as {example[0]} ({example[1]})" if example else ""
     raise TrainingDataError(
-        f"{len(faulty)} of {total} utterances cannot be trained on{reason}, and {len(kept)} are "
+        f"{len(faulty)} of {total} utterances cannot be trained on{reason}, and {len(usable)} are "
         f"left; allowed are {100 * config.max_excluded:g} %. All are listed in {out / EXCLUDED}"
     )
 
 
 def _plan(number: int, store: FeatureStore, labels: dict[str, list[int]]) -> _Plan:
     content = [[name, store.num_frames(name), ids] for name, ids in labels.items()]
-    plain = json.dumps([FORMAT, store.manifest["frontend"], content], sort_keys=True)
-    return _Plan(number, hashlib.sha256(plain.encode()).hexdigest(), labels)
+    description = json.dumps([FORMAT, store.manifest["frontend"], content], sort_keys=True)
+    return _Plan(number, hashlib.sha256(description.encode()).hexdigest(), labels)
 
 
 def _write(plan: _Plan, features: Path, out: Path) -> None:

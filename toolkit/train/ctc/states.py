@@ -306,15 +306,15 @@ class TrainingStates(Callback):
         self._write(trainer, event)
 
     def _save(self, trainer: Trainer) -> None:
-        before = monotonic()
+        started = monotonic()
         trainer.save_checkpoint()
-        self._write(trainer, Saved(duration=monotonic() - before))
+        self._write(trainer, Saved(duration=monotonic() - started))
 
     def _generate(self, trainer: Trainer, batch: CtcBatch) -> None:
         if self._rank > 0:
             return
-        before = monotonic()
-        shown = replace(
+        started = monotonic()
+        sample = replace(
             batch,
             ids=batch.ids[:SHOWN],
             inputs=batch.inputs[:SHOWN],
@@ -323,12 +323,12 @@ class TrainingStates(Callback):
             label_lengths=batch.label_lengths[:SHOWN],
             views=1,
         ).to(trainer.device)
-        references, hypotheses = sentences(trainer.model, shown, self._recognition)
+        references, hypotheses = sentences(trainer.model, sample, self._recognition)
         logger.info("%s -> %s", references[0], hypotheses[0])
         event = Sentences(
             references=tuple(references),
             hypotheses=tuple(hypotheses),
-            duration=monotonic() - before,
+            duration=monotonic() - started,
         )
         self._write(trainer, event)
 
@@ -337,17 +337,17 @@ class TrainingStates(Callback):
         model, result, duration = trainer.model, {}, 0.0
         with ExitStack() as swapped:
             for state in self.machine.evaluation():
-                before = monotonic()
+                started = monotonic()
                 if state is State.EVALUATING:
                     result = ranks.on_rank_zero(partial(self._evaluation, model))
-                    duration = monotonic() - before
+                    duration = monotonic() - started
                     continue
                 if model is trainer.model:
                     to, model = "evaluation", swapped.enter_context(self._swapped(trainer))
                 else:
                     swapped.close()
                     to, model = "training", trainer.model
-                self._write(trainer, Swapped(to=to, duration=monotonic() - before))
+                self._write(trainer, Swapped(to=to, duration=monotonic() - started))
         if self._rank == 0:
             self._folder.finish(trainer.epoch + 1, {**result, "duration": duration})
             self._folder.remove(trainer.epoch + 1)
